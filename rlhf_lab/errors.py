@@ -1,0 +1,47 @@
+"""One root for every error a user can cause. Each says what, where, why, and what to do instead.
+
+Errors also inherit the standard-library error they refine, so generic handlers keep working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LabError(Exception):
+    """Root of all errors raised on purpose. `main` prints these without a traceback."""
+
+
+class ConfigError(LabError, ValueError):
+    """One or more things are wrong with a configuration; all of them are listed at once.
+
+    Args:
+        problems: one line each, in the form "where: what is wrong; what to write instead".
+    """
+
+    def __init__(self, problems: Sequence[str] | str):
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class DataError(LabError, ValueError):
+    """A file or row does not have the expected form. Names file, row, field, expected form and the fix."""
+
+
+class ArtifactError(LabError, RuntimeError):
+    """A stored artifact is missing, incomplete or damaged."""
+
+
+class MissingDependency(LabError, ImportError):
+    """An optional library is not installed. Names the feature and the install line."""
+
+    def __init__(self, feature: str, install: str):
+        super().__init__(f"{feature} needs a library that is not installed. Run: pip install {install}")
+
+
+class BudgetExceeded(LabError, RuntimeError):
+    """A limit set by the user (tokens, seconds, dollars) was reached."""
+
+
+class NumericError(LabError, ArithmeticError):
+    """A loss, gradient or score became NaN or infinite, or an invariant of training does not hold."""

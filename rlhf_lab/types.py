@@ -1,0 +1,104 @@
+"""The data that flows between parts of the lab, and the legend for dimension suffixes.
+
+Dimension legend, used as name suffixes everywhere (`logps_BT`, `scores_BG`):
+
+    B  prompts, pairs or rows of a batch
+    G  samples per prompt
+    T  tokens
+    N  tokens of all rows laid end to end, or any flat list
+    V  vocabulary
+    K  ensemble members
+
+Units: log-probabilities and KL are nats. Lengths are tokens unless a name says words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One preference: `chosen` was preferred over `rejected` as the reply to `prompt`.
+
+    Attributes:
+        prompt: a transcript that ends where the reply starts: "\\n\\nHuman: …\\n\\nAssistant:".
+        chosen, rejected: reply text, stripped; the encoder adds the space between prompt and reply.
+        meta: whatever is known about the pair, by name. Simulated annotators record `p_chosen`, the probability with
+            which they prefer `chosen`, and `gold_chosen`, `gold_rejected`, the true rewards.
+    """
+
+    prompt: str
+    chosen: str
+    rejected: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What happened to every row of a source: nothing is dropped without a counted reason.
+
+    Attributes:
+        rows: rows read.
+        kept: rows that became pairs.
+        dropped: reason → rows dropped for it. `rows == kept + sum(dropped.values())`.
+        noted: observation → count, for rows that were kept (e.g. "roles do not alternate").
+        statistics: named numbers worth printing (e.g. "longer wins").
+    """
+
+    rows: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    noted: dict[str, int] = field(default_factory=dict)
+    statistics: dict[str, float] = field(default_factory=dict)
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def note(self, observation: str) -> None:
+        self.noted[observation] = self.noted.get(observation, 0) + 1
+
+
+class Oracle(Protocol):
+    """A world whose truth is known: it can grade any reply and label any pair. Real data has none."""
+
+    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
+        """Score replies, each (N,). Always has `gold` (true reward), `verbose` (0/1) and `garble` (0/1)."""
+        ...
+
+    def prefer(
+        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
+    ) -> tuple[BoolArray, FloatArray]:
+        """Label pairs as the simulated annotator: (first is preferred (N,), probability that it is (N,))."""
+        ...
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A loaded data source.
+
+    Attributes:
+        train, test: preference pairs; prompts of the two never overlap.
+        fingerprint: changes when the content changes; part of every artifact's identity.
+        oracle: the known truth behind the data, or None.
+        report: what was read and what was dropped, per split.
+    """
+
+    name: str
+    train: Sequence[Pair]
+    test: Sequence[Pair]
+    fingerprint: str
+    oracle: Oracle | None = None
+    report: Mapping[str, LoadReport] = field(default_factory=dict)
+
+    def prompts(self, split: str) -> list[str]:
+        """Distinct prompts of a split, in order of first appearance."""
+        return list(dict.fromkeys(pair.prompt for pair in getattr(self, split)))
