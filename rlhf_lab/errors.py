@@ -45,3 +45,14 @@ class BudgetExceeded(LabError, RuntimeError):
 
 class NumericError(LabError, ArithmeticError):
     """A loss, gradient or score became NaN or infinite, or an invariant of training does not hold."""
+
+
+def require(*rules: tuple[bool, str]) -> None:
+    """Check settings: raise one ConfigError with the message of every rule that does not hold.
+
+    Args:
+        rules: (condition, message) pairs; the message starts with "field=value" and says what to write instead.
+    """
+    problems = [message for holds, message in rules if not holds]
+    if problems:
+        raise ConfigError(problems)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from rlhf_lab.errors import ConfigError
 
-PACKAGES = {"algorithm": "algorithms", "data": "data", "model": "models", "reward": "rewards"}
+PACKAGES = {"algorithm": "algorithms", "data": "data", "model": "models", "reward": "rewards", "rollout": "rollout"}
 Settings = TypeVar("Settings")
 
 _settings: dict[tuple[str, str], type] = {}

@@ -1,0 +1,125 @@
+"""Settings of every algorithm (`algorithm=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.errors import require
+from rlhf_lab.registry import register
+from rlhf_lab.train.settings import TrainingSettings
+
+
+@register("algorithm", "sft")
+@dataclass(frozen=True)
+class SFT(TrainingSettings):
+    """Supervised fine-tuning on the chosen replies: causal LM loss on reply tokens only.
+
+    Args:
+        skip_garbled: leave out replies that the data source itself marks as corrupted.
+    """
+
+    optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    skip_garbled: bool = True
+
+
+@register("algorithm", "reward_model")
+@dataclass(frozen=True)
+class RewardModel(TrainingSettings):
+    """Bradley-Terry reward model: −log σ(r_chosen − r_rejected − margin), a scalar head on the last real token.
+
+    Starts from the SFT policy (`needs.policy`).
+
+    Args:
+        centering: weight of (r_chosen + r_rejected)², which keeps scores near zero (arXiv:2312.09244).
+        margin: constant the chosen reply must win by, in reward units (arXiv:2307.09288, eq. 2).
+        on_policy_fraction: share of training pairs that are sampled from `needs.policy` and labelled by the data
+            source's annotator, so that the model sees the policy's own mistakes. Sources without an annotator use
+            the corpus alone, and the run says so.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "data", "rollout")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    centering: float = 0.001
+    margin: float = 0.0
+    on_policy_fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            (self.centering >= 0, f"centering={self.centering} must be 0 or above"),
+            (0 <= self.on_policy_fraction < 1, f"on_policy_fraction={self.on_policy_fraction} is outside [0, 1)"),
+        )
+
+
+@dataclass(frozen=True)
+class PreferenceSettings(TrainingSettings):
+    """Direct preference optimisation (arXiv:2305.18290).
+
+    Args:
+        beta: strength of the pull towards the reference, in 1/nats; None takes the model's tuned value.
+        loss: which loss on the pair's log-ratio margin. `sigmoid` is DPO.
+        label_smoothing: probability that a label is flipped (conservative DPO); only with `loss=sigmoid`.
+    """
+
+    beta: float | None = None
+    loss: Literal["sigmoid"] = "sigmoid"
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            (self.beta is None or self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
+            (0 <= self.label_smoothing < 0.5, f"label_smoothing={self.label_smoothing} is outside [0, 0.5)"),
+        )
+
+
+@register("algorithm", "dpo")
+@dataclass(frozen=True)
+class DPO(PreferenceSettings):
+    """One pass of DPO over the corpus pairs. The policy starts from `needs.policy`, which is also the reference."""
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "data", "rollout", "evaluation", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+
+
+@register("algorithm", "dpo_iterative")
+@dataclass(frozen=True)
+class IterativeDPO(PreferenceSettings):
+    """Iterative (online) DPO: each round samples from the current policy, ranks by reward, pairs, trains, evaluates.
+
+    Every round takes the same number of optimiser steps whatever the buffer holds, so that buffers differ in which
+    pairs are trained on and not in compute.
+
+    Args:
+        rounds: rounds of roll out → rank → pair → train → evaluate.
+        prompts_per_round: training prompts rolled out each round.
+        samples_per_prompt: replies sampled per prompt (G); the best and the worst by reward become the pair.
+        buffer: pairs a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
+        window: rounds kept by `buffer=rolling`.
+        updates_per_pair: optimiser steps per round = updates_per_pair × prompts_per_round / batch_size.
+        reference: `initial` keeps the starting policy as reference; `previous` uses the policy of the last round.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "data", "rollout", "evaluation", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    rounds: int = 3
+    prompts_per_round: int = 1000
+    samples_per_prompt: int = 4
+    buffer: Literal["current", "rolling", "full"] = "current"
+    window: int = 2
+    updates_per_pair: float = 1.0
+    reference: Literal["initial", "previous"] = "initial"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        group = self.samples_per_prompt
+        require(
+            (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
+            (self.prompts_per_round >= 1, f"prompts_per_round={self.prompts_per_round} must be at least 1"),
+            (group >= 2, f"samples_per_prompt={group} leaves nothing to compare; use 2 or more"),
+            (self.window >= 1, f"window={self.window} must be at least 1 round"),
+            (self.updates_per_pair > 0, f"updates_per_pair={self.updates_per_pair} must be above 0"),
+        )

@@ -1,0 +1,240 @@
+"""Composes configs with Hydra: conf/ and recipes/ become one store, command lines become checked configs.
+
+Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
+that exists and a wrong key is an error. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
+works from any directory and from a wheel. A user's own folder joins with `--config-dir FOLDER` (`FOLDER/recipe/x.yaml`,
+first line `# @package _global_`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlhf_lab import config as config_module
+from rlhf_lab import registry, schema
+from rlhf_lab.errors import ConfigError
+
+HERE = Path(__file__).resolve().parent
+
+
+def folder(name: str) -> Path:
+    """conf/ or recipes/: inside the package in a wheel, beside it in a checkout."""
+    inside, beside = HERE / name, HERE.parent / name
+    return inside if inside.is_dir() else beside
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+
+
+@cache
+def recipes() -> dict[str, Path]:
+    """Recipe name → file, e.g. 'study/buffers'."""
+    root = folder("recipes")
+    return {p.relative_to(root).with_suffix("").as_posix(): p for p in sorted(root.rglob("*.yaml"))}
+
+
+@cache
+def options(group: str) -> list[str]:
+    """Names of a config group's files."""
+    return sorted(p.stem for p in (folder("conf") / group).glob("*.yaml"))
+
+
+@cache
+def register_store() -> None:
+    """Fill Hydra's ConfigStore; called once per process."""
+    store = ConfigStore.instance()
+    for group in registry.PACKAGES:
+        for name in options(group):
+            values = read_yaml(folder("conf") / group / f"{name}.yaml")
+            cls = registry.settings_class(group, values["kind"])
+            store.store(name=name, group=group, node={"kind": values["kind"], **_merge(schema.defaults(cls), values)})
+    sections = {"evaluation": config_module.Evaluation, "runtime": config_module.Runtime}
+    sections |= {"checkpoint": config_module.Checkpoint, "artifacts": config_module.Artifacts}
+    root = schema.defaults(config_module.Config) | {name: schema.defaults(cls) for name, cls in sections.items()}
+    store.store(name="config", node=_merge(root, read_yaml(folder("conf") / "config.yaml")))
+    for name, path in recipes().items():
+        group, _, leaf = f"recipe/{name}".rpartition("/")
+        store.store(name=leaf, group=group, node=read_yaml(path), package="_global_")
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` onto `base`, mappings merged key by key."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+merge = _merge
+
+
+@contextmanager
+def _hydra(config_dir: str | None) -> Iterator[None]:
+    """Hydra ready to compose: its own job's state when inside one, else a temporary one."""
+    register_store()
+    if GlobalHydra.instance().is_initialized():
+        yield
+    elif config_dir:
+        with initialize_config_dir(str(Path(config_dir).resolve()), version_base="1.3"):
+            yield
+    else:
+        with initialize(config_path=None, version_base="1.3"):
+            yield
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """The composed values for a list of overrides. Raises ConfigError in the user's terms."""
+    with _hydra(config_dir):
+        try:
+            composed = hydra_compose("config", overrides=list(overrides))
+            return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(_explain(str(error))) from None
+
+
+def _explain(message: str) -> str:
+    """Hydra's own message, first line, with the lab's suggestion for a key that does not exist."""
+    first = " ".join(message.strip().splitlines()[:1])
+    match = re.search(r"Could not override '([\w./]+)'", first)
+    if match:
+        return f"{match.group(1)} is not a setting of what was chosen{_near_key(match.group(1))}"
+    return first
+
+
+def _near_key(path: str) -> str:
+    """Suggestion for the last part of a dotted key whose first part is a group or section."""
+    group, _, leaf = path.partition(".")
+    names: set[str] = set()
+    if group in registry.PACKAGES:
+        for kind in registry.kinds(group):
+            names |= set(schema.field_types(registry.settings_class(group, kind)))
+    else:
+        names = set(schema.field_types(config_module.Config))
+    return schema.did_you_mean(leaf or group, names)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command line asks for, checked.
+
+    Attributes:
+        overrides: overrides of every job, as typed, without the swept keys.
+        recipe: the recipe's name, or None.
+        study: the study section when the recipe is a study.
+        jobs: one list of overrides per job: what the job differs in.
+        configs: the checked config of every job.
+    """
+
+    overrides: list[str]
+    recipe: str | None
+    study: config_module.Study | None
+    jobs: list[dict[str, Any]]
+    configs: list[config_module.Config]
+
+
+def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
+    """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
+    overrides = [re.sub(r"^stages\.", "++stages.", item) for item in overrides]
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except HydraException as error:
+        raise ConfigError(_explain(str(error))) from None
+    problems: list[str] = []
+    usable = _check_choices(parsed, problems, config_dir)
+    swept = {_key(o): _sweep_values(o) for o in usable if o.is_sweep_override()}
+    fixed = [o.input_line or "" for o in usable if not o.is_sweep_override()]
+    recipe = next((str(o.value()) for o in usable if _key(o) == "recipe"), None)
+    study, jobs, configs = None, [], []
+    try:
+        base = compose(fixed, config_dir)
+        study = _study(base, problems)
+        if study:
+            named = {_key(o) for o in usable}
+            swept = {**{k: v for k, v in study.sweep.items() if k not in named}, **swept}
+        for values in itertools.product(*swept.values()):
+            job = dict(zip(swept, values, strict=True))
+            configs.append(_check_job(fixed, job, base if not job else None, problems, config_dir))
+            jobs.append(job)
+    except ConfigError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None])
+
+
+def _check_job(
+    fixed: list[str], job: dict[str, Any], base: dict[str, Any] | None, problems: list[str], config_dir: str | None
+) -> config_module.Config | None:
+    try:
+        values = base or compose([*fixed, *(f"{k}={_literal(v)}" for k, v in job.items())], config_dir)
+        values = {**values, "study": None}
+        return config_module.check(values)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _study(values: dict[str, Any], problems: list[str]) -> config_module.Study | None:
+    if not values.get("study"):
+        return None
+    return schema.build(config_module.Study, values["study"], "study", problems)
+
+
+def _check_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
+    """Drop overrides that name an option or top-level key that does not exist, noting each."""
+    extra = Path(config_dir) if config_dir else None
+    known_roots = {*schema.field_types(config_module.Config), "recipe", "hydra"}
+    usable = []
+    for override in parsed:
+        key, value = _key(override), override._value
+        if key == "recipe" or key in registry.PACKAGES:
+            known = list(recipes()) if key == "recipe" else options(key)
+            if extra:
+                known += [p.relative_to(extra / key).with_suffix("").as_posix() for p in (extra / key).rglob("*.yaml")]
+            chosen = [str(v) for v in _sweep_values(override)] if override.is_sweep_override() else [str(value)]
+            wrong = [c for c in chosen if c not in known]
+            problems.extend(f"{key}={name} does not exist{schema.did_you_mean(name, known)}" for name in wrong)
+            if wrong:
+                continue
+        elif re.split(r"[./@]", key)[0] not in known_roots:
+            problems.append(f"{key} is not a setting{schema.did_you_mean(key, known_roots - {'hydra'})}")
+            continue
+        usable.append(override)
+    return usable
+
+
+def _key(override: Override) -> str:
+    return override.key_or_group
+
+
+def _sweep_values(override: Override) -> list[Any]:
+    if override.value_type == ValueType.SIMPLE_CHOICE_SWEEP or override.is_sweep_override():
+        return list(override.sweep_iterator())
+    return [override.value()]
+
+
+def _literal(value: Any) -> str:
+    """A value as Hydra's override grammar writes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    return str(value)

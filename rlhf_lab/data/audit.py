@@ -1,0 +1,220 @@
+"""What is wrong with a corpus: every check is counted, says why it matters, and shows one example.
+
+Read with the corpus' own load report, whose drops come first in the findings. Left out: near-duplicates beyond case,
+spacing and punctuation, and anything that needs a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from rlhf_lab.data import transcript
+from rlhf_lab.data.audit_report import SPLITS, AuditReport, Finding, render
+from rlhf_lab.types import Corpus, Pair
+
+__all__ = ["AuditReport", "Finding", "audit", "render"]
+
+Encode = Callable[[str], Sequence[int]]
+SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
+NOT_WORD = re.compile(r"\W+")
+
+# Checks on one pair: name → (why it matters, test). `transcript.prompt_oddities` names its own.
+PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair], bool]]] = {
+    transcript.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair: not pair.chosen.strip()),
+    transcript.EMPTY_REJECTED: ("any reply beats it, nothing is learned", lambda pair: not pair.rejected.strip()),
+    transcript.IDENTICAL: ("the loss has no gradient direction", lambda pair: pair.chosen == pair.rejected),
+    transcript.PREFIX: (
+        "the pair differs in length only",
+        lambda pair: transcript.is_prefix(pair.chosen, pair.rejected),
+    ),
+    transcript.NOT_ALTERNATING: (
+        "chat templates refuse it or merge the turns",
+        lambda pair: transcript.NOT_ALTERNATING in transcript.prompt_oddities(pair.prompt),
+    ),
+    transcript.NO_HUMAN_FIRST: (
+        "chat templates refuse it",
+        lambda pair: transcript.NO_HUMAN_FIRST in transcript.prompt_oddities(pair.prompt),
+    ),
+    transcript.MARKER_IN_BODY: (
+        "the model learns to write the other side's turns",
+        lambda pair: any(map(transcript.MARKER.search, (*transcript.TURN.split(pair.prompt)[::2], *_replies(pair)))),
+    ),
+    "special token written out": (
+        "a tokenizer turns it into a control token (double BOS, early EOS)",
+        lambda pair: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies(pair)))),
+    ),
+}
+
+
+def audit(
+    corpus: Corpus,
+    *,
+    encode: Encode | None = None,
+    max_length: int | None = None,
+    eos_id: int | None = None,
+    bos_id: int | None = None,
+) -> AuditReport:
+    """Check both splits of a corpus.
+
+    Args:
+        encode: full text (prompt, space, reply) → token ids, exactly as training encodes it.
+        max_length: tokens a training sequence may have; with `encode`, what is longer counts as truncated.
+        eos_id, bos_id: with `encode`, the ids that end and start a sequence.
+    """
+    report = AuditReport(corpus.name)
+    _add_load_report(report, corpus)
+    for split in SPLITS:
+        pairs: Sequence[Pair] = getattr(corpus, split)
+        for check, (why, test) in PAIR_CHECKS.items():
+            _add(report, check, split, "pairs", why, pairs, (pair for pair in pairs if test(pair)))
+        _add_duplicates(report, split, pairs)
+        _add_lengths(report, split, pairs)
+    _add_overlap(report, corpus)
+    if encode is None:
+        needs = "an encoder"
+        report.skipped |= dict.fromkeys((TRUNCATED, NO_ROOM, MISSING_EOS, DOUBLE_BOS), needs)
+    else:
+        for split in SPLITS:
+            _add_tokens(report, split, getattr(corpus, split), encode, max_length, eos_id, bos_id)
+    return report
+
+
+def _replies(pair: Pair) -> tuple[str, str]:
+    return pair.chosen, pair.rejected
+
+
+def example_of(pair: Pair) -> str:
+    """Where a pair stands in its source, and the end of its prompt."""
+    asked = " ".join(pair.prompt.removesuffix(transcript.REPLY).split())[-50:]
+    source = pair.meta.get("source", "")
+    return f"{source} …{asked}" if source else f"…{asked}"
+
+
+def _add(
+    report: AuditReport, check: str, split: str, unit: str, why: str, units: Sequence[object], found: Iterable[Pair]
+) -> None:
+    count, first = 0, None
+    for pair in found:
+        first = first or pair
+        count += 1
+    example = example_of(first) if first else ""
+    report.findings.append(Finding(check, split, count, len(units), unit, why, example))
+
+
+def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
+    splits = [split for split in SPLITS if split in corpus.report]
+    for split in splits:
+        loaded = corpus.report[split]
+        examples = getattr(loaded, "examples", {})
+        for reason, count in loaded.dropped.items():
+            check, why = f"dropped: {reason}", "not in the corpus"
+            report.findings.append(Finding(check, split, count, loaded.rows, "rows", why, examples.get(reason, "")))
+    for split, loaded in corpus.report.items():
+        report.statistics |= {f"{split}/{name}, all rows read": value for name, value in loaded.statistics.items()}
+
+
+def _add_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair]) -> None:
+    seen: set[tuple[bytes, ...]] = set()
+    duplicates, contradictions = [], []
+    for pair in pairs:
+        prompt, chosen, rejected = (_digest(text) for text in (pair.prompt, pair.chosen, pair.rejected))
+        if (prompt, chosen, rejected) in seen:
+            duplicates.append(pair)
+        if (prompt, rejected, chosen) in seen and chosen != rejected:
+            contradictions.append(pair)
+        seen.add((prompt, chosen, rejected))
+    why = "counts twice in training and in every interval"
+    _add(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
+    _add(report, "contradicts another pair", split, "pairs", "the labels cancel out", pairs, contradictions)
+    counts = Counter(pair.prompt for pair in pairs)
+    repeated = (pair for pair in {p.prompt: p for p in pairs}.values() if counts[pair.prompt] > 1)
+    why = "pairs of one prompt are not independent: cluster intervals by prompt"
+    _add(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+def _loosely(text: str) -> str:
+    return NOT_WORD.sub(" ", text.casefold()).strip()
+
+
+def _opening(prompt: str) -> str:
+    """The first human turn, compared loosely."""
+    parts = transcript.TURN.split(prompt)
+    return next((_loosely(body) for who, body in zip(parts[1::2], parts[2::2], strict=True) if who == "Human"), "")
+
+
+OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
+    "test prompt in train": ("the test is memorised, not solved", lambda prompt: prompt),
+    "test prompt in train but for case, spacing, punctuation": ("nearly memorised", _loosely),
+    "test conversation opens like one in train": ("the same conversation at another turn leaks style", _opening),
+}
+
+
+def _add_overlap(report: AuditReport, corpus: Corpus) -> None:
+    prompts = {pair.prompt: pair for pair in corpus.test}
+    for check, (why, key) in OVERLAPS.items():
+        train = {_digest(key(prompt)) for prompt in corpus.prompts("train")}
+        found = (pair for prompt, pair in prompts.items() if key(prompt) and _digest(key(prompt)) in train)
+        _add(report, check, "test", "prompts", why, list(prompts), found)
+
+
+def _add_lengths(report: AuditReport, split: str, pairs: Sequence[Pair]) -> None:
+    if not pairs:
+        return
+    chosen, rejected = (np.array([len(getattr(pair, side)) for pair in pairs]) for side in ("chosen", "rejected"))
+    report.statistics[f"{split}/longer wins"] = float(np.mean(chosen > rejected))
+    report.statistics[f"{split}/length ties"] = int(np.sum(chosen == rejected))
+    report.statistics[f"{split}/median chosen characters"] = float(np.median(chosen))
+    report.statistics[f"{split}/median rejected characters"] = float(np.median(rejected))
+
+
+TRUNCATED = "longer than max_length"
+NO_ROOM = "prompt leaves no room for a reply"
+MISSING_EOS = "no EOS at the end"
+DOUBLE_BOS = "two BOS at the start"
+
+
+def _add_tokens(
+    report: AuditReport,
+    split: str,
+    pairs: Sequence[Pair],
+    encode: Encode,
+    max_length: int | None,
+    eos_id: int | None,
+    bos_id: int | None,
+) -> None:
+    found: dict[str, list[Pair]] = {check: [] for check in (TRUNCATED, NO_ROOM, MISSING_EOS, DOUBLE_BOS)}
+    lengths = []
+    for pair in pairs:
+        for reply in _replies(pair):
+            ids = encode(pair.prompt + transcript.after_colon(reply))
+            lengths.append(len(ids))
+            if max_length is not None and len(ids) > max_length:
+                found[TRUNCATED].append(pair)
+                if len(encode(pair.prompt)) >= max_length:
+                    found[NO_ROOM].append(pair)
+            if eos_id is not None and list(ids[:max_length][-1:]) != [eos_id]:
+                found[MISSING_EOS].append(pair)
+            if bos_id is not None and list(ids[:2]) == [bos_id, bos_id]:
+                found[DOUBLE_BOS].append(pair)
+    for check, why, needs, value in (
+        (TRUNCATED, "the end of the reply is cut off", "max_length", max_length),
+        (NO_ROOM, "no reply token is left, the row trains nothing", "max_length", max_length),
+        (MISSING_EOS, "the model does not learn to stop", "eos_id", eos_id),
+        (DOUBLE_BOS, "not the input that the model was trained on", "bos_id", bos_id),
+    ):
+        if value is None:
+            report.skipped[check] = needs
+        else:
+            _add(report, check, split, "replies", why, lengths, found[check])
+    if lengths:
+        for name, percent in (("median", 50), ("95th percentile", 95), ("longest", 100)):
+            report.statistics[f"{split}/{name} tokens"] = float(np.percentile(lengths, percent))

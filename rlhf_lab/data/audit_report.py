@@ -1,0 +1,119 @@
+"""The result of an audit, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check on one split.
+
+    Attributes:
+        check: what is counted.
+        split: "train", "test" or "all".
+        count, of: how many were found among how many `unit`s.
+        why: what it does to training or evaluation.
+        example: where or what the first one is; "" when there is none.
+    """
+
+    check: str
+    split: str
+    count: int
+    of: int
+    unit: str
+    why: str
+    example: str = ""
+
+    @property
+    def share(self) -> float:
+        """count / of; 0 for an empty split."""
+        return self.count / self.of if self.of else 0.0
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Result of `audit`.
+
+    Attributes:
+        findings: every check that ran, also those that found nothing.
+        statistics: "split/name" → value (lengths, longer wins).
+        skipped: check → what it needs to run.
+    """
+
+    name: str
+    findings: list[Finding] = field(default_factory=list)
+    statistics: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def count(self, check: str, split: str) -> int:
+        """How often `check` was found in `split`. Raises KeyError when it did not run there."""
+        for finding in self.findings:
+            if (finding.check, finding.split) == (check, split):
+                return finding.count
+        raise KeyError(f"{check!r} did not run on {split!r}")
+
+
+def render(report: AuditReport) -> RenderableType:
+    """The report for the console: what was found, what was not, the statistics, and which checks did not run."""
+    found = list(dict.fromkeys(finding.check for finding in report.findings if finding.count))
+    clean = dict.fromkeys(finding.check for finding in report.findings if finding.check not in found)
+    parts: list[RenderableType] = [_findings_table(report, found)]
+    if clean:
+        parts.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
+    parts += [
+        Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow")
+        for needs, checks in _by_value(report.skipped).items()
+    ]
+    return Group(*parts, "", _statistics_table(report))
+
+
+def _by_value(skipped: dict[str, str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for check, needs in skipped.items():
+        groups.setdefault(needs, []).append(check)
+    return groups
+
+
+def _findings_table(report: AuditReport, checks: Iterable[str]) -> Table:
+    table = Table(title=f"Audit of {report.name}", title_justify="left")
+    table.add_column("found")
+    for split in SPLITS:
+        table.add_column(split, justify="right")
+    for heading in ("why it matters", "first example"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        findings = {finding.split: finding for finding in report.findings if finding.check == check}
+        cells = [_count(findings.get(split)) for split in SPLITS]
+        first = next(finding for finding in findings.values() if finding.count)
+        table.add_row(*map(Text, (check, *cells, first.why, first.example)))
+    return table
+
+
+def _count(finding: Finding | None) -> str:
+    if finding is None:
+        return "–"
+    return f"{finding.count:,} of {finding.of:,} {finding.unit}\n{finding.share:.2%}"
+
+
+def _statistics_table(report: AuditReport) -> Table:
+    table = Table(title="Statistics", title_justify="left")
+    table.add_column("name")
+    splits = list(dict.fromkeys(name.partition("/")[0] for name in report.statistics))
+    for split in splits:
+        table.add_column(split, justify="right")
+    for name in dict.fromkeys(name.partition("/")[2] for name in report.statistics):
+        values = [report.statistics.get(f"{split}/{name}") for split in splits]
+        table.add_row(name, *("–" if value is None else _number(value) for value in values))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:.1%}" if 0 < value < 1 else f"{value:,.0f}"

@@ -1,0 +1,202 @@
+"""From rows to a corpus: parse, count, split by prompt, fingerprint. Shared by every source that reads files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.rows import BadRows, Row, RowProblem
+from rlhf_lab.data.settings import FileSettings
+from rlhf_lab.data.transcript import Split
+from rlhf_lab.errors import DataError
+from rlhf_lab.types import Corpus, LoadReport, Pair
+
+Parse = Callable[[Mapping[str, Any]], Split]
+UNREADABLE = "unreadable row"
+OVER_LIMIT = "over data.max_pairs"
+IN_TRAIN = "prompt also in train"
+
+
+@dataclass(slots=True)
+class SourceReport(LoadReport):
+    """A load report that knows where to look.
+
+    Attributes:
+        examples: drop reason or observation → the first row it was seen in, as "file:row".
+    """
+
+    examples: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SplitReader:
+    """Collects the pairs of one split and counts what happens to its rows.
+
+    "longer wins" counts every readable pair, dropped or kept: chosen reply strictly longer, in characters of the
+    stripped reply; a tie is not a win.
+    """
+
+    max_pairs: int
+    pairs: list[Pair] = field(default_factory=list)
+    report: SourceReport = field(default_factory=SourceReport)
+    longer: int = 0
+    ties: int = 0
+    compared: int = 0
+
+    @property
+    def full(self) -> bool:
+        return 0 < self.max_pairs <= len(self.pairs)
+
+    def drop(self, reason: str, where: str) -> None:
+        self.report.drop(reason)
+        self.report.examples.setdefault(reason, where)
+
+    def add(self, split: Split, where: str, *, also_in: set[str] | None = None) -> None:
+        """Count one parsed row and keep its pair unless there is a reason not to."""
+        self.report.rows += 1
+        if split.chosen or split.rejected:
+            self.compared += 1
+            self.longer += len(split.chosen) > len(split.rejected)
+            self.ties += len(split.chosen) == len(split.rejected)
+        if split.drop:
+            self.drop(split.drop, where)
+        elif also_in and split.prompt in also_in:
+            self.drop(IN_TRAIN, where)
+        elif self.full:
+            self.drop(OVER_LIMIT, where)
+        else:
+            self.report.kept += 1
+            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, {"source": where}))
+            for note in split.notes:
+                self.report.note(note)
+                self.report.examples.setdefault(note, where)
+
+    def finish(self) -> SourceReport:
+        """Write the statistics into the report."""
+        if self.compared:
+            self.report.statistics.update(
+                {"longer wins": self.longer / self.compared, "pairs compared": self.compared, "length ties": self.ties}
+            )
+        return self.report
+
+
+def held_out(prompt: str, fraction: float) -> bool:
+    """Whether a prompt belongs to the test split: its SHA-256 as a number in [0, 1) is below `fraction`."""
+    return int.from_bytes(sha256(prompt.encode("utf-8", "surrogatepass")).digest()[:8]) < fraction * 2**64
+
+
+def load_corpus(name: str, settings: FileSettings, parse: Parse) -> Corpus:
+    """Read `settings.path` (and `test_path`) and split it into train and test.
+
+    Without `test_path`, a prompt's hash decides its split, so a row keeps its split when others come or go; a row
+    without a prompt counts as train. With it, test pairs whose prompt is in train are dropped and counted. Reading
+    stops when both splits hold `max_pairs`.
+
+    Args:
+        parse: row → prompt and replies; raises RowProblem when a field is missing or of the wrong type.
+    Returns:
+        Corpus with reports "train", "test" and "all", their sum.
+    Raises:
+        DataError: a file is missing or damaged, more than `max_bad_rows` rows are bad, or a split is empty.
+    """
+    train, test = SplitReader(settings.max_pairs), SplitReader(settings.max_pairs)
+    if settings.test_path is None:
+
+        def choose(split: Split) -> SplitReader:
+            return test if held_out(split.prompt, settings.test_fraction) else train
+
+        _read(settings.path, settings, parse, choose, (train, test), unreadable=train)
+    else:
+        _read(settings.path, settings, parse, lambda _: train, (train,), unreadable=train)
+        seen = {pair.prompt for pair in train.pairs}
+        _read(settings.test_path, settings, parse, lambda _: test, (test,), unreadable=test, also_in=seen)
+    _check_not_empty(settings, train, test)
+    return Corpus(
+        name=name,
+        train=train.pairs,
+        test=test.pairs,
+        fingerprint=fingerprint(train.pairs, test.pairs),
+        report={"train": train.finish(), "test": test.finish(), "all": _total(train, test)},
+    )
+
+
+def _read(
+    path: str,
+    settings: FileSettings,
+    parse: Parse,
+    choose: Callable[[Split], SplitReader],
+    readers: tuple[SplitReader, ...],
+    *,
+    unreadable: SplitReader,
+    also_in: set[str] | None = None,
+) -> None:
+    bad = BadRows(path, settings.max_bad_rows)
+    for row in read_rows(path, bad):
+        try:
+            split = parse(row.values)
+        except RowProblem as problem:
+            bad.add(row.file, row.number, str(problem))
+            continue
+        choose(split).add(split, _where(row), also_in=also_in)
+        if settings.max_pairs and all(reader.full for reader in readers):
+            break
+    bad.finish()
+    for file, number in bad.rows():
+        unreadable.report.rows += 1
+        unreadable.drop(UNREADABLE, f"{Path(file).name}:{number}")
+
+
+def _where(row: Row) -> str:
+    return f"{row.file.rpartition('/')[2]}:{row.number}"
+
+
+def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitReader) -> None:
+    for name, reader, path in (("train", train, settings.path), ("test", test, settings.test_path or settings.path)):
+        if reader.pairs:
+            continue
+        reasons = ", ".join(f"{count} × {reason}" for reason, count in reader.report.dropped.items())
+        if reasons:
+            fix = "check that data.kind and the columns fit the file"
+        elif settings.test_path is None and (train.pairs or test.pairs):
+            fix = f"change data.test_fraction={settings.test_fraction} or give data.test_path"
+        else:
+            fix = "the source has no rows"
+        raise DataError(f"{path}: no pair is left for {name} of {reader.report.rows} rows ({reasons or 'none'}); {fix}")
+
+
+def _total(*readers: SplitReader) -> SourceReport:
+    """The reports of all splits added up."""
+    total = SplitReader(max_pairs=0)
+    for reader in readers:
+        total.report.rows += reader.report.rows
+        total.report.kept += reader.report.kept
+        total.longer, total.ties = total.longer + reader.longer, total.ties + reader.ties
+        total.compared += reader.compared
+        for counts, more in (
+            (total.report.dropped, reader.report.dropped),
+            (total.report.noted, reader.report.noted),
+        ):
+            for reason, count in more.items():
+                counts[reason] = counts.get(reason, 0) + count
+        total.report.examples = {**reader.report.examples, **total.report.examples}
+    return total.finish()
+
+
+def fingerprint(train: list[Pair], test: list[Pair]) -> str:
+    """SHA-256 over the text of all pairs, split by split (hex).
+
+    Every setting that matters (columns, test fraction, limits) acts through which pairs are in which split, and file
+    names do not act at all, so the pairs are all that is hashed.
+    """
+    digest = sha256()
+    for split in (train, test):
+        digest.update(b"%d\n" % len(split))
+        for pair in split:
+            for text in (pair.prompt, pair.chosen, pair.rejected):
+                content = text.encode("utf-8", "surrogatepass")
+                digest.update(b"%d:" % len(content) + content)
+    return digest.hexdigest()

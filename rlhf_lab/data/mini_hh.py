@@ -1,0 +1,70 @@
+"""The embedded dialogue world as a corpus (`data=mini_hh`). Needs no download; see `rlhf_lab/world/dialogue.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+
+import numpy as np
+
+from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.types import Corpus, Pair
+from rlhf_lab.world.dialogue import VERSION, DialogueWorld
+
+
+def build(settings: MiniHH) -> Corpus:
+    """Draw the corpus of a dialogue world. `oracle` is the `DialogueWorld` itself."""
+    world = DialogueWorld(
+        domains=settings.domains,
+        topics=settings.topics,
+        attributes=settings.attributes,
+        seed=settings.seed,
+        **asdict(settings.annotator),
+    )
+    train, train_report = world.sample(settings.train_pairs, "train")
+    test, test_report = world.sample(settings.test_pairs, "test")
+    for pairs, report in ((train, train_report), (test, test_report)):
+        report.statistics.update(statistics(pairs))
+    return Corpus(
+        name="mini_hh",
+        train=train,
+        test=test,
+        fingerprint=_fingerprint(settings, (train, test)),
+        oracle=world,
+        report={"train": train_report, "test": test_report},
+    )
+
+
+def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Shares, 0…1, of labelled pairs of a simulated annotator. A tie counts as half."""
+    meta = [pair.meta for pair in pairs]
+    p_chosen = np.array([m["p_chosen"] for m in meta])
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean(list(values)))
+
+    return {
+        "longer wins": mean(_wins(m["words_chosen"], m["words_rejected"]) for m in meta),
+        "annotator agrees with gold": mean(_wins(m["gold_chosen"], m["gold_rejected"]) for m in meta),
+        "ideal accuracy": float(np.maximum(p_chosen, 1 - p_chosen).mean()),
+        "verbose rate": mean((m["verbose_chosen"] + m["verbose_rejected"]) / 2 for m in meta),
+        "garble rate": mean((m["garble_chosen"] + m["garble_rejected"]) / 2 for m in meta),
+        "gold mean": mean((m["gold_chosen"] + m["gold_rejected"]) / 2 for m in meta),
+    }
+
+
+def _wins(chosen: float, rejected: float) -> float:
+    return 0.5 if abs(chosen - rejected) < 1e-9 else float(chosen > rejected)
+
+
+def _fingerprint(settings: MiniHH, splits: Sequence[Sequence[Pair]]) -> str:
+    """sha256 over the version of the world, the settings and every text."""
+    digest = sha256(f"dialogue world {VERSION} {settings!r}".encode())
+    for pairs in splits:
+        for pair in pairs:
+            for text in (pair.prompt, pair.chosen, pair.rejected):
+                digest.update(text.encode())
+                digest.update(b"\0")
+        digest.update(b"\1")
+    return digest.hexdigest()

@@ -1,0 +1,115 @@
+"""Any preference data with a column map: text or message lists, with an explicit prompt or an implicit one.
+
+An implicit prompt (`data.prompt=""`) is everything before the last assistant turn, which both sides must share. A side
+that repeats an explicit prompt (as UltraFeedback's does) has the repetition removed, and that is noted. Not read:
+tool turns, and completions of several messages (dropped, counted).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rlhf_lab.data.loading import load_corpus
+from rlhf_lab.data.rows import RowProblem, column, describe
+from rlhf_lab.data.settings import Pairs
+from rlhf_lab.data.transcript import (
+    DIFFERENT_HISTORY,
+    NO_REPLY,
+    ROLES,
+    Message,
+    Split,
+    as_prompt,
+    check,
+    normalise,
+    render_prompt,
+    split_pair,
+)
+from rlhf_lab.types import Corpus
+
+PROMPT_REPEATED = "replies repeat the prompt"
+SEVERAL_MESSAGES = "reply is not one assistant message"
+
+
+def build(settings: Pairs) -> Corpus:
+    """Load preference pairs. Raises DataError; see `rlhf_lab.data.loading.load_corpus`."""
+    return load_corpus("pairs", settings, partial(parse_row, columns=settings))
+
+
+def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
+    """One row → prompt and replies. Raises RowProblem when a column is missing or has another form."""
+    chosen, rejected = (
+        text_or_messages(values, getattr(columns, side), side=side, implicit=not columns.prompt)
+        for side in ("chosen", "rejected")
+    )
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise RowProblem(
+            f"column {columns.chosen!r} is {_form(chosen)} and {columns.rejected!r} is {_form(rejected)}; "
+            "expected the same form on both sides"
+        )
+    if columns.prompt:
+        prompt = text_or_messages(values, columns.prompt, side="prompt", implicit=False)
+        return _explicit(as_prompt(prompt) if isinstance(prompt, str) else render_prompt(prompt), chosen, rejected)
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        return split_pair(chosen, rejected)
+    return _implicit_messages(chosen, rejected)
+
+
+def text_or_messages(values: Mapping[str, Any], name: str, *, side: str, implicit: bool) -> Any:
+    """A column as text or as a non-empty list of {role, content} messages. Raises RowProblem for anything else."""
+    try:
+        value = column(values, name, side)
+    except RowProblem as problem:
+        if side != "prompt":
+            raise
+        raise RowProblem(f'{problem}, or data.prompt="" when both sides are whole conversations') from None
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise RowProblem(f"column {name!r} is {describe(value)}; expected text or a list of {{role, content}} messages")
+    for number, message in enumerate(value, start=1):
+        where = f"column {name!r}, message {number}"
+        if not isinstance(message, Mapping):
+            raise RowProblem(f"{where} is {describe(message)}; expected an object {{role, content}}")
+        if message.get("role") not in ROLES:
+            raise RowProblem(f"{where}: role is {describe(message.get('role'))}; expected one of {', '.join(ROLES)}")
+        if not isinstance(message.get("content"), str):
+            raise RowProblem(f"{where}: content is {describe(message.get('content'))}; expected text")
+    return value
+
+
+def _form(value: object) -> str:
+    return "text" if isinstance(value, str) else "a list of messages"
+
+
+def _implicit_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> Split:
+    prompt, other = render_prompt(chosen[:-1]), render_prompt(rejected[:-1])
+    if chosen[-1]["role"] != "assistant" or rejected[-1]["role"] != "assistant":
+        return Split(prompt, "", "", drop=NO_REPLY)
+    left, right = chosen[-1]["content"].strip(), rejected[-1]["content"].strip()
+    if prompt != other:
+        return Split(prompt, left, right, drop=DIFFERENT_HISTORY)
+    return check(prompt, left, right)
+
+
+def _explicit(prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message]) -> Split:
+    left, right = _without_prompt(prompt, chosen), _without_prompt(prompt, rejected)
+    if left is None or right is None:
+        return Split(prompt, "", "", drop=SEVERAL_MESSAGES)
+    split = check(prompt, left[0], right[0])
+    if split.drop is None and (left[1] or right[1]):
+        split.notes.append(PROMPT_REPEATED)
+    return split
+
+
+def _without_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool] | None:
+    """(reply, whether the prompt was repeated before it); None when the side is not the prompt and one reply."""
+    if isinstance(side, str):
+        whole = normalise(side)
+        return (whole[len(prompt) :], True) if whole.startswith(prompt) else (side, False)
+    if side[-1]["role"] != "assistant":
+        return None
+    if len(side) == 1:
+        return side[0]["content"], False
+    return (side[-1]["content"], True) if render_prompt(side[:-1]) == prompt else None

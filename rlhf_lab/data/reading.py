@@ -1,0 +1,259 @@
+"""Rows of files: .jsonl, .jsonl.gz, .json, .parquet, a folder or glob of these, a folder that `datasets` saved, or a
+data set of the hub.
+
+Rows are streamed. A row that cannot be read does not stop the reading at once: problems are collected by `BadRows`
+and reported together, grouped by what is wrong. A file that cannot be read at all is a `DataError` straight away.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.data.rows import BadRows, Row, describe, not_an_object
+from rlhf_lab.errors import DataError, MissingDependency
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
+
+
+def read_rows(source: str, bad: BadRows) -> Iterator[Row]:
+    """Stream the rows of a file, folder, glob or hub data set.
+
+    Args:
+        source: a path; or a hub data set as `owner/name`, `owner/name:split`, `owner/name/folder:split` (split: train).
+        bad: receives rows that are not JSON objects.
+    Raises:
+        DataError: nothing is there, or a file is damaged.
+    """
+    folder = Path(source).expanduser()
+    if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
+        yield from _table_rows(source, _datasets().load_from_disk(str(folder)))
+        return
+    files = local_files(source)
+    if files is None:
+        yield from _read_hub(source)
+        return
+    for file in files:
+        reader = READERS[file.suffix if file.suffix != ".gz" else Path(file.stem).suffix]
+        yield from reader(file, bad)
+
+
+def local_files(source: str) -> list[Path] | None:
+    """Files behind a source, sorted; None when it can only be a hub id. Raises DataError when a file is missing."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        if not path.name.endswith(SUFFIXES):
+            raise DataError(f"{source}: the form of {path.name} is unknown; use one of {', '.join(SUFFIXES)}")
+        return [path]
+    if path.is_dir():
+        return _folder_files(path)
+    if glob.has_magic(source) and not HUB_ID.fullmatch(source):
+        files = sorted(Path(name) for name in glob.glob(str(path)) if name.endswith(SUFFIXES))
+        if not files:
+            raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_nearby(path)}")
+        return files
+    looks_local = source.startswith((".", "/", "~", os.sep)) or source.endswith(SUFFIXES)
+    if looks_local or not HUB_ID.fullmatch(source):
+        raise DataError(f"{source}: there is no such file or folder{_nearby(path)}")
+    return None
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES))
+    if not files:
+        raise DataError(f"{folder}: the folder has no {', '.join(SUFFIXES)} file")
+    train = [file.name for file in files if file.name.startswith("train")]
+    test = [file.name for file in files if file.name.startswith(("test", "eval", "valid"))]
+    if train and test:
+        raise DataError(
+            f"{folder}: the folder holds both {train[0]} and {test[0]}, which would be mixed; "
+            f"write data.path={folder / train[0]} data.test_path={folder / test[0]}"
+        )
+    return files
+
+
+def _names(folder: Path) -> list[str]:
+    """Data files and folders in a folder, sorted."""
+    return sorted(file.name for file in folder.iterdir() if file.is_dir() or file.name.endswith(SUFFIXES))
+
+
+def _similar(path: Path) -> str:
+    """A question whether one of the similarly named files beside `path` is meant; "" when there is none."""
+    names = _names(path.parent) if path.parent.is_dir() else []
+    close = get_close_matches(path.name, names, n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(str(path.parent / name) for name in close)}?)" if close else ""
+
+
+def _nearby(path: Path) -> str:
+    """The part of a "missing file" message that says what is there instead."""
+    if not path.parent.is_dir():
+        return f"; the folder {path.parent} does not exist either"
+    names = _names(path.parent)
+    listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "no data file"
+    return _similar(path) or f"; {path.parent} has {listed}"
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines of a plain or gzip file. Damage becomes a DataError that says how far reading got."""
+    number = 0
+    try:
+        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as handle:
+            for number, line in enumerate(handle, start=1):
+                yield number, line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        if number == 0 and isinstance(error, gzip.BadGzipFile):
+            raise DataError(
+                f"{file}: the name says gzip, the content is not; rename it to {file.stem} or compress it with gzip"
+            ) from error
+        raise DataError(
+            f"{file}: the gzip data is damaged after row {number} ({error}); fetch the file again"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error}); check its permissions") from error
+
+
+def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
+    for number, line in _lines(file):
+        if number == 1:
+            line = _first_line(file, line)
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            byte = line[error.start]
+            bad.add(str(file), number, f"byte {error.start + 1} is 0x{byte:02x}, not UTF-8; save the file as UTF-8")
+            continue
+        except json.JSONDecodeError as error:
+            bad.add(str(file), number, _broken_json(line.decode("utf-8"), error))
+            continue
+        except RecursionError:
+            bad.add(str(file), number, "the JSON is nested too deeply; expected one flat object per line")
+            continue
+        if isinstance(values, dict):
+            yield Row(str(file), number, values)
+        else:
+            bad.add(str(file), number, not_an_object(values))
+
+
+def _first_line(file: Path, line: bytes) -> bytes:
+    """Recognise other file forms by their first bytes; drop a UTF-8 byte-order mark."""
+    forms = {
+        b"\x1f\x8b": f"is gzip-compressed; rename it to {file.name}.gz",
+        b"\xff\xfe": f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name}",
+        b"\xfe\xff": f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name}",
+        b"PAR1": "is Parquet; rename it to end in .parquet",
+        b"version https://git-lfs": "is a git-lfs pointer, not the data; run: git lfs pull",
+    }
+    for magic, problem in forms.items():
+        if line.startswith(magic):
+            raise DataError(f"{file}: the file {problem}")
+    return line.removeprefix(b"\xef\xbb\xbf")
+
+
+def _broken_json(text: str, error: json.JSONDecodeError) -> str:
+    at = error.pos
+    excerpt = text[max(0, at - 20) : at + 20].strip()
+    return f"broken JSON at column {error.colno} ({error.msg}) near {excerpt!r}; expected one JSON object per line"
+
+
+def _read_json(file: Path, bad: BadRows) -> Iterator[Row]:
+    """A .json file is one list of objects; a file of one object per line is read as JSONL."""
+    content = bytearray()
+    for number, line in _lines(file):
+        content += _first_line(file, line) if number == 1 else line
+    try:
+        rows = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            yield from _read_jsonl(file, bad)
+            return
+        raise DataError(
+            f"{file}: broken JSON in line {error.lineno}, column {error.colno} ({error.msg}); "
+            "expected a list of objects, or one object per line"
+        ) from error
+    if isinstance(rows, dict):
+        rows = [rows]
+    if not isinstance(rows, list):
+        raise DataError(f"{file}: the file holds {describe(rows)}; expected a list of objects")
+    for number, values in enumerate(rows, start=1):
+        if isinstance(values, dict):
+            yield Row(str(file), number, values)
+        else:
+            bad.add(str(file), number, not_an_object(values))
+
+
+def _read_parquet(file: Path, bad: BadRows) -> Iterator[Row]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingDependency("reading Parquet files", "pyarrow") from None
+    number = 0
+    try:
+        with pq.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=1024):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(str(file), number, values)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{file}: not readable as Parquet after row {number} ({error}); fetch the file again"
+        ) from error
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise MissingDependency("reading hub data sets", "datasets") from None
+    return datasets
+
+
+def _table_rows(source: str, table: Any) -> Iterator[Row]:
+    """Rows of a `datasets.Dataset`."""
+    number = 0
+    for batch in table.iter(batch_size=1024):
+        for values in zip(*batch.values(), strict=True):
+            number += 1
+            yield Row(source, number, dict(zip(batch, values, strict=True)))
+
+
+def _read_hub(source: str) -> Iterator[Row]:
+    parts = HUB_ID.fullmatch(source)
+    assert parts is not None, f"{source} is not a hub id"
+    split = parts["split"] or "train"
+    datasets = _datasets()
+    try:
+        table = datasets.load_dataset(parts["id"], data_dir=parts["folder"], split=split)
+    except Exception as error:  # the hub client raises a different type for each of a dozen network failures
+        offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+        if offline:
+            why = "HF_HUB_OFFLINE is set, so only data sets already in the cache can be read"
+            fix = "Unset HF_HUB_OFFLINE to download it once"
+        else:
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            fix = "Check the id, the split and the connection"
+        raise DataError(
+            f"{source}: there is no local file of this name{_similar(Path(source))}, and the hub data set "
+            f"(split {split}) cannot be loaded: {why}. {fix}, or save it as a file and write data.path=FILE.jsonl"
+        ) from error
+    yield from _table_rows(source, table)
+
+
+READERS: dict[str, Callable[[Path, BadRows], Iterator[Row]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+}

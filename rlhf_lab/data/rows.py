@@ -1,0 +1,96 @@
+"""A row, its fields, and what is wrong with it. Problems name field, what was found, what is expected and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from rlhf_lab.errors import DataError
+
+SHOWN = 20
+
+
+class Row(NamedTuple):
+    """One row and where it stands; `number` counts from 1 and is the line in a JSONL file."""
+
+    file: str
+    number: int
+    values: dict[str, Any]
+
+
+class RowProblem(ValueError):
+    """A row's value is not what it should be. The message names field, found, expected and the fix."""
+
+
+class BadRows:
+    """Collects unreadable rows of one source.
+
+    Args:
+        source: the path as the user wrote it.
+        limit: how many bad rows are tolerated (`data.max_bad_rows`).
+    """
+
+    def __init__(self, source: str, limit: int = 0):
+        self.source, self.limit, self.count = source, limit, 0
+        self._rows: dict[tuple[str, str], list[int]] = {}
+
+    def add(self, file: str, number: int, problem: str) -> None:
+        """Record a bad row. Raises DataError once the limit and the longest useful list are passed."""
+        self.count += 1
+        self._rows.setdefault((file, problem), []).append(number)
+        if self.count >= self.limit + SHOWN:
+            raise self._error(stopped=True)
+
+    def finish(self) -> None:
+        """Raise DataError when more rows were bad than are tolerated."""
+        if self.count > self.limit:
+            raise self._error(stopped=False)
+
+    def rows(self) -> list[tuple[str, int]]:
+        """(file, row number) of every bad row."""
+        return [(file, number) for (file, _), numbers in self._rows.items() for number in numbers]
+
+    def _error(self, *, stopped: bool) -> DataError:
+        found = f"{self.count} {'row' if self.count == 1 else 'rows'}"
+        so_far = " (reading stopped there)" if stopped else ""
+        lines = [f"{found} of {self.source} cannot be read{so_far}; data.max_bad_rows={self.limit} are allowed:"]
+        for (file, problem), numbers in list(self._rows.items())[:SHOWN]:
+            listed = ", ".join(map(str, numbers[:SHOWN])) + (", …" if len(numbers) > SHOWN else "")
+            lines.append(f"  {file}, {'row' if len(numbers) == 1 else 'rows'} {listed}: {problem}")
+        lines.append("Correct the rows, or have them counted and skipped with data.max_bad_rows=N.")
+        return DataError("\n".join(lines))
+
+
+def describe(value: object) -> str:
+    """A found value in words: type and beginning."""
+    names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    if value is None:
+        return "null"
+    text = repr(value)
+    return f"{names.get(type(value), type(value).__name__)} {text[:40] + '…' if len(text) > 40 else text}"
+
+
+def column(values: Mapping[str, Any], name: str, setting: str | None = None) -> Any:
+    """A row's column. Raises RowProblem with the columns there are; `setting` is the config key that names it."""
+    try:
+        return values[name]
+    except KeyError:
+        close = get_close_matches(name, values, n=1, cutoff=0.5)
+        listed = ", ".join(map(repr, values)) or "none"
+        fix = f"did you mean {close[0]!r}? " if close else ""
+        fix += f"Write data.{setting}=COLUMN" if setting else f"Rename the column to {name!r}"
+        raise RowProblem(f"column {name!r} is missing; the row has {listed}; {fix}") from None
+
+
+def text_column(values: Mapping[str, Any], name: str, setting: str | None = None) -> str:
+    """A row's text column. Raises RowProblem when it is missing or not text."""
+    value = column(values, name, setting)
+    if isinstance(value, str):
+        return value
+    raise RowProblem(f"column {name!r} is {describe(value)}; expected text")
+
+
+def not_an_object(values: object) -> str:
+    """Problem text for a row that is JSON but not an object."""
+    return f'the row is {describe(values)}; expected an object like {{"chosen": …, "rejected": …}}'

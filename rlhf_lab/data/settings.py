@@ -1,0 +1,122 @@
+"""Settings of every data source (`data=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlhf_lab.registry import register
+
+
+@dataclass(frozen=True)
+class AnnotatorSettings:
+    """The simulated human: Bradley-Terry on the true reward plus biases that the truth does not reward.
+
+    Preference logit = (gold + length_bias · words/10 + affirmation_bias · min(affirmations, 2)
+    + closing_bias · min(closings, 2)), differenced and divided by `temperature`.
+
+    Args:
+        length_bias: reward per 10 words. 0 is an annotator without length bias.
+        affirmation_bias: reward per hollow affirmation, at most two count.
+        closing_bias: reward per closing offer, at most two count.
+        temperature: noise of the choice; 0 always takes the better side.
+    """
+
+    length_bias: float = 0.75
+    affirmation_bias: float = 0.5
+    closing_bias: float = 0.3
+    temperature: float = 0.7
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless annotator")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Common to every source.
+
+    Args:
+        seed: draws the world's facts and the corpus. Separate from the run's `seed`, so that a study over seeds
+            repeats training on the same data.
+    """
+
+    seed: int = 0
+
+
+@register("data", "mini_hh")
+@dataclass(frozen=True)
+class MiniHH(DataSettings):
+    """The embedded dialogue world: prompts, replies, a known true reward and a biased annotator. Downloads nothing.
+
+    Args:
+        domains, topics, attributes: size of the knowledge base; facts = domains × topics × attributes.
+        train_pairs, test_pairs: preference pairs per split; the prompts of the splits never overlap.
+        annotator: who labels the pairs.
+    """
+
+    domains: int = 6
+    topics: int = 4
+    attributes: int = 5
+    train_pairs: int = 6000
+    test_pairs: int = 1000
+    annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("domains", 1, 6), ("topics", 1, 4), ("attributes", 3, 5)):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
+        for name in ("train_pairs", "test_pairs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
+
+
+@dataclass(frozen=True)
+class FileSettings(DataSettings):
+    """Sources that are read from a file or a hub.
+
+    Args:
+        path: a local file, folder or glob (.jsonl, .jsonl.gz, .json, .parquet); or a hub data set as `owner/name`,
+            `owner/name:split` or `owner/name/folder:split` (split: train).
+        test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
+        test_fraction: share of prompts held out, in (0, 1).
+        max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
+        max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
+            Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
+    """
+
+    path: str = ""
+    test_path: str | None = None
+    test_fraction: float = 0.1
+    max_pairs: int = 0
+    max_bad_rows: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("path is not set; write data.path=FILE (.jsonl, .jsonl.gz, .parquet) or a hub data set id")
+        if not 0 < self.test_fraction < 1:
+            raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1)")
+        for name in ("max_pairs", "max_bad_rows"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is negative; write a count, 0 or more")
+
+
+@register("data", "hh_rlhf")
+@dataclass(frozen=True)
+class HHRLHF(FileSettings):
+    """Anthropic hh-rlhf (arXiv:2204.05862): `chosen` and `rejected` are whole transcripts with a shared history."""
+
+
+@register("data", "pairs")
+@dataclass(frozen=True)
+class Pairs(FileSettings):
+    """Any JSONL, Parquet or hub preference data, with a column map.
+
+    Args:
+        prompt, chosen, rejected: the columns that hold them. Text or lists of {role, content} messages; `prompt=""`
+            means both sides are whole conversations (TRL's implicit-prompt preference type): the prompt is everything
+            before their last assistant turn.
+    """
+
+    prompt: str = "prompt"
+    chosen: str = "chosen"
+    rejected: str = "rejected"

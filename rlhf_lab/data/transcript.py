@@ -1,0 +1,164 @@
+"""hh-rlhf transcripts and their turns.
+
+A transcript is text in which each turn starts with a boundary: "\\n\\nHuman: …\\n\\nAssistant: …". A prompt is a
+transcript that ends with the boundary "\\n\\nAssistant:", where the reply starts; a reply is stripped text.
+
+Two transcripts of a pair are split at the last "\\n\\nAssistant:" boundary, never at the end of their common prefix:
+replies often share their first words, and a prefix would move those words from the replies into the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from rlhf_lab.errors import DataError
+
+Message = Mapping[str, str]
+ROLES = {"user": "Human", "assistant": "Assistant", "system": "System"}
+SPEAKERS = {speaker: role for role, speaker in ROLES.items()}
+REPLY = "\n\nAssistant:"
+TURN = re.compile(r"\n\n(Human|Assistant|System):")
+MARKER = re.compile(r"\b(?:Human|Assistant)\s*:")
+
+NO_REPLY = "no assistant turn at the end"
+DIFFERENT_HISTORY = "different history"
+IDENTICAL = "identical replies"
+EMPTY_CHOSEN = "empty chosen"
+EMPTY_REJECTED = "empty rejected"
+
+NOT_ALTERNATING = "turns do not alternate"
+NO_HUMAN_FIRST = "first turn is not human"
+MARKER_IN_BODY = "role marker inside a body"
+PREFIX = "one reply is a prefix of the other"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A row as prompt and two replies.
+
+    Attributes:
+        prompt: shared transcript up to and with the last "\\n\\nAssistant:"; the chosen side's where the two differ.
+        chosen, rejected: stripped replies; both empty where a side has no reply turn.
+        drop: why the row is not a preference pair, or None.
+        notes: oddities that do not stop it from being one.
+    """
+
+    prompt: str
+    chosen: str
+    rejected: str
+    drop: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def normalise(text: str) -> str:
+    """Put the boundary's two newlines before a transcript that lost them ("Human: hi" at the very start)."""
+    lead = text.lstrip()
+    return "\n\n" + lead if TURN.match("\n\n" + lead) else text
+
+
+def is_transcript(text: str) -> bool:
+    """Whether the text starts with a turn boundary (as opposed to one plain message)."""
+    return TURN.match(normalise(text)) is not None
+
+
+def parse(transcript: str) -> list[dict[str, str]]:
+    """Transcript → messages {role, content}, contents stripped.
+
+    A prompt's final "Assistant:" gives no message. Raises DataError for text before the first boundary.
+    """
+    parts = TURN.split(normalise(transcript))
+    if parts[0].strip():
+        raise DataError(
+            f'a transcript starts with "\\n\\nHuman:", "\\n\\nAssistant:" or "\\n\\nSystem:"; found {parts[0][:40]!r}'
+        )
+    messages = [
+        {"role": SPEAKERS[speaker], "content": body.strip()}
+        for speaker, body in zip(parts[1::2], parts[2::2], strict=True)
+    ]
+    if messages and messages[-1] == {"role": "assistant", "content": ""}:
+        messages.pop()
+    return messages
+
+
+def render(messages: Sequence[Message]) -> str:
+    """Messages → transcript. Inverse of `parse` for stripped contents without a boundary inside; empty list → ""."""
+    return "".join(f"\n\n{ROLES[message['role']]}:" + after_colon(message["content"]) for message in messages)
+
+
+def after_colon(content: str) -> str:
+    """A stripped content with the one space that follows a boundary; nothing for an empty content."""
+    content = content.strip()
+    return f" {content}" if content else ""
+
+
+def render_prompt(messages: Sequence[Message]) -> str:
+    """Messages → prompt, ending where the assistant's reply starts."""
+    return render(messages) + REPLY
+
+
+def as_prompt(text: str) -> str:
+    """Plain text or transcript → prompt: plain text becomes a human turn, a final "\\n\\nAssistant:" is added."""
+    stripped = normalise(text).rstrip()
+    if not TURN.match(stripped):
+        return render_prompt([{"role": "user", "content": text}])
+    return stripped if stripped.endswith(REPLY) else stripped + REPLY
+
+
+def split_reply(transcript: str) -> tuple[str, str] | None:
+    """Transcript → (prompt, stripped reply) at the last "\\n\\nAssistant:"; None when another role ends it."""
+    head, boundary, reply = normalise(transcript).rpartition(REPLY)
+    if not boundary or TURN.search(reply):
+        return None
+    return head + boundary, reply.strip()
+
+
+def split_pair(chosen: str, rejected: str) -> Split:
+    """Two whole transcripts → shared prompt and two replies, with the reason when that is not a usable pair."""
+    left, right = split_reply(chosen), split_reply(rejected)
+    if left is None or right is None:
+        return Split((left or right or ("", ""))[0], "", "", drop=NO_REPLY)
+    if left[0] != right[0]:
+        return Split(left[0], left[1], right[1], drop=DIFFERENT_HISTORY)
+    return check(left[0], left[1], right[1])
+
+
+def check(prompt: str, chosen: str, rejected: str) -> Split:
+    """A pair whose prompt is known → the same pair with its drop reason or its oddities. Replies are stripped."""
+    chosen, rejected = chosen.strip(), rejected.strip()
+    drop = None
+    if chosen == rejected:
+        drop = IDENTICAL
+    elif not chosen:
+        drop = EMPTY_CHOSEN
+    elif not rejected:
+        drop = EMPTY_REJECTED
+    if drop:
+        return Split(prompt, chosen, rejected, drop=drop)
+    notes = prompt_oddities(prompt)
+    if MARKER_IN_BODY not in notes and (MARKER.search(chosen) or MARKER.search(rejected)):
+        notes.append(MARKER_IN_BODY)
+    if is_prefix(chosen, rejected):
+        notes.append(PREFIX)
+    return Split(prompt, chosen, rejected, notes=notes)
+
+
+def is_prefix(first: str, second: str) -> bool:
+    """Whether one reply is the strict beginning of the other."""
+    return first != second and (first.startswith(second) or second.startswith(first))
+
+
+def prompt_oddities(prompt: str) -> list[str]:
+    """What is unusual about a prompt's turns: `NOT_ALTERNATING`, `NO_HUMAN_FIRST`, `MARKER_IN_BODY`."""
+    parts = TURN.split(prompt)
+    speakers = [speaker for speaker in parts[1::2] if speaker != "System"]
+    notes = []
+    if any(a == b for a, b in pairwise(speakers)):
+        notes.append(NOT_ALTERNATING)
+    if parts[0].strip() or not speakers or speakers[0] != "Human":
+        notes.append(NO_HUMAN_FIRST)
+    if any(MARKER.search(body) for body in parts[::2]):
+        notes.append(MARKER_IN_BODY)
+    return notes

@@ -1,0 +1,142 @@
+"""Loads and saves policies and reward models as ordinary Hugging Face folders (safetensors, no remote code).
+
+A policy folder is what `AutoModelForCausalLM` loads; a reward-model folder is what
+`AutoModelForSequenceClassification(num_labels=1)` loads. So any stage can start from a folder or hub id of someone else,
+and anyone else can use ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import logging as hf_logging
+
+from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.errors import ArtifactError
+from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.settings import HuggingFace, Scratch
+
+hf_logging.set_verbosity_error()
+hf_logging.disable_progress_bar()
+
+
+def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int) -> nn.Module:
+    """A randomly initialised causal LM of the family and size in `settings`."""
+    common: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+        "pad_token_id": tokenizer.pad_token_id,
+        "tie_word_embeddings": True,
+        "use_cache": False,
+    }
+    if settings.family == "llama":
+        config: Any = LlamaConfig(
+            hidden_size=settings.hidden,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            intermediate_size=settings.mlp or settings.hidden * 8 // 3 // 8 * 8,
+            max_position_embeddings=settings.max_positions,
+            **common,
+        )
+    else:
+        config = GPT2Config(
+            n_embd=settings.hidden,
+            n_layer=settings.layers,
+            n_head=settings.heads,
+            n_inner=settings.mlp or None,
+            n_positions=settings.max_positions,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **common,
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+def load_policy(source: str | Path, settings: Scratch | HuggingFace, *, device: str = "cpu") -> nn.Module:
+    """A causal LM from a folder or hub id, float32, dropout off. Raises ArtifactError when it cannot be loaded."""
+    attention, revision = getattr(settings, "attention", "sdpa"), _revision(settings, source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(source), dtype=torch.float32, attn_implementation=attention, revision=revision, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise ArtifactError(_load_message("a causal language model", source, error)) from error
+    return _without_dropout(model).to(device)
+
+
+def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder:
+    """The tokenizer stored with a model, wrapped."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(source), revision=_revision(settings, source))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(_load_message("a tokenizer", source, error)) from error
+    return Encoder(tokenizer, to_messages if getattr(settings, "chat_template", False) else None)
+
+
+def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
+    """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads."""
+    model.save_pretrained(folder)  # type: ignore[operator]
+    encoder.tokenizer.save_pretrained(folder)
+
+
+def load_reward_model(source: str | Path, settings: Scratch | HuggingFace, *, device: str = "cpu") -> nn.Module:
+    """A scalar reward model. From a policy folder the head is new: zero, so that every reply scores 0 at the start."""
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            str(source),
+            num_labels=1,
+            dtype=torch.float32,
+            attn_implementation=getattr(settings, "attention", "sdpa"),
+            revision=_revision(settings, source),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ArtifactError(_load_message("a model for a scalar head", source, error)) from error
+    if any(key.startswith("score.") for key in info["missing_keys"]):
+        nn.init.zeros_(model.score.weight)
+    return _without_dropout(model).to(device)
+
+
+def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
+    """Score of each row at its last real token, (B,), float32, differentiable. The position comes from the length."""
+    hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
+    last_Bd = hidden_BTd[torch.arange(len(batch.length_B), device=hidden_BTd.device), batch.length_B - 1]
+    return model.score(last_Bd)[:, 0].float()  # type: ignore[operator]
+
+
+def _revision(settings: Scratch | HuggingFace, source: str | Path) -> str | None:
+    """The configured hub revision, for the hub model it was written for and nothing else."""
+    same = isinstance(settings, HuggingFace) and str(source) == settings.path
+    return settings.revision if same and isinstance(settings, HuggingFace) else None
+
+
+def _without_dropout(model: nn.Module) -> nn.Module:
+    """Dropout off for good: a log-probability must not depend on the call."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "attn_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model.eval()
+
+
+def _load_message(what: str, source: str | Path, error: Exception) -> str:
+    first = str(error).strip().splitlines()[0][:300]
+    return f"{source} cannot be loaded as {what}: {first}. Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"

@@ -1,0 +1,109 @@
+"""Text to token rows and back: one place decides spaces, BOS, EOS and truncation.
+
+A row is a prompt and a reply, tokenised separately and laid end to end, so the boundary is exact. EOS belongs to the
+reply; a reply that had to be cut has none, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Row = tuple[list[int], list[int]]
+
+
+@dataclass
+class Encoder:
+    """Wraps a Hugging Face tokenizer.
+
+    Args:
+        to_messages: transcript → list of {role, content}; set it to format prompts with the chat template.
+
+    Attributes:
+        eos_id: the token that ends a reply.
+        counts: what happened while encoding: rows, truncated replies, truncated prompts.
+    """
+
+    tokenizer: Any
+    to_messages: Callable[[str], list[dict[str, str]]] | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no EOS token; without one no reply can end")
+        self.eos_id: int = self.tokenizer.eos_token_id
+        empty = self.tokenizer("")["input_ids"]
+        bos = self.tokenizer.bos_token_id
+        self._prefix = [bos] if bos is not None and empty[:1] == [bos] and bos != self.eos_id else []
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
+        if self.to_messages:
+            messages = self.to_messages(text)
+            rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            ids, prefix = self._ids(rendered), []
+            if self._prefix and ids[:1] != self._prefix:
+                prefix = self._prefix
+        else:
+            ids, prefix = self._ids(text), self._prefix
+        if max_tokens is not None and len(prefix) + len(ids) > max_tokens:
+            self._count("prompts cut at the beginning")
+            ids = ids[len(prefix) + len(ids) - max_tokens :]
+        return [*prefix, *ids]
+
+    def response(self, text: str) -> list[int]:
+        """Token ids of a reply with EOS."""
+        return [*self._ids(text if self.to_messages else f" {text}"), self.eos_id]
+
+    def row(self, prompt: str, response: str, max_length: int) -> Row:
+        """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
+        self._count("rows")
+        reply = self.response(response)
+        head = self.prompt(prompt, max_length - min(len(reply), max(max_length // 4, 1)))
+        room = max_length - len(head)
+        if len(reply) > room:
+            self._count("replies cut at the end (no EOS)")
+        return head, reply[:room]
+
+    def text(self, reply_ids: Sequence[int]) -> str:
+        """The reply as text, without EOS and surrounding space."""
+        return self.tokenizer.decode([i for i in reply_ids if i != self.eos_id], skip_special_tokens=True).strip()
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Right-padded rows. Masks come from lengths, never from the pad id.
+
+    Attributes:
+        tokens_BT: token ids, 0 beyond each row's length.
+        prompt_len_B, length_B: tokens of the prompt, and of prompt and reply.
+    """
+
+    tokens_BT: torch.Tensor
+    prompt_len_B: torch.Tensor
+    length_B: torch.Tensor
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Row], device: torch.device | str = "cpu") -> TokenBatch:
+        lengths = [len(p) + len(r) for p, r in rows]
+        width = max(lengths)
+        tokens = torch.tensor([[*p, *r, *([0] * (width - n))] for (p, r), n in zip(rows, lengths, strict=True)])
+        prompt_len = torch.tensor([len(p) for p, _ in rows])
+        return cls(tokens.to(device), prompt_len.to(device), torch.tensor(lengths).to(device))
+
+    def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows and columns (each (N,)) of the reply tokens that are predicted: row-major, column ≥ 1."""
+        column_T = torch.arange(self.tokens_BT.shape[1], device=self.tokens_BT.device)
+        first_B = self.prompt_len_B.clamp(min=1)
+        mask_BT = (column_T >= first_B[:, None]) & (column_T < self.length_B[:, None])
+        row_N, column_N = mask_BT.nonzero(as_tuple=True)
+        return row_N, column_N

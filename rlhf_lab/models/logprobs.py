@@ -1,0 +1,174 @@
+"""The one log-probability function: policy, reference, old policy and sampler checks all call `token_logps`.
+
+Only reply positions go through the output head: the prompt's logits are never computed. Rows are right-padded, so causal
+attention alone keeps padding out of every real token's context, and no attention mask is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlhf_lab.models.encoding import TokenBatch
+
+KEPT_ENTRIES = 2**27  # N·V probabilities kept for backward; above this each chunk is computed again
+CHUNK_ENTRIES = 2**24
+
+
+@dataclass(frozen=True)
+class TokenLogps:
+    """Log-probabilities of the reply tokens of a batch, laid end to end.
+
+    Attributes:
+        logps_N: nats.
+        row_N: the row each token belongs to.
+        rows: B.
+    """
+
+    logps_N: torch.Tensor
+    row_N: torch.Tensor
+    rows: int
+
+    def sum_B(self) -> torch.Tensor:
+        """Log-probability of each whole reply, nats."""
+        return sum_rows(self.logps_N, self.row_N, self.rows)
+
+
+def sum_rows(values_N: torch.Tensor, row_N: torch.Tensor, rows: int) -> torch.Tensor:
+    """Sum of a per-token quantity over each row, (B,)."""
+    return values_N.new_zeros(rows).index_add(0, row_N, values_N)
+
+
+def token_logps(model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> TokenLogps:
+    """Log-probability of every reply token under `model` at `temperature`, float32, differentiable."""
+    row_N, column_N = batch.targets()
+    target_N = batch.tokens_BT[row_N, column_N]
+    x_Nd, weight_Vd, bias_V = _head_inputs(model, batch, row_N, column_N)
+    logps_N = _LinearLogProb.apply(x_Nd, weight_Vd, bias_V, target_N, 1.0 / temperature)
+    return TokenLogps(logps_N, row_N, len(batch.length_B))
+
+
+@torch.no_grad()
+def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> torch.Tensor:
+    """KL(policy ‖ reference) of each row in nats, (B,): Σ_t Σ_v π(v|s_t)·(log π(v|s_t) − log π_ref(v|s_t)).
+
+    Exact over the vocabulary at every visited state. Averaged over rows that were sampled from `policy` it is an
+    unbiased estimate of the sequence KL with less variance than the log-ratio of the sampled tokens.
+    """
+    row_N, column_N = batch.targets()
+    p, q = _head_inputs(policy, batch, row_N, column_N), _head_inputs(reference, batch, row_N, column_N)
+    chunk = max(1, CHUNK_ENTRIES // p[1].shape[0])
+    kl_N = torch.cat(
+        [
+            _kl_rows(_logits(*p, part, 1.0 / temperature), _logits(*q, part, 1.0 / temperature))
+            for part in (slice(begin, begin + chunk) for begin in range(0, len(row_N), chunk))
+        ]
+    )
+    return sum_rows(kl_N, row_N, len(batch.length_B))
+
+
+def _kl_rows(z_NV: torch.Tensor, z_ref_NV: torch.Tensor) -> torch.Tensor:
+    log_p, log_q = z_NV.log_softmax(1), z_ref_NV.log_softmax(1)
+    return (log_p.exp() * (log_p - log_q)).sum(1)
+
+
+def _logits(
+    x_Nd: torch.Tensor, weight_Vd: torch.Tensor, bias_V: torch.Tensor | None, part: slice, inv_tau: float
+) -> torch.Tensor:
+    z = (x_Nd[part] @ weight_Vd.T).float()
+    return (z if bias_V is None else z.add_(bias_V)).mul_(inv_tau)
+
+
+def _head_inputs(
+    model: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Hidden states that predict the reply tokens, the head's weight and its bias.
+
+    Models that do more than a linear head (soft-capped or scaled logits; see `has_linear_head`) give their logits, with
+    an identity in place of the weight.
+    """
+    if has_linear_head(model):
+        hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state
+        head = model.get_output_embeddings()
+        x_Nd, weight_Vd, bias_V = hidden_BTd[row_N, column_N - 1], head.weight, getattr(head, "bias", None)
+    else:
+        x_Nd = model(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
+        weight_Vd, bias_V = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device), None
+    device = x_Nd.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        x_Nd, weight_Vd = x_Nd.to(dtype), weight_Vd.to(dtype)
+    return x_Nd, weight_Vd, bias_V
+
+
+@torch.no_grad()
+def has_linear_head(model: nn.Module) -> bool:
+    """True when logits = head(backbone(x)) exactly, checked once per model on a short input."""
+    known = getattr(model, "_rlhf_lab_linear_head", None)
+    if known is None:
+        head = model.get_output_embeddings()
+        ids = torch.arange(4, device=head.weight.device)[None]
+        training = model.training
+        model.eval()
+        direct = model(input_ids=ids, use_cache=False).logits
+        ours = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        model.train(training)
+        known = direct.shape == ours.shape and torch.allclose(direct, ours, atol=1e-5, rtol=1e-4)
+        model._rlhf_lab_linear_head = known  # type: ignore[assignment]
+    return bool(known)
+
+
+class _LinearLogProb(torch.autograd.Function):
+    """log softmax((x Wᵀ + b)/τ)[target] with one N×V buffer where autograd keeps several.
+
+    With p = softmax(z) and upstream gradient g per token: ∂/∂z = g·(onehot(target) − p), then one matmul each for x, W.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_Nd: Any, weight_Vd: Any, bias_V: Any, target_N: Any, inv_tau: float) -> torch.Tensor:
+        n, vocab = x_Nd.shape[0], weight_Vd.shape[0]
+        ctx.chunk = max(1, CHUNK_ENTRIES // vocab)
+        keep = n * vocab <= KEPT_ENTRIES and any(ctx.needs_input_grad)
+        logps, kept = [], []
+        for begin in range(0, n, ctx.chunk):
+            part = slice(begin, begin + ctx.chunk)
+            z = _logits(x_Nd, weight_Vd, bias_V, part, inv_tau)
+            z.sub_(z.amax(1, keepdim=True))
+            target_z = z.gather(1, target_N[part, None])[:, 0]
+            total = z.exp_().sum(1)
+            logps.append(target_z - total.log())
+            if keep:
+                kept += [z, total]
+        ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept)
+        ctx.inv_tau = inv_tau
+        return torch.cat(logps) if logps else torch.zeros(0, device=x_Nd.device)
+
+    @staticmethod
+    def backward(ctx: Any, grad_N: torch.Tensor) -> Any:  # type: ignore[override]
+        x_Nd, weight_Vd, bias_V, target_N, *kept = ctx.saved_tensors
+        grad_x, grad_w, grad_b = torch.empty_like(x_Nd), None, None
+        if ctx.needs_input_grad[1]:
+            grad_w = torch.zeros_like(weight_Vd, dtype=torch.float32)
+        if bias_V is not None and ctx.needs_input_grad[2]:
+            grad_b = torch.zeros_like(bias_V)
+        for i, begin in enumerate(range(0, x_Nd.shape[0], ctx.chunk)):
+            part = slice(begin, begin + ctx.chunk)
+            if kept:
+                e, total = kept[2 * i], kept[2 * i + 1]
+            else:
+                e = _logits(x_Nd, weight_Vd, bias_V, part, ctx.inv_tau)
+                e.sub_(e.amax(1, keepdim=True)).exp_()
+                total = e.sum(1)
+            g = grad_N[part].float() * ctx.inv_tau
+            dz = e * (-g / total)[:, None]
+            dz.scatter_add_(1, target_N[part, None], g[:, None])
+            if grad_b is not None:
+                grad_b += dz.sum(0).to(grad_b.dtype)
+            dz = dz.to(weight_Vd.dtype)
+            grad_x[part] = dz @ weight_Vd
+            if grad_w is not None:
+                grad_w.addmm_(dz.float().T, x_Nd[part].float()) if dz.dtype != torch.float32 else grad_w.addmm_(dz.T, x_Nd[part])
+        return grad_x, None if grad_w is None else grad_w.to(weight_Vd.dtype), grad_b, None, None

@@ -1,0 +1,91 @@
+"""Settings of every model (`model=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlhf_lab.errors import require
+from rlhf_lab.registry import register
+
+Tuned = dict[str, dict[str, Any]]
+
+
+def _tuned_from_scratch() -> Tuned:
+    """What trains a 0.1–1M parameter model well on the embedded world, measured there."""
+    small = {"optimizer": "muon", "max_length": 128}
+    return {
+        "sft": {**small, "lr": 3e-3, "muon_lr": 2e-2, "epochs": 3.0, "batch_size": 32},
+        "reward_model": {**small, "lr": 1e-3, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
+        "dpo": {**small, "optimizer": "adamw", "lr": 3e-4, "epochs": 1.0, "batch_size": 32, "beta": 0.3},
+        "dpo_iterative": {**small, "optimizer": "adamw", "lr": 3e-4, "batch_size": 32, "beta": 0.3},
+        "rollout": {"max_new_tokens": 80, "max_prompt_tokens": 48},
+    }
+
+
+def _tuned_gpt2() -> Tuned:
+    """The field's settings at GPT-2 scale."""
+    large = {"optimizer": "adamw", "batch_size": 16, "max_length": 512}
+    return {
+        "sft": {**large, "lr": 2e-5, "epochs": 3.0},
+        "reward_model": {**large, "lr": 1e-5, "epochs": 1.0},
+        "dpo": {**large, "lr": 5e-7, "epochs": 1.0, "beta": 0.1},
+        "dpo_iterative": {**large, "lr": 5e-7, "beta": 0.1},
+        "rollout": {"max_new_tokens": 256, "max_prompt_tokens": 256},
+    }
+
+
+@register("model", "scratch")
+@dataclass(frozen=True)
+class Scratch:
+    """A small transformer built from these numbers, with a tokenizer trained on the data. Downloads nothing.
+
+    Args:
+        family: `llama` (rotary, RMSNorm, gated MLP) or `gpt2` (learned positions, LayerNorm, GELU).
+        hidden, layers, heads, mlp: sizes; `mlp=0` means the family's usual multiple of `hidden`.
+        max_positions: longest sequence in tokens.
+        vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
+            with bytes for the rest; anything larger becomes byte-level BPE.
+        tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
+    """
+
+    family: Literal["llama", "gpt2"] = "llama"
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 4
+    mlp: int = 0
+    max_positions: int = 256
+    vocabulary: int = 4096
+    tuned: Tuned = field(default_factory=_tuned_from_scratch)
+
+    def __post_init__(self) -> None:
+        require(
+            (self.hidden % self.heads == 0, f"hidden={self.hidden} is not a multiple of heads={self.heads}"),
+            (self.vocabulary >= 300, f"vocabulary={self.vocabulary} is below 300: bytes and special tokens need 260"),
+            (self.layers >= 1, f"layers={self.layers} must be at least 1"),
+            (self.max_positions >= 16, f"max_positions={self.max_positions} must be at least 16"),
+        )
+
+
+@register("model", "hf")
+@dataclass(frozen=True)
+class HuggingFace:
+    """Any Hugging Face causal language model, from a hub id or a local folder (safetensors only, no remote code).
+
+    Args:
+        path: hub id or folder.
+        revision: hub revision; a commit hash makes a run reproducible.
+        chat_template: format prompts with the tokenizer's chat template instead of the plain Human/Assistant
+            transcript.
+        attention: Hugging Face's attention implementation.
+        tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
+    """
+
+    path: str = ""
+    revision: str | None = None
+    chat_template: bool = False
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    tuned: Tuned = field(default_factory=_tuned_gpt2)
+
+    def __post_init__(self) -> None:
+        require((bool(self.path), "path is not set; write model.path=FOLDER or a hub id such as model.path=gpt2"))

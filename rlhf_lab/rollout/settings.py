@@ -1,0 +1,42 @@
+"""Settings of every sampler (`rollout=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_lab.errors import require
+from rlhf_lab.registry import register
+
+
+@register("rollout", "local")
+@dataclass(frozen=True)
+class Local:
+    """The lab's own in-process sampler.
+
+    Args:
+        temperature: of the sampled distribution; 0 is greedy. Log-probabilities are of this distribution.
+        max_new_tokens: longest reply in tokens, EOS included. None takes the model's tuned value.
+        max_prompt_tokens: longer prompts lose their beginning, and are counted. None takes the model's
+            tuned value.
+        batch_rows: replies decoded together.
+        dtype: arithmetic of the sampler; `model` is the policy's own. bf16 samples from a slightly different
+            distribution than the fp32 policy: its log-probabilities are then recomputed before any ratio.
+    """
+
+    temperature: float = 1.0
+    max_new_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    batch_rows: int = 512
+    dtype: Literal["model", "float32", "bfloat16"] = "model"
+
+    def __post_init__(self) -> None:
+        require(
+            (self.temperature >= 0, f"temperature={self.temperature} is negative; 0 is greedy"),
+            (self.max_new_tokens is None or self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens}; at least 1"),
+            (
+                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
+                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
+            ),
+            (self.batch_rows >= 1, f"batch_rows={self.batch_rows} must be at least 1"),
+        )

@@ -1,0 +1,70 @@
+"""Settings every trained stage shares. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.errors import require
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The part of an algorithm's settings that the training loop reads.
+
+    Fields that default to None take the value that the model names for this algorithm (`model.tuned.<algorithm>`),
+    because a learning rate belongs to a model size: 2e-5 for GPT-2, 3e-3 for a 0.15M model.
+
+    Args:
+        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest (arXiv:2502.16982).
+        lr: peak learning rate of AdamW.
+        muon_lr: peak learning rate of Muon; unused with `adamw`.
+        weight_decay: decoupled, on matrices only.
+        adam_betas, adam_eps: AdamW's moments and epsilon.
+        epochs: passes over the data; may be fractional.
+        batch_size: rows or pairs per optimiser step.
+        micro_batch_tokens: padded tokens per forward pass, 0 for the whole batch at once. Changes memory and speed,
+            not the gradient.
+        warmup_fraction: share of steps with linearly rising learning rate.
+        final_lr_fraction: cosine decay ends at this share of the peak.
+        max_grad_norm: gradient norm clip.
+        max_length: tokens per row, prompt and reply; longer rows are cut and counted.
+        length_bucket_batches: rows are shuffled, then sorted by length within windows of this many batches, so that
+            rows of a batch have similar length; 1 turns bucketing off.
+        log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "data")
+    required_needs: ClassVar[tuple[str, ...]] = ()
+    optional_needs: ClassVar[tuple[str, ...]] = ()
+
+    optimizer: Literal["adamw", "muon"] | None = None
+    lr: float | None = None
+    muon_lr: float | None = None
+    weight_decay: float = 0.0
+    adam_betas: tuple[float, ...] = (0.9, 0.95)
+    adam_eps: float = 1e-8
+    epochs: float | None = None
+    batch_size: int | None = None
+    micro_batch_tokens: int = 0
+    warmup_fraction: float = 0.05
+    final_lr_fraction: float = 0.02
+    max_grad_norm: float = 1.0
+    max_length: int | None = None
+    length_bucket_batches: int = 16
+    log_every_steps: int = 10
+    eval_every_steps: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            (self.lr is None or self.lr > 0, f"lr={self.lr} must be above 0"),
+            (self.epochs is None or self.epochs > 0, f"epochs={self.epochs} must be above 0"),
+            (self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
+            (self.max_length is None or self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
+            (0 <= self.warmup_fraction < 1, f"warmup_fraction={self.warmup_fraction} is outside [0, 1)"),
+            (0 <= self.final_lr_fraction <= 1, f"final_lr_fraction={self.final_lr_fraction} is outside [0, 1]"),
+            (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0; use 1e9 for no clipping"),
+            (self.length_bucket_batches >= 1, f"length_bucket_batches={self.length_bucket_batches}; 1 turns it off"),
+            (self.log_every_steps >= 1, f"log_every_steps={self.log_every_steps} must be at least 1"),
+            (len(self.adam_betas) == 2, f"adam_betas={self.adam_betas} needs two numbers"),
+        )
