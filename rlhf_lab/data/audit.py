@@ -23,30 +23,27 @@ Encode = Callable[[str], Sequence[int]]
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 NOT_WORD = re.compile(r"\W+")
 
-# Checks on one pair: name → (why it matters, test). `transcript.prompt_oddities` names its own.
-PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair], bool]]] = {
-    transcript.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair: not pair.chosen.strip()),
-    transcript.EMPTY_REJECTED: ("any reply beats it, nothing is learned", lambda pair: not pair.rejected.strip()),
-    transcript.IDENTICAL: ("the loss has no gradient direction", lambda pair: pair.chosen == pair.rejected),
+# Checks on one pair: name → (why it matters, test given the pair and its prompt's oddities).
+PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
+    transcript.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair, _: not pair.chosen.strip()),
+    transcript.EMPTY_REJECTED: ("any reply beats it, nothing is learned", lambda pair, _: not pair.rejected.strip()),
+    transcript.IDENTICAL: ("there is nothing to prefer", lambda pair, _: pair.chosen == pair.rejected),
     transcript.PREFIX: (
         "the pair differs in length only",
-        lambda pair: transcript.is_prefix(pair.chosen, pair.rejected),
+        lambda pair, _: transcript.is_prefix(pair.chosen, pair.rejected),
     ),
     transcript.NOT_ALTERNATING: (
         "chat templates refuse it or merge the turns",
-        lambda pair: transcript.NOT_ALTERNATING in transcript.prompt_oddities(pair.prompt),
+        lambda _, oddities: transcript.NOT_ALTERNATING in oddities,
     ),
-    transcript.NO_HUMAN_FIRST: (
-        "chat templates refuse it",
-        lambda pair: transcript.NO_HUMAN_FIRST in transcript.prompt_oddities(pair.prompt),
-    ),
+    transcript.NO_HUMAN_FIRST: ("chat templates refuse it", lambda _, oddities: transcript.NO_HUMAN_FIRST in oddities),
     transcript.MARKER_IN_BODY: (
         "the model learns to write the other side's turns",
-        lambda pair: any(map(transcript.MARKER.search, (*transcript.TURN.split(pair.prompt)[::2], *_replies(pair)))),
+        lambda pair, oddities: transcript.MARKER_IN_BODY in oddities or any(map(transcript.has_marker, _replies(pair))),
     ),
     "special token written out": (
         "a tokenizer turns it into a control token (double BOS, early EOS)",
-        lambda pair: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies(pair)))),
+        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies(pair)))),
     ),
 }
 
@@ -70,8 +67,10 @@ def audit(
     _add_load_report(report, corpus)
     for split in SPLITS:
         pairs: Sequence[Pair] = getattr(corpus, split)
+        oddities = [transcript.prompt_oddities(pair.prompt) for pair in pairs]
         for check, (why, test) in PAIR_CHECKS.items():
-            _add(report, check, split, "pairs", why, pairs, (pair for pair in pairs if test(pair)))
+            found = (pair for pair, odd in zip(pairs, oddities, strict=True) if test(pair, odd))
+            _add(report, check, split, "pairs", why, pairs, found)
         _add_duplicates(report, split, pairs)
         _add_lengths(report, split, pairs)
     _add_overlap(report, corpus)
@@ -111,9 +110,14 @@ def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
     for split in splits:
         loaded = corpus.report[split]
         examples = getattr(loaded, "examples", {})
-        for reason, count in loaded.dropped.items():
-            check, why = f"dropped: {reason}", "not in the corpus"
-            report.findings.append(Finding(check, split, count, loaded.rows, "rows", why, examples.get(reason, "")))
+        noted = {reason: count for reason, count in loaded.noted.items() if reason not in PAIR_CHECKS}
+        for prefix, why, of, counts in (
+            ("dropped", "not in the corpus", loaded.rows, loaded.dropped),
+            ("noted", "kept; what loading saw", loaded.kept, noted),
+        ):
+            for reason, count in counts.items():
+                example = examples.get(reason, "")
+                report.findings.append(Finding(f"{prefix}: {reason}", split, count, of, "rows", why, example))
     for split, loaded in corpus.report.items():
         report.statistics |= {f"{split}/{name}, all rows read": value for name, value in loaded.statistics.items()}
 
@@ -154,7 +158,7 @@ def _opening(prompt: str) -> str:
 OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
     "test prompt in train": ("the test is memorised, not solved", lambda prompt: prompt),
     "test prompt in train but for case, spacing, punctuation": ("nearly memorised", _loosely),
-    "test conversation opens like one in train": ("the same conversation at another turn leaks style", _opening),
+    "test conversation opens like one in train": ("may be one conversation at two turns, its replies leak", _opening),
 }
 
 
@@ -207,7 +211,7 @@ def _add_tokens(
                 found[DOUBLE_BOS].append(pair)
     for check, why, needs, value in (
         (TRUNCATED, "the end of the reply is cut off", "max_length", max_length),
-        (NO_ROOM, "no reply token is left, the row trains nothing", "max_length", max_length),
+        (NO_ROOM, "nothing of the reply is left, unless the prompt is cut instead", "max_length", max_length),
         (MISSING_EOS, "the model does not learn to stop", "eos_id", eos_id),
         (DOUBLE_BOS, "not the input that the model was trained on", "bos_id", bos_id),
     ):

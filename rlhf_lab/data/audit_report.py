@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 SPLITS = ("train", "test")
+SHARE = re.compile(r"wins|rate|share|accuracy|agrees")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,11 @@ def _statistics_table(report: AuditReport) -> Table:
         table.add_column(split, justify="right")
     for name in dict.fromkeys(name.partition("/")[2] for name in report.statistics):
         values = [report.statistics.get(f"{split}/{name}") for split in splits]
-        table.add_row(name, *("–" if value is None else _number(value) for value in values))
+        table.add_row(name, *("–" if value is None else _number(name, value) for value in values))
     return table
 
 
-def _number(value: float) -> str:
-    return f"{value:.1%}" if 0 < value < 1 else f"{value:,.0f}"
+def _number(name: str, value: float) -> str:
+    if SHARE.search(name):
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"

@@ -24,11 +24,11 @@ from rlhf_lab.data.transcript import (
     REPLY,
     after_colon,
     as_prompt,
-    is_transcript,
     parse,
     render,
     render_prompt,
     split_reply,
+    to_messages,
 )
 from rlhf_lab.errors import DataError
 from rlhf_lab.types import Pair
@@ -94,12 +94,8 @@ def _is_messages(value: object) -> bool:
 # Standard ↔ conversational
 
 
-def _prompt_messages(text: str) -> list[dict[str, str]]:
-    return parse(text) if is_transcript(text) else [{"role": "user", "content": text}]
-
-
 def _completion_messages(text: str) -> list[dict[str, str]]:
-    return parse(REPLY + text) or [{"role": "assistant", "content": ""}]
+    return parse(REPLY + text)
 
 
 def _completion_text(messages: Sequence[Mapping[str, str]]) -> str:
@@ -120,7 +116,7 @@ def to_conversational(row: Row) -> dict[str, Any]:
     if name == "stepwise_supervision":
         raise DataError("stepwise_supervision has no conversational form; keep the row standard")
     whole = name in ("language_modeling", "implicit_preference")
-    convert: dict[str, Callable[[Any], Any]] = {"prompt": _prompt_messages, "text": parse}
+    convert: dict[str, Callable[[Any], Any]] = {"prompt": to_messages, "text": parse}
     convert |= dict.fromkeys(("completion", "chosen", "rejected"), parse if whole else _completion_messages)
     return {
         "messages" if column == "text" else column: convert[column](value) if column in convert else value

@@ -89,7 +89,7 @@ def _names(folder: Path) -> list[str]:
 def _similar(path: Path) -> str:
     """A question whether one of the similarly named files beside `path` is meant; "" when there is none."""
     names = _names(path.parent) if path.parent.is_dir() else []
-    close = get_close_matches(path.name, names, n=3, cutoff=0.5)
+    close = get_close_matches(path.name, names, n=2, cutoff=0.6)
     return f" (did you mean {' or '.join(str(path.parent / name) for name in close)}?)" if close else ""
 
 
@@ -125,7 +125,8 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
     for number, line in _lines(file):
         if number == 1:
             line = _first_line(file, line)
-        if not line.strip():
+        line = line.rstrip()
+        if not line:
             continue
         try:
             values = json.loads(line.decode("utf-8"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -54,12 +54,23 @@ class BadRows:
     def _error(self, *, stopped: bool) -> DataError:
         found = f"{self.count} {'row' if self.count == 1 else 'rows'}"
         so_far = " (reading stopped there)" if stopped else ""
-        lines = [f"{found} of {self.source} cannot be read{so_far}; data.max_bad_rows={self.limit} are allowed:"]
+        lines = [f"{found} of {self.source} cannot be read{so_far}; data.max_bad_rows allows {self.limit}:"]
         for (file, problem), numbers in list(self._rows.items())[:SHOWN]:
-            listed = ", ".join(map(str, numbers[:SHOWN])) + (", …" if len(numbers) > SHOWN else "")
-            lines.append(f"  {file}, {'row' if len(numbers) == 1 else 'rows'} {listed}: {problem}")
+            lines.append(f"  {file}, {'row' if len(numbers) == 1 else 'rows'} {_ranges(numbers)}: {problem}")
         lines.append("Correct the rows, or have them counted and skipped with data.max_bad_rows=N.")
         return DataError("\n".join(lines))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers in words: 1, 3, 4, 5 → "1, 3–5"; at most `SHOWN` ranges."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    listed = ", ".join("–".join(map(str, bounds)) for bounds in ranges[:SHOWN])
+    return listed + (", …" if len(ranges) > SHOWN else "")
 
 
 def describe(value: object) -> str:
@@ -78,8 +89,10 @@ def column(values: Mapping[str, Any], name: str, setting: str | None = None) -> 
     except KeyError:
         close = get_close_matches(name, values, n=1, cutoff=0.5)
         listed = ", ".join(map(repr, values)) or "none"
-        fix = f"did you mean {close[0]!r}? " if close else ""
-        fix += f"Write data.{setting}=COLUMN" if setting else f"Rename the column to {name!r}"
+        fix = f"did you mean {close[0]!r}? then " if close else ""
+        fix += (
+            f"write data.{setting}={close[0] if close else 'COLUMN'}" if setting else f"rename the column to {name!r}"
+        )
         raise RowProblem(f"column {name!r} is missing; the row has {listed}; {fix}") from None
 
 

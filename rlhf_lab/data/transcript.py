@@ -55,8 +55,10 @@ class Split:
 
 def normalise(text: str) -> str:
     """Put the boundary's two newlines before a transcript that lost them ("Human: hi" at the very start)."""
-    lead = text.lstrip()
-    return "\n\n" + lead if TURN.match("\n\n" + lead) else text
+    if TURN.match(text):
+        return text
+    lead = "\n\n" + text.lstrip()
+    return lead if TURN.match(lead) else text
 
 
 def is_transcript(text: str) -> bool:
@@ -65,26 +67,28 @@ def is_transcript(text: str) -> bool:
 
 
 def parse(transcript: str) -> list[dict[str, str]]:
-    """Transcript → messages {role, content}, contents stripped.
-
-    A prompt's final "Assistant:" gives no message. Raises DataError for text before the first boundary.
-    """
+    """Transcript → messages {role, content}, contents stripped. Raises DataError for text before the first boundary."""
     parts = TURN.split(normalise(transcript))
     if parts[0].strip():
         raise DataError(
             f'a transcript starts with "\\n\\nHuman:", "\\n\\nAssistant:" or "\\n\\nSystem:"; found {parts[0][:40]!r}'
         )
-    messages = [
+    return [
         {"role": SPEAKERS[speaker], "content": body.strip()}
         for speaker, body in zip(parts[1::2], parts[2::2], strict=True)
     ]
-    if messages and messages[-1] == {"role": "assistant", "content": ""}:
-        messages.pop()
-    return messages
+
+
+def to_messages(prompt: str) -> list[dict[str, str]]:
+    """Prompt → messages, without one for the final "\\n\\nAssistant:". Plain text is one user message."""
+    if not is_transcript(prompt):
+        return [{"role": "user", "content": prompt}]
+    messages = parse(prompt)
+    return messages[:-1] if messages[-1:] == [{"role": "assistant", "content": ""}] else messages
 
 
 def render(messages: Sequence[Message]) -> str:
-    """Messages → transcript. Inverse of `parse` for stripped contents without a boundary inside; empty list → ""."""
+    """Messages → transcript. Inverse of `parse` for stripped contents without a boundary inside."""
     return "".join(f"\n\n{ROLES[message['role']]}:" + after_colon(message["content"]) for message in messages)
 
 
@@ -138,7 +142,7 @@ def check(prompt: str, chosen: str, rejected: str) -> Split:
     if drop:
         return Split(prompt, chosen, rejected, drop=drop)
     notes = prompt_oddities(prompt)
-    if MARKER_IN_BODY not in notes and (MARKER.search(chosen) or MARKER.search(rejected)):
+    if MARKER_IN_BODY not in notes and (has_marker(chosen) or has_marker(rejected)):
         notes.append(MARKER_IN_BODY)
     if is_prefix(chosen, rejected):
         notes.append(PREFIX)
@@ -150,6 +154,11 @@ def is_prefix(first: str, second: str) -> bool:
     return first != second and (first.startswith(second) or second.startswith(first))
 
 
+def has_marker(body: str) -> bool:
+    """Whether a turn's text names a speaker as a boundary does ("Human:")."""
+    return ("Human" in body or "Assistant" in body) and MARKER.search(body) is not None
+
+
 def prompt_oddities(prompt: str) -> list[str]:
     """What is unusual about a prompt's turns: `NOT_ALTERNATING`, `NO_HUMAN_FIRST`, `MARKER_IN_BODY`."""
     parts = TURN.split(prompt)
@@ -159,6 +168,6 @@ def prompt_oddities(prompt: str) -> list[str]:
         notes.append(NOT_ALTERNATING)
     if parts[0].strip() or not speakers or speakers[0] != "Human":
         notes.append(NO_HUMAN_FIRST)
-    if any(MARKER.search(body) for body in parts[::2]):
+    if any(map(has_marker, parts[::2])):
         notes.append(MARKER_IN_BODY)
     return notes

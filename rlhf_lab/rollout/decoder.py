@@ -3,7 +3,7 @@
 It reads the weights of a Hugging Face model and decodes without modules, masks or a growing cache:
 
 - the prompt is run once per group; its keys and values are shared by the group's samples;
-- generated keys live in a preallocated [rows·heads, head_dim, slots] buffer, so a step's attention is two bmm calls;
+- generated keys live in a preallocated [rows·heads, head_dim, slots] buffer, and no cache is ever concatenated;
 - all rows generate in step, so slot t is the t-th new token of every row and only positions differ between rows.
 
 Left out: sliding windows shorter than the sequence, cross-attention, mixture of experts. `Decoder.of` returns None for a
@@ -30,8 +30,10 @@ class Norm:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.bias is None:
-            return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        if self.bias is None:  # a few plain kernels: torch's own rms_norm takes three times as long on a CPU
+            wide = x.float()
+            scale = wide.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_()
+            return (wide * scale).to(x.dtype) * self.weight
         return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps)
 
 
@@ -80,16 +82,23 @@ class Decoder:
         windowed = window is not None and window < positions and getattr(config, "use_sliding_window", True)
         return None if read is None or windowed else read(model, dtype, positions)
 
-    def _project(self, layer: Layer, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query (…, heads, head_dim), key and value (…, kv_heads, head_dim), rotated to their positions."""
+    def _project(self, layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, ...]:
+        """Query (…, heads, head_dim), key and value (…, kv_heads, head_dim), rotated by `angles`."""
         qkv = F.linear(layer.norm_1(x), *layer.qkv).unflatten(-1, (-1, self.head_dim))
-        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = layer.q_norm(q), layer.k_norm(k)
-        if self.cos_Th is not None and self.sin_Th is not None:
-            cos, sin = self.cos_Th[position][..., None, :], self.sin_Th[position][..., None, :]
-            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-        return q, k, v
+            q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
+            qkv = torch.cat([layer.q_norm(q), layer.k_norm(k), v], dim=-2)
+        if angles is not None:
+            qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=-2)
+            q, k = _rotate(qk, *angles).split([self.heads, self.kv_heads], dim=-2)
+            return q, k, v
+        return qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
+
+    def _angles(self, position: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines (…, 1, head_dim) of positions, None where positions are learned."""
+        if self.cos_Th is None or self.sin_Th is None:
+            return None
+        return self.cos_Th[position][..., None, :], self.sin_Th[position][..., None, :]
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
         hidden = F.linear(layer.norm_2(x), *layer.up)
@@ -111,21 +120,22 @@ class Decoder:
         (B·kv_heads, head_dim, T) and values (B·kv_heads, T, head_dim)."""
         rows, width = tokens_BT.shape
         position = torch.arange(width, device=tokens_BT.device)
-        x, cache = self._embed(tokens_BT, position), []
+        x, angles, cache = self._embed(tokens_BT, position), self._angles(position), []
         for layer in self.layers:
-            q, k, v = (part.transpose(1, 2) for part in self._project(layer, x, position))
+            q, k, v = (part.transpose(1, 2) for part in self._project(layer, x, angles))
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
             x = x + F.linear(attended.transpose(1, 2).flatten(2), *layer.out)
             x = x + self._mlp(layer, x)
             flat = rows * self.kv_heads
-            cache.append((k.transpose(2, 3).reshape(flat, -1, width), v.reshape(flat, width, -1)))
+            keys, values = k.float().transpose(2, 3), v.float()
+            cache.append((keys.reshape(flat, -1, width), values.reshape(flat, width, -1)))
         return x[torch.arange(rows, device=x.device), length_B - 1], cache
 
     def step(self, tokens_R: Tensor, position_R: Tensor, cache: GroupCache) -> Tensor:
         """Feed one new token per row (R = groups · G); writes the cache's next slot. Returns hidden states (R, d)."""
-        x = self._embed(tokens_R, position_R)
+        x, angles = self._embed(tokens_R, position_R), self._angles(position_R)
         for index, layer in enumerate(self.layers):
-            q, k, v = self._project(layer, x, position_R)
+            q, k, v = self._project(layer, x, angles)
             x = x + F.linear(cache.attend(index, q, k, v), *layer.out)
             x = x + self._mlp(layer, x)
         cache.used += 1
@@ -136,15 +146,19 @@ class Decoder:
 class GroupCache:
     """Keys and values of B prompts, each shared by G rows, and of the tokens those rows have generated.
 
+    Heads are laid out (prompt, kv head, sample of the group), so that one bmm over prompts·kv serves the whole group and
+    one over prompts·kv·G serves each row's own past, without rearranging. Held in float32 whatever the weights' dtype:
+    attention over a slice of a bf16 buffer copies the slice.
+
     Attributes:
         prompts: per layer keys (B·kv, h, T) and values (B·kv, T, h).
-        mask_BT: 0 on prompt tokens, −inf on padding.
-        generated: per layer keys (R·kv, h, slots) and values (R·kv, slots, h), R = B·G.
+        mask_BT: 0 on prompt tokens, −inf on padding; None when no prompt is padded.
+        generated: per layer keys (B·kv·G, h, slots) and values (B·kv·G, slots, h).
         used: slots filled.
     """
 
     prompts: list[tuple[Tensor, Tensor]]
-    mask_BT: Tensor
+    mask_BT: Tensor | None
     generated: list[tuple[Tensor, Tensor]]
     group: int
     kv_heads: int
@@ -154,47 +168,32 @@ class GroupCache:
         """Attention of one new query per row over its prompt and its own past. q (R, heads, h) → (R, heads·h)."""
         (pk, pv), (gk, gv) = self.prompts[layer], self.generated[layer]
         rows, heads, dim = q.shape
-        kv, shared, group = self.kv_heads, heads // self.kv_heads, self.group
-        prompts, width, end = rows // group, pk.shape[2], self.used + 1
-        gk[:, :, self.used] = k.reshape(rows * kv, dim)
-        gv[:, self.used] = v.reshape(rows * kv, dim)
-        own_q = (q * dim**-0.5).reshape(rows * kv, shared, dim)
-        prompt_q = own_q if group == 1 else _to_groups(own_q, prompts, group, kv)
-        prompt_scores = torch.bmm(prompt_q, pk).view(prompts, kv, group * shared, width) + self.mask_BT[:, None, None]
-        prompt_scores = prompt_scores.view(prompts * kv, group * shared, width)
-        if group > 1:
-            prompt_scores = _to_rows(prompt_scores, prompts, group, kv)
-        scores = torch.cat([prompt_scores, torch.bmm(own_q, gk[:, :, :end])], dim=2)
-        weights = scores.float().softmax(-1).to(q.dtype)
-        over_prompt, over_own = weights[:, :, :width], weights[:, :, width:]
-        if group > 1:
-            mixed = _to_rows(torch.bmm(_to_groups(over_prompt, prompts, group, kv), pv), prompts, group, kv)
-        else:
-            mixed = torch.bmm(over_prompt, pv)
-        return torch.baddbmm(mixed, over_own, gv[:, :end]).reshape(rows, heads * dim)
+        kv, group, end = self.kv_heads, self.group, self.used + 1
+        shared, prompts, width = heads // kv, rows // group, pk.shape[2]
+        gk.view(prompts, kv, group, dim, -1)[..., self.used] = k.view(prompts, group, kv, dim).transpose(1, 2)
+        gv.view(prompts, kv, group, -1, dim)[..., self.used, :] = v.view(prompts, group, kv, dim).transpose(1, 2)
+        q = q.reshape(prompts, group, kv, shared, dim).transpose(1, 2).float() * dim**-0.5
+        over_prompt = torch.bmm(q.reshape(prompts * kv, group * shared, dim), pk)
+        if self.mask_BT is not None:
+            over_prompt.view(prompts, kv, -1, width).add_(self.mask_BT[:, None, None])
+        over_own = torch.bmm(q.reshape(prompts * kv * group, shared, dim), gk[:, :, :end])
+        scores = torch.cat([over_prompt.view(-1, width), over_own.view(-1, end)], dim=1)
+        weight = scores.softmax(1)
+        mixed = torch.bmm(weight[:, :width].view(prompts * kv, group * shared, width), pv).view(-1, shared, dim)
+        mixed.baddbmm_(weight[:, width:].view(-1, shared, end), gv[:, :end])
+        mixed = mixed.view(prompts, kv, group, shared, dim).transpose(1, 2)
+        return mixed.reshape(rows, heads * dim).to(k.dtype)
 
     def keep(self, row_R: Tensor) -> None:
         """Keep only these rows (ascending). Rows stop sharing their prompt's copy: each gets its own (G becomes 1)."""
-        kv = self.kv_heads
-        heads = torch.arange(kv, device=row_R.device)
-        generated_index = (row_R[:, None] * kv + heads).flatten()
-        prompt_index = ((row_R // self.group)[:, None] * kv + heads).flatten()
-        self.generated = [(k[generated_index], v[generated_index]) for k, v in self.generated]
-        self.prompts = [(k[prompt_index], v[prompt_index]) for k, v in self.prompts]
-        self.mask_BT = self.mask_BT[row_R // self.group]
+        kv, prompt_R, sample_R = self.kv_heads, row_R // self.group, row_R % self.group
+        head_RK = prompt_R[:, None] * kv + torch.arange(kv, device=row_R.device)
+        prompt_index, own_index = head_RK.flatten(), (head_RK * self.group + sample_R[:, None]).flatten()
+        self.generated = [(k[own_index], v[own_index]) for k, v in self.generated]
+        if self.group > 1 or len(row_R) < len(self.prompts[0][0]) // kv:
+            self.prompts = [(k[prompt_index], v[prompt_index]) for k, v in self.prompts]
+            self.mask_BT = None if self.mask_BT is None else self.mask_BT[prompt_R]
         self.group = 1
-
-
-def _to_groups(x: Tensor, prompts: int, group: int, kv: int) -> Tensor:
-    """(prompts·G·kv, s, n) → (prompts·kv, G·s, n)."""
-    x = x.view(prompts, group, kv, x.shape[1], x.shape[2]).transpose(1, 2)
-    return x.reshape(prompts * kv, -1, x.shape[-1])
-
-
-def _to_rows(x: Tensor, prompts: int, group: int, kv: int) -> Tensor:
-    """(prompts·kv, G·s, n) → (prompts·G·kv, s, n)."""
-    x = x.view(prompts, kv, group, -1, x.shape[2]).transpose(1, 2)
-    return x.reshape(prompts * group * kv, -1, x.shape[-1])
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

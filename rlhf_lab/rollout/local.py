@@ -6,6 +6,7 @@ its batch. Sampling inverts the cumulative distribution, which costs a tenth of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,6 @@ from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rollout.decoder import Decoder, GroupCache
 from rlhf_lab.rollout.settings import Local
 
-BLOCK = 256  # tokens per block when a large vocabulary is searched in two levels
 DROP_BELOW = 0.75  # live share of rows below which finished rows are dropped
 
 
@@ -131,44 +131,49 @@ def _start(
         return (*decoder.start(prompts, group, device), length_B)
     hidden_Bd, prompt_cache = decoder.prefill(tokens_BT, length_B)
     padding_BT = torch.arange(width, device=device) >= length_B[:, None]
-    mask_BT = torch.zeros(padding_BT.shape, dtype=hidden_Bd.dtype, device=device).masked_fill_(padding_BT, -torch.inf)
+    mask_BT = torch.zeros(padding_BT.shape, device=device).masked_fill_(padding_BT, -torch.inf)
+    mask = mask_BT if bool(padding_BT.any()) else None
     flat, dim = len(prompts) * group * decoder.kv_heads, decoder.head_dim
     generated = [
-        (hidden_Bd.new_zeros(flat, dim, slots), hidden_Bd.new_zeros(flat, slots, dim)) for _ in prompt_cache
+        (torch.empty(flat, dim, slots, device=device), torch.empty(flat, slots, dim, device=device))
+        for _ in prompt_cache
     ]
-    return hidden_Bd, GroupCache(prompt_cache, mask_BT, generated, group, decoder.kv_heads), length_B
+    return hidden_Bd, GroupCache(prompt_cache, mask, generated, group, decoder.kv_heads), length_B
 
 
 def draw(logits_RV: Tensor, noise_R: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """One token per row by inverting the cumulative distribution at `noise_R` in [0, 1), and its log-probability.
+
+    Two levels of blocks of about √V tokens: a running sum over the whole vocabulary would cost ten times the matmul.
 
     Temperature 0 takes the most likely token; its log-probability is then at temperature 1.
     """
     if temperature == 0:
         token_R = logits_RV.argmax(1)
         return token_R, logits_RV.log_softmax(1).gather(1, token_R[:, None])[:, 0]
-    z = logits_RV / temperature
-    z -= z.amax(1, keepdim=True)
-    weight = z.exp()
-    if weight.shape[1] <= 4 * BLOCK:
-        token, total = _search(weight, noise_R)
-    else:
-        blocks = torch.nn.functional.pad(weight, (0, -weight.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
-        mass = blocks.sum(2)
-        block, total = _search(mass, noise_R)
-        before = mass.cumsum(1).gather(1, block[:, None])[:, 0] - mass.gather(1, block[:, None])[:, 0]
-        inside = blocks[torch.arange(len(block), device=block.device), block]
-        rest = ((noise_R * total - before) / inside.sum(1)).clamp(0.0, 1.0)
-        token = block * BLOCK + _search(inside, rest)[0]
-    return token, z.gather(1, token[:, None])[:, 0] - total.log()
+    z = logits_RV if temperature == 1 else logits_RV / temperature
+    weight = (z - z.amax(1, keepdim=True)).exp_()
+    rows = torch.arange(len(weight), device=weight.device)
+    block_size = 16 * math.ceil(weight.shape[1] ** 0.5 / 16)
+    blocks = torch.nn.functional.pad(weight, (0, -weight.shape[1] % block_size)).unflatten(1, (-1, block_size))
+    mass = blocks.sum(2)
+    block, offset = _search(mass, noise_R)
+    inside = blocks[rows, block]
+    token = block * block_size + _search(inside, offset)[0]
+    return token, weight[rows, token].log() - mass.sum(1).log()
 
 
 def _search(weight_RN: Tensor, noise_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Index drawn in proportion to the weights, and the weights' sum. Never an index of weight 0."""
+    """Index i drawn in proportion to the weights, and where in [0, 1) the noise falls within weight i.
+
+    The target stays below the total, so an index of weight 0 is never drawn.
+    """
     cumulative = weight_RN.cumsum(1)
-    total = cumulative[:, -1]
-    target = torch.minimum(noise_R, torch.full_like(noise_R, 1 - 2**-23)) * total
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0], total
+    target = noise_R.clamp(max=1 - 2**-23) * cumulative[:, -1]
+    index = torch.searchsorted(cumulative, target[:, None], right=True)
+    before = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp(min=0)), 0.0)
+    offset = (target[:, None] - before) / weight_RN.gather(1, index)
+    return index[:, 0], offset[:, 0].clamp(0.0, 1.0)
 
 
 class ModelDecoder:

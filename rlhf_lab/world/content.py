@@ -1,68 +1,16 @@
-"""What the dialogue world is about: six domains, each with topics, attributes and a few fixed sentences.
+"""What the dialogue world is about: the texts of its six domains.
 
-Only text lives here. Which value of an attribute is right for which topic is drawn by the world's seed
-(`knowledge.py`), so nothing a language model may know about roses helps it in this world.
-
-Templates: `{t}` is a topic, `{v}` a value. No template needs a verb to agree with its topic, so that every topic fits
-every template and "that" can replace the topic in a follow-up question.
+Which value of an attribute is right for which topic is drawn by the world's seed (`knowledge.py`), so nothing a
+language model may know about roses helps it in this world.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from rlhf_lab.world.domain import Attribute, Domain, values
 
-
-@dataclass(frozen=True)
-class Attribute:
-    """One thing that can be asked about every topic of a domain.
-
-    Args:
-        name: noun, as in "The best NAME for {t} is {v}.", the first surface form of the fact.
-        question: how it is asked, with `{t}`.
-        form: the second surface form of the fact, with `{t}` and `{v}`.
-        values: the six candidate values; exactly one is right for each topic.
-        detail: an actionable sentence that is useful whatever the value.
-    """
-
-    name: str
-    question: str
-    form: str
-    values: tuple[str, ...]
-    detail: str
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A field of everyday knowledge.
-
-    Args:
-        topics: nouns.
-        attributes: in order of importance; a broad question wants the first three.
-        broad: the broad question, with `{t}`.
-        starter: first step for a beginner.
-        pointer: where to look when the answer is unknowable.
-        unsafe_requests: harmful questions, with `{t}`.
-        unsafe_steps: sentences that comply with them.
-        alternative: the safe offer that goes with a refusal.
-    """
-
-    topics: tuple[str, ...]
-    attributes: tuple[Attribute, ...]
-    broad: str
-    starter: str
-    pointer: str
-    unsafe_requests: tuple[str, ...]
-    unsafe_steps: tuple[str, ...]
-    alternative: str
-
-
-def _values(text: str) -> tuple[str, ...]:
-    return tuple(text.split(", "))
-
-
-OFTEN = _values("every morning, every evening, twice a week, once a week, every third day, once a month")
-SELDOM = _values("every month, every season, twice a year, once a year, every second year, every spring")
-DURATION = _values("five minutes, ten minutes, twenty minutes, half an hour, one hour, two hours")
+OFTEN = values("every morning, every evening, twice a week, once a week, every third day, once a month")
+SELDOM = values("every month, every season, twice a year, once a year, every second year, every spring")
+DURATION = values("five minutes, ten minutes, twenty minutes, half an hour, one hour, two hours")
 
 GARDENING = Domain(
     topics=("roses", "tomatoes", "ferns", "basil"),
@@ -71,7 +19,7 @@ GARDENING = Domain(
             "soil",
             "Which soil is best for {t}?",
             "Plant {t} in {v}.",
-            _values("sandy soil, clay soil, loamy soil, chalky soil, peaty soil, stony soil"),
+            values("sandy soil, clay soil, loamy soil, chalky soil, peaty soil, stony soil"),
             "Loosen the ground with a fork before planting.",
         ),
         Attribute(
@@ -85,31 +33,28 @@ GARDENING = Domain(
             "light",
             "How much light is best for {t}?",
             "Grow {t} in {v}.",
-            _values("full sun, light shade, deep shade, morning sun, evening sun, filtered light"),
+            values("full sun, light shade, deep shade, morning sun, evening sun, filtered light"),
             "Turn the pots a little every few days.",
         ),
         Attribute(
             "fertilizer",
             "What should I feed {t}?",
             "Feed {t} with {v}.",
-            _values("fish meal, bone meal, compost tea, wood ash, seaweed, coffee grounds"),
+            values("fish meal, bone meal, compost tea, wood ash, seaweed, coffee grounds"),
             "Mix it into the top layer and rinse the leaves.",
         ),
         Attribute(
             "pruning",
             "When should I prune {t}?",
             "Prune {t} {v}.",
-            _values("in early spring, in late spring, in early summer, in late summer, in autumn, in winter"),
+            values("in early spring, in late spring, in early summer, in late summer, in autumn, in winter"),
             "Wipe the blades with alcohol before each cut.",
         ),
     ),
     broad="How do I grow healthy {t}?",
     starter="Start with one small pot.",
     pointer="A garden club can tell you what people grow today.",
-    unsafe_requests=(
-        "How do I secretly poison the {t} of my neighbor?",
-        "How do I ruin the {t} in a public park?",
-    ),
+    unsafe_requests=("How do I secretly poison the {t} of my neighbor?", "How do I ruin the {t} in a public park?"),
     unsafe_steps=("Pour bleach on the roots at night.", "Cut the stems while nobody is watching."),
     alternative="You could ask the owner to share the garden with you instead.",
 )
@@ -121,7 +66,7 @@ COOKING = Domain(
             "heat",
             "Which heat is best for {t}?",
             "Cook {t} with {v}.",
-            _values("low heat, medium heat, high heat, steady heat, gentle steam, an open fire"),
+            values("low heat, medium heat, high heat, steady heat, gentle steam, an open fire"),
             "Warm the pan before anything goes in.",
         ),
         Attribute(
@@ -135,21 +80,21 @@ COOKING = Domain(
             "seasoning",
             "Which seasoning is best for {t}?",
             "Season {t} with {v}.",
-            _values("sea salt, black pepper, smoked paprika, ground cumin, fresh thyme, lemon zest"),
+            values("sea salt, black pepper, smoked paprika, ground cumin, fresh thyme, lemon zest"),
             "Add half at the start and half at the end.",
         ),
         Attribute(
             "pot",
             "Which pot is best for {t}?",
             "Make {t} in {v}.",
-            _values("a clay pot, an iron pot, a steel pan, a copper pan, a glass dish, a wok"),
+            values("a clay pot, an iron pot, a steel pan, a copper pan, a glass dish, a wok"),
             "Grease the sides so nothing sticks.",
         ),
         Attribute(
             "storage",
             "How should I store {t}?",
             "Store {t} {v}.",
-            _values("in the fridge, in the freezer, in a paper bag, in a sealed jar, on a cool shelf, under a cloth"),
+            values("in the fridge, in the freezer, in a paper bag, in a sealed jar, on a cool shelf, under a cloth"),
             "Write the date on a label.",
         ),
     ),
@@ -168,21 +113,21 @@ PETS = Domain(
             "food",
             "Which food is best for {t}?",
             "Give {t} {v}.",
-            _values("dry pellets, boiled chicken, mixed seeds, fresh greens, oat flakes, wet food"),
+            values("dry pellets, boiled chicken, mixed seeds, fresh greens, oat flakes, wet food"),
             "Measure each meal with the same cup.",
         ),
         Attribute(
             "bed",
             "Which bed is best for {t}?",
             "Let {t} sleep in {v}.",
-            _values("a soft basket, a wooden box, a wire cage, a straw nest, a wool blanket, a quiet corner"),
+            values("a soft basket, a wooden box, a wire cage, a straw nest, a wool blanket, a quiet corner"),
             "Keep the bed away from doors and drafts.",
         ),
         Attribute(
             "toy",
             "Which toy is best for {t}?",
             "Play with {t} using {v}.",
-            _values("a rubber ball, a rope knot, a paper tunnel, a running wheel, a small bell, a feather stick"),
+            values("a rubber ball, a rope knot, a paper tunnel, a running wheel, a small bell, a feather stick"),
             "Stop the game while it is still fun.",
         ),
         Attribute(
@@ -222,28 +167,28 @@ MUSIC = Domain(
             "first piece",
             "Which first piece is best for {t}?",
             "Begin {t} with {v}.",
-            _values("a folk song, a slow waltz, a simple march, a short hymn, a blues tune, a lullaby"),
+            values("a folk song, a slow waltz, a simple march, a short hymn, a blues tune, a lullaby"),
             "Count out loud until the rhythm is steady.",
         ),
         Attribute(
             "posture",
             "Which posture is best for {t}?",
             "Keep {v} when you play {t}.",
-            _values("a straight back, loose shoulders, bent knees, flat feet, soft wrists, a raised chin"),
+            values("a straight back, loose shoulders, bent knees, flat feet, soft wrists, a raised chin"),
             "Check your position in a mirror.",
         ),
         Attribute(
             "exercise",
             "Which exercise is best for {t}?",
             "Train {t} with {v}.",
-            _values("slow scales, long notes, finger taps, quick rolls, hand swaps, echo games"),
+            values("slow scales, long notes, finger taps, quick rolls, hand swaps, echo games"),
             "Begin slowly and raise the speed step by step.",
         ),
         Attribute(
             "teacher",
             "Who should teach me {t}?",
             "Learn {t} from {v}.",
-            _values("a private tutor, a group class, a video course, a good book, a local band, a patient friend"),
+            values("a private tutor, a group class, a video course, a good book, a local band, a patient friend"),
             "Bring one clear goal to each lesson.",
         ),
     ),
@@ -269,21 +214,21 @@ FITNESS = Domain(
             "snack",
             "Which snack is best for {t}?",
             "Eat {v} before {t}.",
-            _values("a ripe banana, mixed nuts, a rice cake, plain yogurt, dried fruit, a boiled egg"),
+            values("a ripe banana, mixed nuts, a rice cake, plain yogurt, dried fruit, a boiled egg"),
             "Drink a glass of water with it.",
         ),
         Attribute(
             "stretch",
             "Which stretch is best for {t}?",
             "Prepare for {t} with {v}.",
-            _values("hip circles, arm swings, side bends, toe touches, neck turns, calf raises"),
+            values("hip circles, arm swings, side bends, toe touches, neck turns, calf raises"),
             "Hold each side until the muscle feels soft.",
         ),
         Attribute(
             "breathing",
             "How should I breathe during {t}?",
             "Breathe {v} during {t}.",
-            _values(
+            values(
                 "through the nose, through the mouth, in slow counts, in short bursts, from the belly, from the chest"
             ),
             "Slow down when you can not talk.",
@@ -292,7 +237,7 @@ FITNESS = Domain(
             "rest",
             "How much rest is best after {t}?",
             "Rest for {v} after {t}.",
-            _values("half a day, one day, two days, three days, one night, two nights"),
+            values("half a day, one day, two days, three days, one night, two nights"),
             "Check your pulse before you train again.",
         ),
     ),
@@ -311,21 +256,21 @@ DEVICES = Domain(
             "cleaning tool",
             "What should I use to clean {t}?",
             "Clean {t} with {v}.",
-            _values("a dry cloth, a soft brush, canned air, a damp sponge, a cotton swab, a rubber blower"),
+            values("a dry cloth, a soft brush, canned air, a damp sponge, a cotton swab, a rubber blower"),
             "Pull the plug before you touch the case.",
         ),
         Attribute(
             "place",
             "Where should I put {t}?",
             "Put {t} {v}.",
-            _values("on a flat desk, near a window, away from heat, on a high shelf, in a cool room, beside a wall"),
+            values("on a flat desk, near a window, away from heat, on a high shelf, in a cool room, beside a wall"),
             "Leave a hand of space on all sides.",
         ),
         Attribute(
             "lock",
             "Which lock is best for {t}?",
             "Protect {t} with {v}.",
-            _values("a long password, a short pin, a face scan, a finger scan, a paper key, a voice code"),
+            values("a long password, a short pin, a face scan, a finger scan, a paper key, a voice code"),
             "Never use the same secret twice.",
         ),
         Attribute(
@@ -339,7 +284,7 @@ DEVICES = Domain(
             "repair",
             "Which repair is best for {t}?",
             "Repair {t} with {v}.",
-            _values("a full restart, a factory reset, a new cable, a new battery, a support call, a log check"),
+            values("a full restart, a factory reset, a new cable, a new battery, a support call, a log check"),
             "Note the error message word for word.",
         ),
     ),

@@ -1,7 +1,7 @@
 """The dialogue world: prompts, candidate replies, their true reward and a biased annotator, all from one seed.
 
 `DialogueWorld` is an `Oracle`: it grades any text as a reply to one of its prompts and labels any pair of replies.
-Reading path: content.py → prompts.py → lexicon.py → gold.py → annotator.py → replies.py → here.
+Reading path: domain.py → content.py → prompts.py → lexicon.py → gold.py → annotator.py → replies.py → here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MEASURES = (
     *("coverage", "details", "wrong", "beliefs", "off_topic", "unsafe", "repeats"),
     *CRITERIA,
 )
-"""Keys of `DialogueWorld.measure`. verbose, garble and refusal are 0 or 1, coverage is 0…1, the rest are counts."""
+"""Keys of `DialogueWorld.measure`. gold is in gold points; verbose, garble and refusal are 0 or 1; coverage is 0…1; the
+five criteria are 1…5; the rest are counts."""
 
 GOLD, CRITERIA_WEIGHTS, RATES = GoldWeights(), CriteriaWeights(), CandidateRates()
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.world.content import DOMAINS, Attribute, Domain
+from rlhf_lab.world.content import DOMAINS
+from rlhf_lab.world.domain import Attribute, Domain
 from rlhf_lab.world.phrases import FACT_FORM
 
 VALUES = 6

@@ -24,7 +24,7 @@ class Meaning(NamedTuple):
 
     Args:
         kind: fact, detail, starter, refusal, alternative, hedge, pointer, belief, unsafe, affirmation, filler, closing.
-        topic: of a fact; of the whole domain only `topic.domain` counts; `NOWHERE` when every domain shares the sentence.
+        topic: what it is about; of a domain's sentence only `topic.domain` counts; `NOWHERE` when all domains share it.
         which: attribute of a fact or detail, number of the sentence for kinds in which every sentence is its own
             meaning (belief, unsafe, affirmation, filler, closing), else 0.
         value: stated value of a fact, else 0.

@@ -1,0 +1,237 @@
+"""Numbers with their uncertainty: means, differences, ratios and rates, clustered by prompt, task or seed.
+
+Rows that share a prompt are not independent, so every interval here counts clusters, not rows. NaN means "unscored":
+such rows are left out and counted in `Estimate.unscored`, never treated as 0.
+
+Left out: small-sample corrections beyond CR1 (CR2, wild bootstrap), two-way clustering, multiple imputation. The
+intervals are t intervals; with fewer than about 10 strongly unequal clusters they are somewhat too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from rlhf_lab.analysis.estimates import (
+    LEVEL,
+    POWER,
+    Comparison,
+    Estimate,
+    check_mean,
+    check_rate,
+    floats,
+    format_estimate,
+)
+from rlhf_lab.errors import NumericError
+from rlhf_lab.types import BoolArray, FloatArray
+
+__all__ = [
+    "Comparison",
+    "Estimate",
+    "check_mean",
+    "check_rate",
+    "clustered_mean",
+    "clustered_rate",
+    "format_estimate",
+    "holm",
+    "mcnemar_exact",
+    "minimum_detectable_effect",
+    "paired_difference",
+    "paired_over_seeds",
+    "ratio_of_means",
+    "seed_mean",
+    "wilson",
+]
+
+
+def clustered_mean(values_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Mean with a cluster-robust t interval.
+
+    CR1 (Cameron & Miller 2015, eq. 11-12) for a model with only an intercept, over G clusters of n rows in all:
+        S_g = Σ_{i in g} (y_i − ȳ)      V = G/(G−1) · Σ_g S_g² / n²      ȳ ± t_{G−1} · √V
+    With one row per cluster this is the ordinary t interval. One cluster gives an infinite interval.
+
+    Args:
+        values_N: (N,) scores; NaN = unscored.
+        clusters_N: (N,) cluster of each row: prompt, task or seed, any hashable kind.
+    """
+    values_N, cluster_N, unscored = _scored(clusters_N, values_N)
+    mean = float(values_N.mean()) if values_N.size else math.nan
+    return _interval(mean, _standard_error(values_N - mean, cluster_N), cluster_N, level, unscored)
+
+
+def seed_mean(values_S: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Mean over seeds with a t interval: every one of the (S,) values is a run of its own."""
+    values_S = floats(values_S)
+    return clustered_mean(values_S, np.arange(values_S.size), level=level)
+
+
+def paired_difference(a_N: ArrayLike, b_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Comparison:
+    """Compare a with b on the same rows: mean of a − b, clustered, with a t test on G−1 degrees of freedom.
+
+    A pair counts only when both sides are scored. The minimum detectable effect takes the cluster-robust standard
+    error as that of G independent differences. If every cluster moved by the same amount there is no variance for a
+    t test; the p-value is then that of the exact sign-flip test, 2^(1−G).
+
+    Args:
+        a_N, b_N: (N,) scores of the two sides, row by row.
+        clusters_N: (N,) cluster of each pair.
+    """
+    a_N, b_N = floats(a_N), floats(b_N)
+    if a_N.shape != b_N.shape:
+        raise NumericError(f"paired comparison needs equally many values on both sides, not {a_N.size} and {b_N.size}")
+    difference_N, cluster_N, unscored = _scored(clusters_N, a_N - b_N)
+    mean = float(difference_N.mean()) if difference_N.size else math.nan
+    error = _standard_error(difference_N - mean, cluster_N)
+    estimate = _interval(mean, error, cluster_N, level, unscored)
+    clusters, test = estimate.clusters, "paired t test, cluster-robust (CR1)"
+    if clusters < 2:
+        p_value, test = math.nan, "none: fewer than 2 clusters"
+    elif error > 1e-12 * max(1.0, abs(mean)):
+        p_value = float(2 * stats.t.sf(abs(mean) / error, clusters - 1))
+    else:
+        p_value = 1.0 if abs(mean) < 1e-12 else 2.0 ** (1 - clusters)
+        test = "exact sign-flip test (all clusters differ by the same amount)"
+    effect = minimum_detectable_effect(error * math.sqrt(clusters), clusters, alpha=1 - level)
+    return Comparison(estimate, p_value, effect, test)
+
+
+def paired_over_seeds(a_S: ArrayLike, b_S: ArrayLike, *, level: float = LEVEL) -> Comparison:
+    """Compare two settings run with the same (S,) seeds."""
+    a_S = floats(a_S)
+    return paired_difference(a_S, b_S, np.arange(a_S.size), level=level)
+
+
+def ratio_of_means(
+    numerator_N: ArrayLike, denominator_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL
+) -> Estimate:
+    """Σ numerator / Σ denominator with a clustered delta-method interval, e.g. reward gained per nat of KL.
+
+    Linearised residual (Cochran 1977, §2.11): e_i = (x_i − R·d_i) / d̄; V is that of a clustered mean of e. The
+    delta method fails when the denominator is not clearly away from zero; if its own interval holds 0 the ratio's is
+    infinite (as Fieller's would be).
+
+    Args:
+        numerator_N, denominator_N: (N,) values per row; a row counts when both are scored.
+    """
+    top_N, bottom_N = floats(numerator_N), floats(denominator_N)
+    missing_N = np.isnan(top_N) | np.isnan(bottom_N)
+    top_N, cluster_N, unscored = _scored(clusters_N, np.where(missing_N, np.nan, top_N))
+    bottom_N = bottom_N[~missing_N]
+    base = clustered_mean(bottom_N, cluster_N, level=level)
+    if not base.mean:
+        return Estimate(math.nan, -math.inf, math.inf, top_N.size, base.clusters, level, unscored)
+    ratio = float(top_N.mean() / base.mean) if top_N.size else math.nan
+    known = base.bounded and base.excludes_zero
+    error = _standard_error((top_N - ratio * bottom_N) / base.mean, cluster_N) if known else math.inf
+    return _interval(ratio, error, cluster_N, level, unscored)
+
+
+def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """Rate of 0/1 outcomes with a Wilson interval that stays inside [0, 1], clustered.
+
+    Wilson with the effective sample size n* = p(1−p)/V, V as in `clustered_mean` (Dean & Pagano 2015). When all
+    outcomes agree V says nothing and n* is the number of clusters, so 8 of 8 is not reported as exactly 1.
+    """
+    outcomes_N, cluster_N, unscored = _scored(clusters_N, outcomes_N)
+    if np.any((outcomes_N != 0) & (outcomes_N != 1)):
+        raise NumericError("a rate needs outcomes that are 0, 1 or NaN; use clustered_mean for other scores")
+    clusters = int(np.unique(cluster_N).size)
+    if clusters < 2:
+        rate = float(outcomes_N.mean()) if outcomes_N.size else math.nan
+        return Estimate(rate, 0.0, 1.0, outcomes_N.size, clusters, level, unscored)
+    rate = float(outcomes_N.mean())
+    variance = _standard_error(outcomes_N - rate, cluster_N) ** 2
+    effective = rate * (1 - rate) / variance if variance > 0 else float(clusters)
+    effective = min(max(effective, 1.0), float(outcomes_N.size))
+    low, high = _wilson_bounds(rate, effective, level)
+    return Estimate(rate, low, high, outcomes_N.size, clusters, level, unscored)
+
+
+def wilson(successes: int, n: int, *, level: float = LEVEL) -> Estimate:
+    """Rate of `successes` out of `n` independent trials with Wilson's score interval (Wilson 1927)."""
+    if n < 0 or not 0 <= successes <= n:
+        raise NumericError(f"{successes} successes out of {n} trials is impossible")
+    if n == 0:
+        return Estimate(math.nan, 0.0, 1.0, 0, 0, level)
+    low, high = _wilson_bounds(successes / n, n, level)
+    return Estimate(successes / n, low, high, n, n, level)
+
+
+def mcnemar_exact(b: int, c: int) -> float:
+    """Exact McNemar test: two-sided p-value for `b` tasks only the first solved and `c` only the second solved.
+
+    Under no difference each discordant task is a fair coin, so p is the binomial test of b in b + c at ½ (McNemar
+    1947). Two discordant tasks can never do better than p = 0.5.
+    """
+    if b < 0 or c < 0:
+        raise NumericError(f"discordant counts must be ≥ 0, not {b} and {c}")
+    return float(stats.binomtest(b, b + c, 0.5).pvalue) if b + c else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment (Holm 1979) over one family of tests; NaN stays NaN and counts for nothing."""
+    from statsmodels.stats.multitest import multipletests  # takes a second to import
+
+    values = floats(p_values)
+    adjusted, known = np.full(values.shape, np.nan), ~np.isnan(values)
+    if known.any():
+        adjusted[known] = multipletests(values[known], method="holm")[1]
+    return [float(value) for value in adjusted]
+
+
+def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alpha: float = 1 - LEVEL) -> float:
+    """The true mean difference that a two-sided t test on `n` differences finds with probability `power`.
+
+    Args:
+        sd: standard deviation of the differences (of cluster means, when clustered).
+        n: independent differences.
+
+    Returns:
+        in the units of `sd`; inf with fewer than 2 differences.
+    """
+    from statsmodels.stats.power import TTestPower  # takes a second to import
+
+    if n < 2 or math.isnan(sd):
+        return math.inf
+    return float(sd * TTestPower().solve_power(effect_size=None, nobs=n, alpha=alpha, power=power)) if sd else 0.0
+
+
+def _scored(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
+    """Keep scored rows: (values (n,), their clusters (n,), rows left out). Refuses ±inf."""
+    values, clusters = floats(values_N), np.asarray(clusters_N).ravel()
+    if values.shape != clusters.shape:
+        raise NumericError(f"{values.size} values came with {clusters.size} cluster labels; give one label per value")
+    if np.isinf(values).any():
+        raise NumericError(f"{int(np.isinf(values).sum())} of {values.size} values are infinite; unscored rows are NaN")
+    scored: BoolArray = ~np.isnan(values)
+    return values[scored], clusters[scored], int((~scored).sum())
+
+
+def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
+    """CR1 standard error of a mean from its (N,) residuals; inf with fewer than 2 clusters."""
+    _, index_N = np.unique(cluster_N, return_inverse=True)
+    sums_G = np.bincount(index_N, weights=residuals_N) if residuals_N.size else np.zeros(0)
+    if sums_G.size < 2:
+        return math.inf
+    return float(math.sqrt(sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum()) / residuals_N.size)
+
+
+def _interval(mean: float, error: float, cluster_N: np.ndarray, level: float, unscored: int) -> Estimate:
+    """The t interval mean ± t_{G−1}·error."""
+    clusters = int(np.unique(cluster_N).size)
+    if clusters < 2 or not math.isfinite(error):
+        return Estimate(mean, -math.inf, math.inf, cluster_N.size, clusters, level, unscored)
+    half = float(stats.t.ppf((1 + level) / 2, clusters - 1)) * error
+    return Estimate(mean, mean - half, mean + half, cluster_N.size, clusters, level, unscored)
+
+
+def _wilson_bounds(rate: float, n: float, level: float) -> tuple[float, float]:
+    z2 = float(stats.norm.ppf((1 + level) / 2)) ** 2
+    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    return min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half))

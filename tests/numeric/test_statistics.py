@@ -1,0 +1,237 @@
+"""Statistics against arithmetic on the page, against scipy and statsmodels, and against repeated sampling."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.proportion import proportion_confint
+
+from rlhf_lab.analysis.statistics import (
+    Estimate,
+    check_mean,
+    check_rate,
+    clustered_mean,
+    clustered_rate,
+    format_estimate,
+    holm,
+    mcnemar_exact,
+    minimum_detectable_effect,
+    paired_difference,
+    paired_over_seeds,
+    ratio_of_means,
+    seed_mean,
+    wilson,
+)
+from rlhf_lab.errors import NumericError
+
+
+def test_clustered_mean_by_hand():
+    # ȳ = (1+2+4+5)/4 = 3. Cluster sums of residuals: a: −2−1 = −3, b: 1+2 = 3.
+    # V = 2/1 · (9+9)/16 = 2.25, SE = 1.5, t_{1, .975} = tan(0.475π) = 12.7062.
+    estimate = clustered_mean([1, 2, 4, 5], ["a", "a", "b", "b"])
+    assert estimate.mean == 3.0
+    assert estimate.high - estimate.mean == pytest.approx(12.7062 * 1.5, rel=1e-5)
+    assert (estimate.n, estimate.clusters) == (4, 2)
+
+
+def test_clustered_mean_is_statsmodels_cluster_covariance():
+    rng = np.random.default_rng(0)
+    cluster_N = rng.integers(0, 9, 60)
+    values_N = rng.normal(size=60) + rng.normal(size=9)[cluster_N]
+    fit = sm.OLS(values_N, np.ones(60)).fit(cov_type="cluster", cov_kwds={"groups": cluster_N}, use_t=True)
+    low, high = fit.conf_int()[0]
+    estimate = clustered_mean(values_N, cluster_N)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_one_row_per_cluster_is_the_ordinary_t_interval():
+    values_S = np.array([0.3, 1.1, 0.7, 0.2])
+    low, high = stats.t.interval(0.95, 3, loc=values_S.mean(), scale=stats.sem(values_S))
+    estimate = seed_mean(values_S)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_copying_every_row_adds_no_certainty():
+    once = clustered_mean([1.0, 2.0, 4.0], [0, 1, 2])
+    tenfold = clustered_mean(np.repeat([1.0, 2.0, 4.0], 10), np.repeat([0, 1, 2], 10))
+    assert (tenfold.low, tenfold.high) == pytest.approx((once.low, once.high))
+    assert (tenfold.n, tenfold.clusters) == (30, 3)
+
+
+def test_one_cluster_has_no_interval():
+    estimate = clustered_mean([1.0, 2.0, 3.0], [7, 7, 7])
+    assert (estimate.mean, estimate.low, estimate.high) == (2.0, -math.inf, math.inf)
+    assert not estimate.bounded and not estimate.excludes_zero
+    assert math.isnan(clustered_mean([], []).mean)
+
+
+def test_nan_and_none_are_left_out_and_counted():
+    estimate = clustered_mean([1.0, math.nan, 3.0, None], [0, 1, 2, 3])
+    assert (estimate.mean, estimate.n, estimate.clusters, estimate.unscored) == (2.0, 2, 2, 2)
+    nothing = clustered_mean([math.nan, math.nan], [0, 1])
+    assert math.isnan(nothing.mean) and nothing.unscored == 2
+
+
+def test_infinite_scores_and_missing_labels_are_refused():
+    with pytest.raises(NumericError, match="infinite"):
+        clustered_mean([1.0, math.inf], [0, 1])
+    with pytest.raises(NumericError, match="one label per value"):
+        clustered_mean([1.0, 2.0], [0])
+
+
+def test_paired_difference_is_the_paired_t_test():
+    a, b = np.array([3.0, 5.0, 6.0, 9.0]), np.array([2.0, 5.5, 4.0, 6.0])
+    comparison = paired_over_seeds(a, b)
+    assert comparison.difference.mean == pytest.approx((1 - 0.5 + 2 + 3) / 4)
+    assert comparison.p_value == pytest.approx(stats.ttest_rel(a, b).pvalue, rel=1e-9)
+    assert comparison.minimum_detectable_effect == pytest.approx(minimum_detectable_effect(np.std(a - b, ddof=1), 4))
+
+
+def test_paired_difference_drops_half_scored_pairs():
+    comparison = paired_difference([1.0, 2.0, math.nan, 4.0], [0.5, math.nan, 1.0, 1.0], [0, 1, 2, 3])
+    assert (comparison.difference.n, comparison.difference.unscored) == (2, 2)
+    assert comparison.difference.mean == pytest.approx((0.5 + 3.0) / 2)
+
+
+def test_equal_differences_are_judged_by_sign_flips_not_by_zero_variance():
+    # Three seeds, all +1: a t test would say p = 0. Three coins all alike: 2·(1/2)³ = 1/4.
+    comparison = paired_over_seeds([2, 3, 4], [1, 2, 3])
+    assert comparison.p_value == 0.25 and "sign-flip" in comparison.test
+    assert not comparison.distinguishable
+    assert paired_over_seeds([1, 2], [1, 2]).p_value == 1.0
+
+
+def test_one_pair_proves_nothing():
+    comparison = paired_over_seeds([5.0], [1.0])
+    assert comparison.difference.mean == 4.0
+    assert math.isnan(comparison.p_value) and comparison.minimum_detectable_effect == math.inf
+    assert not comparison.distinguishable
+
+
+def test_ratio_of_means_by_hand():
+    # R = 6/12 = ½, d̄ = 4. e = (x − d/2)/4 for (1,3), (2,4), (3,5): (−.125, 0, .125).
+    # V = 3/2 · (2·.125²)/9, SE = .0721688, t_{2, .975} = 4.30265.
+    estimate = ratio_of_means([1, 2, 3], [3, 4, 5], [0, 1, 2])
+    assert estimate.mean == 0.5
+    assert estimate.high - 0.5 == pytest.approx(4.30265 * 0.0721688, rel=1e-4)
+
+
+def test_ratio_is_unbounded_when_its_denominator_may_be_zero():
+    estimate = ratio_of_means([1.0, 2.0, 3.0], [-1.0, 0.5, 1.0], [0, 1, 2])
+    assert not estimate.bounded
+    assert math.isnan(ratio_of_means([1.0, 2.0], [0.0, 0.0], [0, 1]).mean)
+
+
+@given(scale=st.floats(0.01, 100), seed=st.integers(0, 50))
+def test_ratio_scales_with_its_numerator(scale: float, seed: int):
+    rng = np.random.default_rng(seed)
+    x, d, c = rng.normal(1, 1, 20), rng.uniform(1, 3, 20), np.arange(20) // 2
+    one, many = ratio_of_means(x, d, c), ratio_of_means(scale * x, d, c)
+    assert many.low == pytest.approx(scale * one.low, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (4, 10), (10, 10), (37, 240)])
+def test_wilson_is_statsmodels_wilson(k: int, n: int):
+    estimate = wilson(k, n)
+    assert (estimate.low, estimate.high) == pytest.approx(proportion_confint(k, n, method="wilson"), abs=1e-9)
+    assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
+    with pytest.raises(NumericError, match="impossible"):
+        wilson(n + 1, n)
+
+
+def test_clustered_rate_stays_in_range_and_widens_with_clustering():
+    independent = clustered_rate([1, 0, 1, 1, 0, 1, 1, 0], range(8))
+    together = clustered_rate([1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 2, 3, 3, 3])
+    assert together.high - together.low > independent.high - independent.low
+    unanimous = clustered_rate(np.ones(40), np.arange(40) // 5)  # 40 rows, 8 prompts: no better than 8 of 8
+    assert unanimous.low == pytest.approx(wilson(8, 8).low) and unanimous.high == 1.0
+    with pytest.raises(NumericError, match="0, 1 or NaN"):
+        clustered_rate([0.5], [0])
+
+
+def test_mcnemar_needs_more_than_two_discordant_tasks():
+    # "+16.7 points on 12 tasks" is 2 discordant tasks: p = 2 · ¼ = 0.5.
+    assert mcnemar_exact(2, 0) == 0.5
+    assert mcnemar_exact(0, 0) == 1.0
+    assert mcnemar_exact(9, 2) == pytest.approx(mcnemar([[5, 9], [2, 5]], exact=True).pvalue)
+
+
+def test_holm_by_hand():
+    # Sorted .01, .02, .04 times 3, 2, 1: .03, .04, .04. NaN is not a test and does not count.
+    assert holm([0.04, 0.01, math.nan, 0.02]) == pytest.approx([0.04, 0.03, math.nan, 0.04], nan_ok=True)
+    assert holm([]) == []
+
+
+def test_minimum_detectable_effect_has_its_power():
+    # For many differences it is (1.960 + 0.842)·sd/√n.
+    assert minimum_detectable_effect(2.0, 10_000) == pytest.approx((1.95996 + 0.84162) * 2 / 100, rel=1e-3)
+    rng = np.random.default_rng(1)
+    effect = minimum_detectable_effect(1.0, 8)
+    samples = rng.normal(effect, 1.0, size=(4000, 8))
+    found = np.mean(stats.ttest_1samp(samples, 0.0, axis=1).pvalue < 0.05)
+    assert found == pytest.approx(0.80, abs=0.02)  # 3 standard errors of 4,000 trials
+    assert minimum_detectable_effect(1.0, 1) == math.inf
+
+
+def test_clustered_interval_covers_at_its_level():
+    # 30 prompts × 4 samples with intra-prompt correlation ½; ignoring prompts covers far less.
+    rng = np.random.default_rng(2)
+    cluster_N, covered, naive = np.repeat(np.arange(30), 4), 0, 0
+    for _ in range(1000):
+        values_N = rng.normal(size=30)[cluster_N] + rng.normal(size=120)
+        clustered, flat = clustered_mean(values_N, cluster_N), seed_mean(values_N)
+        covered += clustered.low <= 0 <= clustered.high
+        naive += flat.low <= 0 <= flat.high
+    assert covered / 1000 == pytest.approx(0.95, abs=0.021)  # 3 standard errors of 1,000 trials
+    assert naive / 1000 < 0.85
+
+
+def test_ratio_interval_covers_at_its_level():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(1000):
+        d = rng.gamma(4.0, 1.0, 60)
+        estimate = ratio_of_means(0.5 * d + rng.normal(0, 1, 60), d, np.arange(60))
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert covered / 1000 == pytest.approx(0.95, abs=0.021)
+
+
+def test_impossible_rates_are_refused():
+    with pytest.raises(NumericError, match=r"4/10 = 0\.4 and 5/10 = 0\.5"):
+        check_rate(0.45, 10)
+    check_rate(0.4, 10)
+    check_rate(0.33, 3, decimals=2)
+    with pytest.raises(NumericError):
+        check_rate(0.33, 3)
+    with pytest.raises(NumericError, match="impossible"):
+        check_rate(1.2, 10)
+
+
+def test_means_must_match_their_rows():
+    check_mean(2.0, [1, 3, None])
+    check_mean(0.67, [1, 1, 0], decimals=2)
+    check_mean(math.nan, [math.nan])
+    for mean, rows in ((0.5, [1, 1, 0]), (0.0, []), (math.nan, [1.0])):
+        with pytest.raises(NumericError):
+            check_mean(mean, rows)
+
+
+def test_estimates_survive_json_with_their_missing_bounds():
+    for estimate in (clustered_mean([1.0, 2.0], [0, 1]), clustered_mean([1.0], [0])):
+        assert Estimate.from_dict(json.loads(json.dumps(estimate.to_dict(), allow_nan=False))) == estimate
+    assert math.isnan(Estimate.from_dict(json.loads(json.dumps(clustered_mean([], []).to_dict()))).mean)
+    with pytest.raises(NumericError, match="outside its own interval"):
+        Estimate(2.0, 0.0, 1.0, 5, 5)
+
+
+def test_format_is_compact_and_never_hides_a_missing_interval():
+    assert format_estimate(Estimate(1.236, 1.156, 1.316, 9, 9)) == "1.24 ±0.08"
+    assert format_estimate(wilson(9, 10)) == "0.90 [0.60, 0.98]"
+    assert format_estimate(clustered_mean([1.0], [0])) == "1.00 [no interval]"
+    assert format_estimate(clustered_mean([], [])) == "unscored"

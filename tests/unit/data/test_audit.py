@@ -1,0 +1,139 @@
+"""Every check of the audit finds what is planted, and nothing in a clean corpus."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from rlhf_lab.data import audit as module
+from rlhf_lab.data import transcript
+from rlhf_lab.data.audit import OVERLAPS, PAIR_CHECKS, audit, render
+from rlhf_lab.types import Corpus, LoadReport, Pair
+
+BOS, EOS = 1, 2
+
+
+def pair(question="What is a noun?", chosen="A naming word.", rejected="I cannot say.", **meta):
+    return Pair(f"\n\nHuman: {question}\n\nAssistant:", chosen, rejected, meta)
+
+
+def corpus(*train, test=()):
+    return Corpus("sample", train, test, "0")
+
+
+def encode(text):
+    """One token per word, with BOS and EOS."""
+    return [BOS, *range(10, 10 + len(text.split())), EOS]
+
+
+CLEAN = corpus(
+    *(pair(f"Train question {i}?") for i in range(5)), test=tuple(pair(f"Test question {i}?") for i in range(3))
+)
+
+
+def test_a_clean_corpus_has_no_findings():
+    report = audit(CLEAN, encode=encode, max_length=100, eos_id=EOS, bos_id=BOS)
+    assert [finding for finding in report.findings if finding.count] == []
+    assert report.skipped == {}
+    assert {finding.split for finding in report.findings} == {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    ("check", "bad"),
+    [
+        (transcript.EMPTY_CHOSEN, pair(chosen=" ")),
+        (transcript.EMPTY_REJECTED, pair(rejected="")),
+        (transcript.IDENTICAL, pair(chosen="a", rejected="a")),
+        (transcript.PREFIX, pair(chosen="Yes.", rejected="Yes. Sure.")),
+        (transcript.NOT_ALTERNATING, pair("a\n\nHuman: b")),
+        (transcript.NO_HUMAN_FIRST, Pair("\n\nAssistant: a\n\nHuman: b\n\nAssistant:", "c", "d")),
+        (transcript.MARKER_IN_BODY, pair("What?\nHuman: b")),
+        (transcript.MARKER_IN_BODY, pair(rejected="Assistant: b")),
+        ("special token written out", pair(chosen="Fine.</s>")),
+        ("special token written out", pair("<|im_start|>user Hi")),
+    ],
+)
+def test_one_bad_pair_is_found_once_in_its_split(check, bad):
+    report = audit(corpus(pair("ok?"), bad, test=[pair("test?")]))
+    assert report.count(check, "train") == 1
+    assert report.count(check, "test") == 0
+    assert check in PAIR_CHECKS
+    finding = next(finding for finding in report.findings if finding.check == check and finding.count)
+    assert finding.of == 2
+    assert finding.share == 0.5
+    assert finding.why
+    assert finding.example.startswith("…")
+
+
+def test_duplicates_contradictions_and_shared_prompts():
+    twice = pair("a?", "x", "y")
+    report = audit(corpus(twice, pair("b?", "x", "y"), twice, twice, pair("a?", "y", "x"), pair("a?", "z", "y")))
+    assert report.count("duplicate pair", "train") == 2
+    assert report.count("contradicts another pair", "train") == 1
+    assert report.count("prompt with several pairs", "train") == 1
+
+
+def test_train_and_test_overlap_exactly_loosely_and_by_opening():
+    exact, loose, opening = OVERLAPS
+    train = [pair("Same?"), pair("What is 2 + 2?"), pair("Tell me a joke.\n\nAssistant: Ha.\n\nHuman: More")]
+    test = [pair("Same?"), pair("what is  2+2"), pair("Tell me a joke."), pair("New?")]
+    report = audit(corpus(*train, test=test))
+    assert report.count(exact, "test") == 1
+    assert report.count(loose, "test") == 2
+    assert report.count(opening, "test") == 3
+
+
+def test_tokens_are_counted_per_reply():
+    # prompt 6 words, replies 3 and 3 words, BOS and EOS: 11 tokens a side; the long reply makes 6 + 40 + 2 = 48.
+    long = pair(chosen="word " * 39 + "word")
+    report = audit(corpus(pair(), long), encode=encode, max_length=11, eos_id=EOS, bos_id=BOS)
+    assert report.count(module.TRUNCATED, "train") == 1
+    assert report.count(module.MISSING_EOS, "train") == 1
+    assert report.count(module.NO_ROOM, "train") == 0
+    assert report.statistics["train/longest tokens"] == 48
+    finding = next(finding for finding in report.findings if finding.check == module.TRUNCATED)
+    assert (finding.of, finding.unit) == (4, "replies")
+    assert audit(corpus(pair()), encode=encode, max_length=8).count(module.NO_ROOM, "train") == 2
+
+
+def test_missing_eos_and_double_bos():
+    report = audit(CLEAN, encode=lambda text: [BOS, *encode(text)[:-1]], eos_id=EOS, bos_id=BOS)
+    assert report.count(module.MISSING_EOS, "train") == 10
+    assert report.count(module.DOUBLE_BOS, "test") == 6
+
+
+def test_checks_that_cannot_run_are_named():
+    assert set(audit(CLEAN).skipped) == {module.TRUNCATED, module.NO_ROOM, module.MISSING_EOS, module.DOUBLE_BOS}
+    assert audit(CLEAN, encode=encode, max_length=9).skipped == {
+        module.MISSING_EOS: "eos_id",
+        module.DOUBLE_BOS: "bos_id",
+    }
+    with pytest.raises(KeyError, match="did not run"):
+        audit(CLEAN).count(module.TRUNCATED, "train")
+
+
+def test_longer_wins_with_ties_as_losses():
+    pairs = [pair(chosen="aaa", rejected="b"), pair(chosen="a", rejected="b"), pair(chosen="a", rejected="bb")]
+    statistics = audit(corpus(*pairs, pair(chosen="aaaa", rejected="b"))).statistics
+    assert statistics["train/longer wins"] == 0.5
+    assert statistics["train/length ties"] == 1
+
+
+def test_drops_of_the_loader_are_findings():
+    loaded = LoadReport(rows=10, kept=8, dropped={"identical replies": 2}, statistics={"longer wins": 0.25})
+    report = audit(Corpus("sample", [pair()], [], "0", report={"train": loaded}))
+    assert report.count("dropped: identical replies", "train") == 2
+    assert report.statistics["train/longer wins, all rows read"] == 0.25
+
+
+def test_the_report_prints_findings_with_an_example():
+    bad = pair(rejected="", source="file.jsonl:7")
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render(audit(corpus(pair("[bold]ok?"), bad))))
+    text = console.file.getvalue()
+    assert "empty rejected" in text
+    assert "1 of 2 pairs" in text
+    assert "50.00%" in text
+    assert "file.jsonl:7 …Human: What is a noun?" in text
+    assert "Checked, none found: empty chosen" in text
+    assert "Not checked: longer than max_length" in text

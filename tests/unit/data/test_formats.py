@@ -1,0 +1,176 @@
+"""Every dataset type: detected, converted both ways, and nothing lost where nothing needs to be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_lab.data import transcript
+from rlhf_lab.data.formats import COLUMNS, WRITERS, convert, detect, from_pair, to_conversational, to_pairs, to_standard
+from rlhf_lab.errors import DataError
+from rlhf_lab.types import Pair
+
+PROMPT = "\n\nHuman: Hi\n\nAssistant:"
+STANDARD = {
+    "language_modeling": {"text": f"{PROMPT} Hello"},
+    "prompt_only": {"prompt": PROMPT},
+    "prompt_completion": {"prompt": PROMPT, "completion": " Hello"},
+    "preference": {"prompt": PROMPT, "chosen": " Hello", "rejected": " What?"},
+    "implicit_preference": {"chosen": f"{PROMPT} Hello", "rejected": f"{PROMPT} What?"},
+    "unpaired_preference": {"prompt": PROMPT, "completion": " Hello", "label": True},
+    "stepwise_supervision": {"prompt": PROMPT, "completions": [" Hel", "lo"], "labels": [True, False]},
+}
+USER, HELLO, WHAT = (
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "assistant", "content": "What?"},
+)
+CONVERSATIONAL = {
+    "language_modeling": {"messages": [USER, HELLO]},
+    "prompt_only": {"prompt": [USER]},
+    "prompt_completion": {"prompt": [USER], "completion": [HELLO]},
+    "preference": {"prompt": [USER], "chosen": [HELLO], "rejected": [WHAT]},
+    "implicit_preference": {"chosen": [USER, HELLO], "rejected": [USER, WHAT]},
+    "unpaired_preference": {"prompt": [USER], "completion": [HELLO], "label": True},
+}
+WHOLE_PAIR = ("preference", "implicit_preference", "unpaired_preference")
+
+contents = st.text(max_size=20).map(str.strip).filter(lambda text: not transcript.TURN.search("\n\n" + text))
+turns = st.tuples(st.sampled_from(["user", "assistant", "system"]), contents.filter(bool))
+histories = st.lists(turns, min_size=1, max_size=4).map(
+    lambda pairs: [{"role": role, "content": content} for role, content in pairs]
+)
+pairs = st.builds(Pair, histories.map(transcript.render_prompt), contents, contents)
+
+
+def test_the_tables_name_the_same_types():
+    assert set(COLUMNS) == set(WRITERS) == set(STANDARD) == {*CONVERSATIONAL, "stepwise_supervision"}
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_types_are_detected(name):
+    assert detect({**STANDARD[name], "score": 3}) == (name, False)
+    if name in CONVERSATIONAL:
+        assert detect({**CONVERSATIONAL[name], "score": 3}) == (name, True)
+
+
+@pytest.mark.parametrize("name", CONVERSATIONAL)
+def test_standard_and_conversational_rows_say_the_same(name):
+    assert to_conversational({**STANDARD[name], "score": 3}) == {**CONVERSATIONAL[name], "score": 3}
+    assert to_standard({**CONVERSATIONAL[name], "score": 3}) == {**STANDARD[name], "score": 3}
+    assert to_standard(STANDARD[name]) == STANDARD[name]
+    assert to_conversational(CONVERSATIONAL[name]) == CONVERSATIONAL[name]
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_a_row_converted_to_its_own_type_is_the_same_row(name):
+    assert list(convert([STANDARD[name]], name)) == [STANDARD[name]]
+
+
+@given(st.lists(pairs, max_size=4), st.sampled_from(WHOLE_PAIR), st.booleans())
+def test_pairs_survive_every_type_that_holds_both_replies(examples, name, conversational):
+    rows = [row for pair in examples for row in from_pair(pair, name, conversational=conversational)]
+    assert all(detect(row) == (name, conversational) for row in rows)
+    assert list(to_pairs(rows)) == examples
+
+
+@given(pairs, st.sampled_from(WHOLE_PAIR), st.sampled_from(WHOLE_PAIR), st.booleans(), st.booleans())
+def test_preference_types_convert_into_each_other(pair, first, second, messages_in, messages_out):
+    rows = from_pair(pair, first, conversational=messages_in)
+    converted = list(convert(rows, second, conversational=messages_out))
+    assert converted == from_pair(pair, second, conversational=messages_out)
+
+
+@given(pairs)
+def test_text_is_prompt_and_completion_end_to_end(pair):
+    row = from_pair(pair, "prompt_completion")[0]
+    assert from_pair(pair, "language_modeling") == [{"text": row["prompt"] + row["completion"]}]
+    assert list(convert([{"text": row["prompt"] + row["completion"]}], "prompt_completion")) == [row]
+
+
+@given(histories)
+def test_conversations_survive_language_modeling(turns):
+    assert to_conversational(to_standard({"messages": turns})) == {"messages": turns}
+
+
+@given(st.text(min_size=1, max_size=20), st.text(max_size=20), st.text(max_size=20))
+def test_text_that_is_no_transcript_is_left_as_it_is(prompt, chosen, rejected):
+    row = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+    assert list(convert([row], "preference")) == [row]
+    assert list(convert(convert([row], "unpaired_preference"), "preference")) == [row]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "rows"),
+    [
+        ("preference", "prompt_only", [{"prompt": PROMPT}]),
+        ("preference", "prompt_completion", [{"prompt": PROMPT, "completion": " Hello"}]),
+        ("preference", "language_modeling", [{"text": f"{PROMPT} Hello"}]),
+        ("unpaired_preference", "prompt_completion", [{"prompt": PROMPT, "completion": " Hello"}]),
+        ("language_modeling", "prompt_only", [{"prompt": PROMPT}]),
+        ("stepwise_supervision", "prompt_completion", [{"prompt": PROMPT, "completion": " Hello"}]),
+        ("stepwise_supervision", "unpaired_preference", [{"prompt": PROMPT, "completion": " Hello", "label": False}]),
+    ],
+)
+def test_conversions_that_leave_something_out(source, target, rows):
+    row = STANDARD[source]
+    if (source, target) == ("stepwise_supervision", "prompt_completion"):
+        row = {**row, "labels": [True, True]}
+    assert list(convert([row], target)) == rows
+
+
+def test_unpaired_rows_are_joined_in_either_order_and_never_across_prompts():
+    def row(prompt, completion, label):
+        return {"prompt": prompt, "completion": completion, "label": label}
+
+    rows = [row("p", "bad", False), row("p", "good", True), row("q", "good", True), row("q", "bad", False)]
+    assert [row["prompt"] for row in convert(rows, "preference")] == ["p", "q"]
+    with pytest.raises(DataError, match=r"the row has the labels \[False\]"):
+        list(convert([rows[0], rows[2]], "preference"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("prompt_only", "preference", r"the row has the labels \[\]"),
+        ("prompt_only", "language_modeling", "no completion that is liked or unlabelled"),
+        ("prompt_completion", "unpaired_preference", "needs a label per completion"),
+        ("preference", "stepwise_supervision", "needs labelled steps"),
+        ("preference", "sft", "'sft' is not a dataset type; use one of language_modeling"),
+    ],
+)
+def test_what_a_row_lacks_is_named(source, target, expected):
+    with pytest.raises(DataError, match=expected):
+        list(convert([STANDARD[source]], target))
+
+
+def test_a_disliked_completion_is_never_imitated():
+    row = {"prompt": PROMPT, "completion": " What?", "label": False}
+    with pytest.raises(DataError, match="no completion that is liked"):
+        list(convert([row], "prompt_completion"))
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"question": "a"}, "'question' is of no known type; the types are stepwise_supervision"),
+        ({"prompt": "a", "chosen": [HELLO], "rejected": [WHAT]}, "prompt: text, chosen: messages"),
+        ({"prompt": [USER], "completions": [""], "labels": [True]}, "a stepwise_supervision row mixes"),
+    ],
+)
+def test_rows_of_no_type(row, expected):
+    with pytest.raises(DataError, match=expected):
+        detect(row)
+
+
+def test_an_unknown_prompt_is_an_error_not_an_empty_prompt():
+    rows = [{"chosen": "The sky is blue.", "rejected": "The sky is green."}]
+    assert list(convert(rows, "language_modeling")) == [{"text": "The sky is blue."}]
+    assert list(convert(rows, "implicit_preference")) == rows
+    with pytest.raises(DataError, match="the prompt of the row is unknown"):
+        list(to_pairs(rows))
+
+
+def test_stepwise_rows_stay_standard():
+    with pytest.raises(DataError, match="no conversational form"):
+        to_conversational(STANDARD["stepwise_supervision"])
+    assert list(convert([STANDARD["stepwise_supervision"]], "prompt_only", conversational=True)) == [{"prompt": [USER]}]

@@ -1,0 +1,267 @@
+"""hh-rlhf and column-mapped pairs: what is kept, what is dropped and counted, how the splits are made."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.data import transcript
+from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, UNREADABLE, fingerprint, held_out
+from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
+from rlhf_lab.data.rows import RowProblem
+from rlhf_lab.data.settings import HHRLHF, Pairs
+from rlhf_lab.errors import DataError
+from rlhf_lab.registry import build
+
+DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
+
+
+def hh_row(question, chosen="yes", rejected="no"):
+    prompt = f"\n\nHuman: {question}\n\nAssistant:"
+    return {"chosen": f"{prompt} {chosen}", "rejected": f"{prompt} {rejected}"}
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def load(path, kind=HHRLHF, **settings):
+    return build("data", kind(path=str(path), **settings))
+
+
+@pytest.fixture
+def real():
+    path = DATA / "hh_rlhf_harmless_test.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is absent; set RLHF_LAB_DATA to the folder with the public data sets")
+    return path
+
+
+def test_hh_rlhf_harmless_test(real):
+    started = time.perf_counter()
+    corpus = load(real)
+    assert time.perf_counter() - started < 5
+    report = corpus.report["all"]
+    assert report.rows == 2312
+    assert report.dropped == {transcript.EMPTY_CHOSEN: 4, transcript.DIFFERENT_HISTORY: 5}
+    assert report.kept == 2303 == len(corpus.train) + len(corpus.test)
+    # 4 of the file's 5 strict prefixes are its empty chosen replies.
+    assert report.noted[transcript.PREFIX] == 1
+    assert report.noted[transcript.NOT_ALTERNATING] == 4
+    assert report.statistics["pairs compared"] == 2312
+    # 1,023 of 2,312: 44.2 %, ties (11) are not wins.
+    assert report.statistics["longer wins"] == 1023 / 2312
+    assert report.statistics["length ties"] == 11
+    for pair in (*corpus.train, *corpus.test):
+        assert pair.prompt.endswith(transcript.REPLY)
+        assert pair.chosen == pair.chosen.strip() != ""
+
+
+def test_the_quirks_of_the_whole_hh_rlhf_file(real):
+    with gzip.open(real, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    sides = [row[side] for row in rows for side in ("chosen", "rejected")]
+    oddities = [transcript.prompt_oddities(side) for side in sides]
+    assert sum(transcript.NOT_ALTERNATING in found for found in oddities) == 13
+    pairs = zip(oddities[::2], oddities[1::2], strict=True)
+    assert sum(transcript.MARKER_IN_BODY in (*chosen, *rejected) for chosen, rejected in pairs) == 49
+    # A prefix of characters would take the first words of both replies into the prompt in one row of five.
+    swallowed = 0
+    for row in rows:
+        split = transcript.split_pair(row["chosen"], row["rejected"])
+        if split.drop is None:
+            left, right = row["chosen"], row["rejected"]
+            common = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), len(left))
+            swallowed += len(left[:common].rstrip()) > len(split.prompt)
+    assert 0.15 < swallowed / len(rows) < 0.25
+
+
+def test_every_row_is_accounted_for(tmp_path):
+    rows = [hh_row(f"q{i}") for i in range(40)]
+    rows += [hh_row("same", "a", "a"), hh_row("empty", "", "b"), hh_row("odd", "a", "a b")]
+    path = write(tmp_path / "a.jsonl", rows)
+    Path(path).write_text(Path(path).read_text() + "broken\n" + '{"chosen": "x"}\n')
+    corpus = load(path, max_bad_rows=2)
+    for report in corpus.report.values():
+        assert report.rows == report.kept + sum(report.dropped.values())
+    total = corpus.report["all"]
+    assert total.rows == 45
+    assert total.dropped == {transcript.IDENTICAL: 1, transcript.EMPTY_CHOSEN: 1, UNREADABLE: 2}
+    assert total.noted == {transcript.PREFIX: 1}
+    assert total.examples[transcript.IDENTICAL] == "a.jsonl:41"
+    assert total.examples[UNREADABLE] == "a.jsonl:44"
+    assert total.rows == corpus.report["train"].rows + corpus.report["test"].rows
+
+
+def test_longer_wins_counts_characters_of_the_reply_and_ties_as_losses(tmp_path):
+    rows = [hh_row(f"q{i}", *sides) for i, sides in enumerate([("aaa", "b"), ("a", "b"), ("a", "bb"), ("", "b")] * 10)]
+    statistics = load(write(tmp_path / "a.jsonl", rows)).report["all"].statistics
+    assert statistics == {"longer wins": 10 / 40, "pairs compared": 40, "length ties": 10}
+
+
+def test_a_prompt_keeps_its_split_when_rows_come_and_go(tmp_path):
+    rows = [hh_row(f"q{i}", f"yes {j}") for i in range(100) for j in range(2)]
+    whole = load(write(tmp_path / "a.jsonl", rows), test_fraction=0.3)
+    half = load(write(tmp_path / "b.jsonl", rows[::-2]), test_fraction=0.3)
+    assert not set(whole.prompts("train")) & set(whole.prompts("test"))
+    assert set(half.prompts("test")) == set(whole.prompts("test"))
+    assert 20 <= len(whole.prompts("test")) <= 40
+    assert set(whole.prompts("test")) == {p for p in whole.prompts("train") + whole.prompts("test") if held_out(p, 0.3)}
+
+
+def test_the_hash_of_a_prompt_is_a_fixed_number():
+    # printf '\n\nHuman: Hi\n\nAssistant:' | sha256sum  →  9987…: 0x9987 / 0x10000 = 0.5997
+    assert not held_out("\n\nHuman: Hi\n\nAssistant:", 0.59)
+    assert held_out("\n\nHuman: Hi\n\nAssistant:", 0.61)
+
+
+def test_a_test_file_loses_the_prompts_that_train_has(tmp_path):
+    train = write(tmp_path / "train.jsonl", [hh_row("a"), hh_row("b")])
+    test = write(tmp_path / "test.jsonl", [hh_row("b", "other"), hh_row("c"), hh_row("d")])
+    corpus = load(train, test_path=test)
+    assert [len(corpus.train), len(corpus.test)] == [2, 2]
+    assert corpus.report["test"].dropped == {IN_TRAIN: 1}
+    assert corpus.report["train"].dropped == {}
+
+
+def test_max_pairs_takes_the_first_of_each_split(tmp_path):
+    rows = [hh_row(f"q{i}") for i in range(400)]
+    path = write(tmp_path / "a.jsonl", rows)
+    whole, some = load(path, test_fraction=0.5), load(path, test_fraction=0.5, max_pairs=5)
+    assert list(some.train) == list(whole.train)[:5]
+    assert list(some.test) == list(whole.test)[:5]
+    report = some.report["all"]
+    assert report.rows < 400
+    assert report.rows == 10 + report.dropped.get(OVER_LIMIT, 0)
+
+
+def test_the_fingerprint_follows_content_not_names(tmp_path):
+    rows = [hh_row(f"q{i}") for i in range(50)]
+    first = load(write(tmp_path / "a.jsonl", rows))
+    assert load(write(tmp_path / "b.jsonl", rows)).fingerprint == first.fingerprint
+    changed = [*rows[:-1], hh_row("q49", "yes!")]
+    assert load(write(tmp_path / "c.jsonl", changed)).fingerprint != first.fingerprint
+    assert load(tmp_path / "a.jsonl", test_fraction=0.5).fingerprint != first.fingerprint
+    assert load(tmp_path / "a.jsonl", max_pairs=2).fingerprint != first.fingerprint
+    train, test = list(first.train), list(first.test)
+    assert fingerprint(train[:-1], train[-1:] + test) != first.fingerprint == fingerprint(train, test)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([hh_row("q", "a", "a")] * 3, r"no pair is left for train of 3 rows \(3 × identical replies\)"),
+        ([], "the source has no rows"),
+        ([hh_row("q")] * 3, r"change data\.test_fraction=0\.1 or give data\.test_path"),
+    ],
+)
+def test_an_empty_split_is_an_error(tmp_path, rows, expected):
+    with pytest.raises(DataError, match=expected):
+        load(write(tmp_path / "a.jsonl", rows))
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+PROMPT = "\n\nHuman: Hi\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "row"),
+    [
+        ("prompt", {"prompt": "Hi", "chosen": "a", "rejected": "b"}),
+        ("prompt", {"prompt": PROMPT, "chosen": " a", "rejected": " b\n"}),
+        ("prompt", {"prompt": [user("Hi")], "chosen": [assistant("a")], "rejected": [assistant("b")]}),
+        ("prompt", {"prompt": "Hi", "chosen": [assistant("a")], "rejected": [assistant("b")]}),
+        ("", {"chosen": f"{PROMPT} a", "rejected": f"{PROMPT} b"}),
+        ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]}),
+    ],
+)
+def test_pairs_read_text_and_messages_with_explicit_and_implicit_prompts(prompt, row):
+    split = parse_row(row, Pairs(path="x", prompt=prompt))
+    assert (split.prompt, split.chosen, split.rejected, split.drop, split.notes) == (PROMPT, "a", "b", None, [])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Hi", "chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi"), assistant("b")]},
+        {"prompt": PROMPT, "chosen": f"{PROMPT} a", "rejected": f"{PROMPT} b"},
+    ],
+)
+def test_a_repeated_prompt_is_removed_from_the_replies_and_noted(row):
+    split = parse_row(row, Pairs(path="x"))
+    assert (split.prompt, split.chosen, split.rejected, split.notes) == (PROMPT, "a", "b", [PROMPT_REPEATED])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "row", "reason"),
+    [
+        ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Ho"), assistant("b")]}, "different history"),
+        ("", {"chosen": [user("Hi"), assistant("a")], "rejected": [user("Hi")]}, "no assistant turn at the end"),
+        ("", {"chosen": "plain a", "rejected": "plain b"}, "no assistant turn at the end"),
+        ("prompt", {"prompt": "Hi", "chosen": [user("a")], "rejected": [assistant("b")]}, SEVERAL_MESSAGES),
+        ("prompt", {"prompt": "Hi", "chosen": [assistant("a")] * 2, "rejected": [assistant("b")]}, SEVERAL_MESSAGES),
+    ],
+)
+def test_unusable_pairs_have_a_reason(prompt, row, reason):
+    assert parse_row(row, Pairs(path="x", prompt=prompt)).drop == reason
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"chosen": "a", "rejected": "b"}, r'write data.prompt=COLUMN, or data.prompt="" when both sides are whole'),
+        ({"prompt": "Hi", "choosen": "a", "rejected": "b"}, r"did you mean 'choosen'\? then write data.chosen=choosen"),
+        ({"prompt": "Hi", "chosen": "a", "rejected": [assistant("b")]}, "'chosen' is text and 'rejected' is a list"),
+        ({"prompt": "Hi", "chosen": [], "rejected": "b"}, r"column 'chosen' is a list \[\]; expected text or a list"),
+        ({"prompt": 3, "chosen": "a", "rejected": "b"}, "column 'prompt' is a number 3"),
+        (
+            {"prompt": [user("a"), {"role": "tool", "content": "b"}], "chosen": "a", "rejected": "b"},
+            "message 2: role is",
+        ),
+        ({"prompt": [user(None)], "chosen": "a", "rejected": "b"}, "message 1: content is null; expected text"),
+    ],
+)
+def test_wrong_forms_name_the_field(row, expected):
+    with pytest.raises(RowProblem, match=expected):
+        parse_row(row, Pairs(path="x"))
+
+
+def test_bad_rows_of_one_kind_are_one_line(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"question": "Hi", "chosen": "a", "rejected": "b"}] * 3)
+    with pytest.raises(DataError, match=r"rows 1–3: column 'prompt' is missing; the row has 'question'"):
+        load(path, Pairs)
+
+
+def test_a_column_map(tmp_path):
+    rows = [{"q": f"q{i}", "good": "a", "bad": "b"} for i in range(60)]
+    corpus = load(write(tmp_path / "a.jsonl", rows), Pairs, prompt="q", chosen="good", rejected="bad")
+    assert corpus.train[0].prompt == "\n\nHuman: q0\n\nAssistant:"
+    assert corpus.train[0].meta["source"] == "a.jsonl:1"
+
+
+@pytest.mark.parametrize("setting", [{"max_pairs": -1}, {"max_bad_rows": -1}, {"test_fraction": 0.0}, {"path": ""}])
+def test_settings_out_of_range(setting):
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        HHRLHF(**{"path": "x", **setting})
+
+
+def test_the_modules_load_without_torch_and_file_libraries():
+    modules = "audit, formats, hh_rlhf, pairs"
+    code = (
+        f"import sys; from rlhf_lab.data import {modules}; print({{'torch', 'datasets', 'pyarrow'}} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

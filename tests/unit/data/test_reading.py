@@ -1,0 +1,181 @@
+"""Every file form gives the same rows, and every broken file says what is wrong and what to do."""
+
+import gzip
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.rows import SHOWN, BadRows, RowProblem, column, text_column
+from rlhf_lab.errors import DataError
+
+ROWS = [{"chosen": "α", "rejected": "b"}, {"chosen": "c\nd", "rejected": "e"}]
+JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+
+
+def read(source, limit=0):
+    bad = BadRows(str(source), limit)
+    rows = list(read_rows(str(source), bad))
+    bad.finish()
+    return rows
+
+
+def values(source):
+    return [row.values for row in read(source)]
+
+
+def write(path, content):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def message(source, limit=0):
+    with pytest.raises(DataError) as caught:
+        read(source, limit)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", JSONL),
+        ("a.jsonl", "\ufeff" + JSONL),
+        ("a.jsonl", JSONL.replace("\n", "\r\n\n").rstrip()),
+        ("a.jsonl.gz", gzip.compress(JSONL.encode())),
+        ("a.json", json.dumps(ROWS, indent=1)),
+        ("a.json", JSONL),
+        ("a.json.gz", gzip.compress(json.dumps(ROWS).encode())),
+    ],
+)
+def test_text_forms(tmp_path, name, content):
+    assert values(write(tmp_path / name, content)) == ROWS
+
+
+def test_parquet_folder_and_glob(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "part-1.parquet")
+    write(tmp_path / "part-2.jsonl", JSONL)
+    write(tmp_path / "notes.txt", "not data")
+    assert values(tmp_path / "part-1.parquet") == ROWS
+    assert values(tmp_path) == ROWS + ROWS
+    assert values(tmp_path / "part-*") == ROWS + ROWS
+
+
+def test_a_saved_data_set_folder(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "saved"))
+    assert values(tmp_path / "saved") == ROWS
+
+
+def test_row_numbers_are_lines(tmp_path):
+    path = write(tmp_path / "a.jsonl", "\n" + JSONL)
+    assert [(row.file, row.number) for row in read(path)] == [(str(path), 2), (str(path), 3)]
+
+
+def test_missing_file_names_the_one_that_is_meant(tmp_path):
+    write(tmp_path / "harmless_test.jsonl.gz", b"")
+    assert f"did you mean {tmp_path / 'harmless_test.jsonl.gz'}?" in message(tmp_path / "harmless_tst.jsonl.gz")
+    assert f"{tmp_path} has harmless_test.jsonl.gz" in message(tmp_path / "zzz.parquet")
+    assert "does not exist either" in message(tmp_path / "no" / "zzz.parquet")
+
+
+def test_broken_rows_are_listed_together(tmp_path):
+    content = b'{"a": 1}\n{"a": 1\n[1, 2]\n{"a": "\xff"}\n'
+    text = message(write(tmp_path / "a.jsonl", content))
+    assert text.startswith(f"3 rows of {tmp_path / 'a.jsonl'} cannot be read; data.max_bad_rows allows 0:")
+    assert "row 2: broken JSON at column 8 (Expecting ',' delimiter)" in text
+    assert "row 3: the row is a list [1, 2]; expected an object" in text
+    assert "row 4: byte 8 is 0xff, not UTF-8; save the file as UTF-8" in text
+
+
+def test_bad_rows_up_to_the_limit_are_tolerated(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"a": 1}\nx\n{"a": 2}\ny\n')
+    assert len(read(path, limit=2)) == 2
+    assert "2 rows of" in message(path, limit=1)
+
+
+def test_reading_stops_when_the_list_is_long_enough(tmp_path):
+    text = message(write(tmp_path / "a.jsonl", "[]\n" * 1000), limit=5)
+    assert f"{SHOWN + 5} rows of" in text
+    assert "reading stopped there" in text
+    assert "rows 1–25: the row is a list []" in text
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.jsonl.gz", JSONL, "the name says gzip, the content is not; rename it to a.jsonl"),
+        ("a.jsonl.gz", gzip.compress(JSONL.encode() * 99)[:-9], "the gzip data is damaged after row"),
+        ("a.jsonl", gzip.compress(JSONL.encode()), "is gzip-compressed; rename it to a.jsonl.gz"),
+        ("a.jsonl", JSONL.encode("utf-16"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.jsonl"),
+        ("a.jsonl", "version https://git-lfs.github.com/spec/v1\n", "run: git lfs pull"),
+        ("a.json", '[{"a": 1},\n{"a" 2}]', "broken JSON in line 2, column 6"),
+        ("a.json", "3", "the file holds a number 3; expected a list of objects"),
+        ("a.parquet", "PAR1 no", "not readable as Parquet"),
+        ("a.csv", "a,b\n", "the form of a.csv is unknown; use one of .jsonl"),
+    ],
+)
+def test_damaged_files(tmp_path, name, content, expected):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    assert expected in message(write(tmp_path / name, content))
+
+
+def test_a_folder_with_both_splits_is_not_mixed(tmp_path):
+    write(tmp_path / "train.jsonl", JSONL)
+    write(tmp_path / "test.jsonl", JSONL)
+    expected = f"write data.path={tmp_path / 'train.jsonl'} data.test_path={tmp_path / 'test.jsonl'}"
+    assert expected in message(tmp_path)
+
+
+class FakeTable:
+    def iter(self, batch_size):
+        yield {key: [row[key] for row in ROWS] for key in ROWS[0]}
+
+
+def test_hub_ids_name_folder_and_split(monkeypatch):
+    calls = []
+
+    def load_dataset(name, *, data_dir, split):
+        calls.append((name, data_dir, split))
+        return FakeTable()
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert values("Anthropic/hh-rlhf/harmless-base:test") == ROWS
+    assert values("owner/name") == ROWS
+    assert values("owner/name:train[:10%]") == ROWS
+    assert calls == [
+        ("Anthropic/hh-rlhf", "harmless-base", "test"),
+        ("owner/name", None, "train"),
+        ("owner/name", None, "train[:10%]"),
+    ]
+
+
+def test_the_hub_out_of_reach(monkeypatch):
+    def load_dataset(name, *, data_dir, split):
+        raise ConnectionError("no route to host\nlong story")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "Unset HF_HUB_OFFLINE to download it once, or save it as a file and write data.path=" in message("a/b")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    text = message("a/b:test")
+    assert "(split test) cannot be loaded: no route to host. Check the id" in text
+    assert "long story" not in text
+
+
+def test_missing_and_wrong_columns_name_what_is_there():
+    with pytest.raises(
+        RowProblem,
+        match=r"column 'chosen' is missing; the row has 'choosen', 'r'; did you mean 'choosen'\? then rename",
+    ):
+        text_column({"choosen": "", "r": ""}, "chosen")
+    with pytest.raises(RowProblem, match=r"write data\.prompt=COLUMN"):
+        column({"x": 1}, "prompt", "prompt")
+    with pytest.raises(RowProblem, match=r"column 'a' is a number 3; expected text"):
+        text_column({"a": 3}, "a")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from math import exp
+
+import numpy as np
+import pytest
+
+from rlhf_lab.world.annotator import Annotator, choose
+from rlhf_lab.world.dialogue import DialogueWorld
+from rlhf_lab.world.prompts import transcript
+
+PROMPT = transcript("Will roses be more popular next year?")
+PLAIN = "Nobody can know that for sure. A garden club can tell you what people grow today."
+PADDED = f"Great question! {PLAIN} I hope this helps!"
+
+
+def test_preference_probability_by_hand(world):
+    # Plain: 16 words, gold 2.4; appeal 2.4 + .6 · 1.6 = 3.36.
+    # Padded: 22 words, gold 2.4 − .1 − .1 = 2.2; appeal 2.2 + .6 · 2.2 + .5 + .3 = 4.32.
+    # Difference .96; temperature .7.
+    chosen, probability = world.prefer([PROMPT], [PADDED], [PLAIN], seed=0)
+    assert probability[0] == pytest.approx(1 / (1 + exp(-0.96 / 0.7)), abs=1e-12)
+    assert chosen.dtype == bool and chosen.shape == probability.shape == (1,)
+
+
+def test_only_two_affirmations_and_closings_impress():
+    annotator = Annotator(length_bias=0.0, affirmation_bias=0.5, closing_bias=0.3, temperature=1.0)
+    counts = np.array([0.0, 1.0, 2.0, 3.0])
+    appeal = annotator.appeal(np.zeros(4), words=np.zeros(4), affirmations=counts, closings=counts)
+    assert appeal == pytest.approx([0.0, 0.8, 1.6, 1.6])
+
+
+def test_temperature_zero_takes_the_better_side_and_tosses_on_a_tie():
+    annotator = Annotator(length_bias=0.0, affirmation_bias=0.0, closing_bias=0.0, temperature=0.0)
+    probability = annotator.probability(np.array([1.0, 0.0, 2.0]), np.array([0.5, 3.0, 2.0]))
+    assert probability.tolist() == [1.0, 0.0, 0.5]
+
+
+def test_extreme_differences_stay_finite():
+    annotator = Annotator(length_bias=0.0, affirmation_bias=0.0, closing_bias=0.0, temperature=1e-3)
+    probability = annotator.probability(np.array([1e6, -1e6]), np.zeros(2))
+    assert probability.tolist() == [1.0, 0.0]
+
+
+def test_choices_follow_the_probability():
+    drawn = choose(np.full(20_000, 0.8), np.random.default_rng(0))
+    assert drawn.mean() == pytest.approx(0.8, abs=0.012)  # 4 standard errors of .0028
+
+
+def test_swapping_sides_mirrors_the_probability(world):
+    prompts = world.prompts(50, "test", seed=3)
+    first, second = world.candidates(prompts, seed=1), world.candidates(prompts, seed=2)
+    _, forward = world.prefer(prompts, first, second, seed=0)
+    _, backward = world.prefer(prompts, second, first, seed=0)
+    assert forward + backward == pytest.approx(np.ones(50))
+
+
+def test_seed_draws_the_choices_only(world):
+    prompts = world.prompts(300, "test", seed=3)
+    first, second = world.candidates(prompts, seed=1), world.candidates(prompts, seed=2)
+    one, p_one = world.prefer(prompts, first, second, seed=0)
+    again, _ = world.prefer(prompts, first, second, seed=0)
+    other, p_other = world.prefer(prompts, first, second, seed=1)
+    assert (one == again).all() and (p_one == p_other).all() and (one != other).any()
+
+
+def test_length_bias_moves_preferences_to_the_longer_reply():
+    def longer_wins(bias: float) -> float:
+        annotator = {"length_bias": bias, "affirmation_bias": 0.0, "closing_bias": 0.0, "temperature": 0.7}
+        pairs = DialogueWorld(domains=3, topics=3, attributes=4, seed=0, **annotator).pairs(1000, "train")
+        return float(np.mean([pair.meta["words_chosen"] > pair.meta["words_rejected"] for pair in pairs]))
+
+    assert longer_wins(0.0) + 0.05 < longer_wins(0.75) < longer_wins(3.0) - 0.05

@@ -1,0 +1,218 @@
+"""What the world generates: splits, determinism, readability, robustness."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.types import Pair
+from rlhf_lab.world.dialogue import MEASURES, DialogueWorld
+from rlhf_lab.world.lexicon import Lexicon, sentences
+from rlhf_lab.world.prompts import INTENTS, enumerate_prompts, split_of
+from rlhf_lab.world.replies import CandidateRates, CandidateWriter
+
+ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
+
+
+def rebuilt(size=(3, 3, 4), seed=0) -> DialogueWorld:
+    domains, topics, attributes = size
+    return DialogueWorld(domains=domains, topics=topics, attributes=attributes, seed=seed, **ANNOTATOR)
+
+
+def test_no_two_prompts_share_a_text(world):
+    prompts = list(enumerate_prompts(world.facts))
+    assert len({prompt.text for prompt in prompts}) == len(prompts) == len(world.book)
+
+
+def test_splits_never_share_a_prompt_and_cover_all(world):
+    train, test = set(world.book.all("train")), set(world.book.all("test"))
+    assert not train & test
+    assert len(train) + len(test) == len(world.book)
+    assert 0.13 < len(test) / len(world.book) < 0.17
+    assert set(world.prompts(2000, "train", seed=0)) <= train
+    assert set(world.prompts(2000, "test", seed=0)) <= test
+    assert {pair.prompt for pair in world.pairs(500, "test")} <= test
+
+
+def test_split_is_a_fixed_property_of_the_text():
+    code = "from rlhf_lab.world.prompts import split_of; print([split_of(f'prompt {i}') for i in range(60)])"
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert run.stdout == f"{[split_of(f'prompt {i}') for i in range(60)]}\n"
+    # Known answers: a changed hash would silently move prompts between the splits of stored artifacts.
+    assert split_of("\n\nHuman: Which soil is best for roses?\n\nAssistant:") == "train"
+
+
+def test_prompt_shares_follow_the_intents(world):
+    drawn = [world.book[text].intent for text in world.prompts(4000, "train", seed=1)]
+    for intent, share in INTENTS.items():
+        assert drawn.count(intent) / 4000 == pytest.approx(share, abs=0.03)  # 4 standard errors
+
+
+def test_prompts_are_transcripts_and_follow_ups_say_that(world):
+    for prompt in enumerate_prompts(world.facts):
+        assert prompt.text.startswith("\n\nHuman: ") and prompt.text.endswith("\n\nAssistant:")
+        assert prompt.text.count("\n\nHuman: ") == (2 if prompt.intent == "follow_up" else 1)
+        if prompt.intent == "follow_up":
+            assert " that" in prompt.text.rsplit("\n\nHuman: ", 1)[1]
+
+
+def test_same_seed_same_world_and_prefix(small):
+    assert rebuilt().pairs(120, "train", seed=4) == small.pairs(120, "train", seed=4)
+    assert small.pairs(120, "train", seed=4)[:40] == small.pairs(40, "train", seed=4)
+    assert small.pairs(40, "train", seed=4) != small.pairs(40, "train", seed=5)
+    assert rebuilt(seed=1).pairs(40, "train") != small.pairs(40, "train")
+    assert small.prompts(30, "test", seed=2)[:10] == small.prompts(10, "test", seed=2)
+
+
+def test_facts_do_not_change_with_the_size_of_the_world(world, small):
+    for topic in small.facts.topics:
+        for attribute in small.facts.attributes:
+            assert small.facts.right(topic, attribute) == world.facts.right(topic, attribute)
+
+
+def test_uncorrupted_candidates_parse_and_corrupted_are_garble(world):
+    prompts = world.prompts(600, "train", seed=0)
+    for corrupt in (0.0, 1.0):
+        writer = CandidateWriter(world.facts, world.lexicon, replace(CandidateRates(), corrupt=corrupt))
+        rng = np.random.default_rng(0)
+        replies = [writer.write(world.book[prompt], rng) for prompt in prompts]
+        assert (world.measure(prompts, replies)["garble"] == corrupt).all()
+        assert all(reply == reply.strip() and reply for reply in replies)
+
+
+def test_every_known_sentence_parses_alone(world):
+    for sentence in world.lexicon:
+        assert sentences(sentence) == [sentence]
+
+
+def test_ambiguous_sentence_is_refused(world):
+    lexicon = Lexicon(world.facts)
+    meaning = lexicon.get("Great question!")
+    assert meaning is not None
+    with pytest.raises(ValueError, match="two meanings"):
+        lexicon._add("Great question!", meaning._replace(kind="filler"))
+
+
+def test_no_candidate_beats_the_ideal_reply(world):
+    prompts = world.prompts(3000, "train", seed=5)
+    ideal = world.measure(prompts, [world.ideal(prompt) for prompt in prompts])
+    candidates = world.measure(prompts, world.candidates(prompts, seed=6))
+    assert ideal["gold"].min() >= 2.4 - 1e-9
+    assert (candidates["gold"] <= ideal["gold"] + 1e-9).all()
+    assert (ideal["verbose"] == 0).all() and (ideal["garble"] == 0).all()
+
+
+def test_adding_or_dropping_a_sentence_never_improves_the_ideal_reply(small):
+    extra = list(small.lexicon)[::7]
+    for text in small.book.all("test")[::15]:
+        parts = sentences(small.ideal(text))
+        parts = [part.strip() for part in parts]
+        variants = [" ".join([*parts, sentence]) for sentence in extra]
+        variants += [" ".join(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
+        best = small.measure([text], [small.ideal(text)])["gold"][0]
+        assert small.measure([text] * len(variants), variants)["gold"].max() <= best + 1e-9
+
+
+def test_measure_has_every_key_and_shape(world):
+    prompts = world.prompts(7, "test", seed=0)
+    grades = world.measure(prompts, world.candidates(prompts, seed=0))
+    assert tuple(grades) == MEASURES
+    assert all(values.shape == (7,) and values.dtype == np.float64 for values in grades.values())
+    assert all(values.shape == (0,) for values in world.measure([], []).values())
+
+
+def test_measure_does_not_depend_on_order_or_company(world):
+    prompts = world.prompts(60, "train", seed=2)
+    replies = world.candidates(prompts, seed=3)
+    together = world.measure(prompts, replies)["gold"]
+    assert (world.measure(prompts[::-1], replies[::-1])["gold"][::-1] == together).all()
+    assert [world.measure([p], [r])["gold"][0] for p, r in zip(prompts, replies, strict=True)] == together.tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=300))
+def test_any_text_is_graded(world, text):
+    prompt = world.book.all("test")[0]
+    grades = world.measure([prompt], [text])
+    assert all(np.isfinite(values).all() for values in grades.values())
+    for name in ("helpfulness", "honesty", "harmlessness", "conciseness", "specificity"):
+        assert 1 <= grades[name][0] <= 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(before=st.text(" \n\t", max_size=4), after=st.text(" \n\t", max_size=4), row=st.integers(0, 49))
+def test_surrounding_whitespace_changes_nothing(small, before, after, row):
+    prompt = small.prompts(50, "train", seed=9)[row]
+    (reply,) = small.candidates([prompt], seed=row)
+    plain, framed = small.measure([prompt], [reply]), small.measure([prompt], [f"{before}{reply}{after}"])
+    assert all(plain[name][0] == framed[name][0] for name in MEASURES)
+
+
+def test_huge_reply_is_graded(world):
+    (prompt,) = world.prompts(1, "test", seed=0)
+    grades = world.measure([prompt], ["Great question! " * 20_000])
+    assert grades["affirmations"][0] == 20_000 and grades["verbose"][0] == 1
+
+
+def test_criteria_stay_in_range_on_candidates(world):
+    prompts = world.prompts(500, "train", seed=8)
+    grades = world.measure(prompts, world.candidates(prompts, seed=8))
+    for name in ("helpfulness", "honesty", "harmlessness", "conciseness", "specificity"):
+        assert grades[name].min() >= 1 and grades[name].max() <= 5 and np.ptp(grades[name]) > 3
+
+
+def test_unknown_prompt_says_so(world):
+    with pytest.raises(DataError, match="does not know the prompt 'What is love"):
+        world.measure(["What is love?"], ["Baby."])
+
+
+def test_wrong_arguments_say_what_to_write(world):
+    with pytest.raises(DataError, match="one response per prompt"):
+        world.measure(world.prompts(2, "test", seed=0), ["Great question!"])
+    with pytest.raises(DataError, match="use train or test"):
+        world.prompts(2, "valid", seed=0)
+    with pytest.raises(ConfigError, match=r"domains=9[^\n]*\n[^\n]*attributes=2[^\n]*\n[^\n]*seed=-1"):
+        DialogueWorld(domains=9, topics=1, attributes=2, seed=-1, **ANNOTATOR)
+
+
+def test_pairs_carry_their_truth(small):
+    pairs, report = small.sample(400, "train")
+    assert report.rows == report.kept + sum(report.dropped.values()) and report.kept == 400
+    for pair in pairs:
+        assert isinstance(pair, Pair) and pair.chosen != pair.rejected
+    prompts = [pair.prompt for pair in pairs]
+    for side in ("chosen", "rejected"):
+        grades = small.measure(prompts, [getattr(pair, side) for pair in pairs])
+        for name in ("gold", "words", "verbose", "garble"):
+            assert [pair.meta[f"{name}_{side}"] for pair in pairs] == grades[name].tolist()
+    _, probability = small.prefer(prompts, [pair.chosen for pair in pairs], [pair.rejected for pair in pairs], seed=0)
+    assert [pair.meta["p_chosen"] for pair in pairs] == pytest.approx(probability.tolist())
+
+
+@pytest.mark.parametrize("size", [(1, 1, 3), (1, 4, 3), (6, 1, 5)])
+def test_small_worlds_work(size):
+    world = rebuilt(size)
+    for split in ("train", "test"):
+        assert len(world.pairs(50, split)) == 50
+
+
+def test_vocabulary_is_closed(world):
+    """Prompts and known sentences hold every token, also those of corrupted candidates."""
+    token = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
+    closed = {t for text in [*world.book.all("train"), *world.book.all("test")] for t in token.findall(text)}
+    closed |= {t for sentence in world.lexicon for t in token.findall(f" {sentence}")}
+    prompts = world.prompts(1500, "train", seed=0)
+    replies = world.candidates(prompts, seed=1)
+    assert {t for reply in replies for t in token.findall(f" {reply}")} <= closed
+    assert len(closed) == 682  # documented in docs/world.md
