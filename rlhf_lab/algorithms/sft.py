@@ -1,0 +1,91 @@
+"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies, prompt and padding ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_lab.algorithms.common import corpus_report, start_policy
+from rlhf_lab.algorithms.settings import SFT
+from rlhf_lab.analysis.statistics import clustered_mean
+from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.train.batching import micro_batches, plan_steps
+from rlhf_lab.train.loop import LossOutput, StepBatch
+from rlhf_lab.train.run import Result, Run
+
+METRICS = {"heldout_nll": "mean −log p of a held-out reply token, nats, EOS included"}
+
+
+class SupervisedFineTuning:
+    """One pass per epoch over (prompt, chosen reply) rows."""
+
+    def __init__(self, settings: SFT, run: Run):
+        self.settings, self.run = settings, run
+        self.model, self.encoder = start_policy(run)
+        max_length = settings.max_length or 512
+        pairs = [p for p in run.corpus.train if not (settings.skip_garbled and p.meta.get("garble_chosen"))]
+        if len(pairs) < len(run.corpus.train):
+            run.note(f"left out {len(run.corpus.train) - len(pairs)} replies that the data marks as garbled")
+        self.rows: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in pairs]
+        held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][: run.config.evaluation.pairs]
+        self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
+        self.lengths = [len(p) + len(r) for p, r in self.rows]
+        self.steps = plan_steps(
+            self.lengths,
+            batch_size=settings.batch_size or 16,
+            epochs=settings.epochs or 1.0,
+            bucket_batches=settings.length_bucket_batches,
+            seed=run.seed("sft/order"),
+        )
+        self.total_steps = len(self.steps)
+
+    def collect(self, step: int) -> StepBatch:
+        parts = micro_batches(self.steps[step], self.lengths, self.settings.micro_batch_tokens)
+        batches = [TokenBatch.from_rows([self.rows[i] for i in part], self.run.device) for part in parts]
+        return StepBatch(batches, units=sum(len(self.rows[i][1]) for i in self.steps[step]))
+
+    def loss(self, micro: TokenBatch) -> LossOutput:
+        return LossOutput(-token_logps(self.model, micro).logps_N)
+
+    def due(self, step: int) -> bool:
+        every = self.settings.eval_every_steps
+        return bool(every) and (step + 1) % every == 0
+
+    def evaluate(self, step: int) -> None:
+        self.run.log(step + 1, heldout_nll=float(np.concatenate(self._held_out_nll()).mean()))
+
+    def finish(self) -> Result:
+        nll = self._held_out_nll()
+        rows = np.concatenate([np.full(len(values), i) for i, values in enumerate(nll)])
+        metrics: dict[str, Any] = {
+            "heldout_nll": clustered_mean(np.concatenate(nll), rows),
+            "rows": len(self.rows),
+            "steps": self.total_steps,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            **corpus_report(self.run.corpus, self.encoder),
+        }
+        return Result(metrics=metrics, primary=["heldout_nll"])
+
+    @torch.no_grad()
+    def _held_out_nll(self) -> list[np.ndarray]:
+        """−log p of each reply token of each held-out row."""
+        found = []
+        for begin in range(0, len(self.held_out), 64):
+            batch = TokenBatch.from_rows(self.held_out[begin : begin + 64], self.run.device)
+            logps = token_logps(self.model, batch)
+            counts = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
+            found += [-part.cpu().numpy() for part in logps.logps_N.split(counts)]
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        del state
+
+
+def build(settings: SFT, run: Run) -> SupervisedFineTuning:
+    return SupervisedFineTuning(settings, run)

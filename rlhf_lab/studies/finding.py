@@ -1,0 +1,67 @@
+"""The finding of a study in one paragraph, generated from its numbers and from nothing else."""
+
+from __future__ import annotations
+
+import math
+
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.table import Row, Section
+from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
+
+
+def write_finding(study: Study, sections: list[Section]) -> str:
+    """What the primary metric shows, level by level, and what it could not have shown."""
+    total, done = len(study.frame), len(study.completed)
+    if not done:
+        return f"No finding: none of the {total} jobs completed."
+    section = sections[0]
+    title = metric_title(section.metric)
+    rows = {row.level: row for row in section.rows}
+    sentences = [_baseline(rows.get(study.baseline), title, study)]
+    others = [row for row in section.rows if row.level != study.baseline and row.versus]
+    sentences += [_difference(row) for row in others if row.distinguishable]
+    unclear = [row for row in others if not row.distinguishable]
+    if unclear:
+        sentences.append(_indistinct(unclear, study))
+    if lonely := [row.level for row in section.rows if row.level != study.baseline and row.versus is None]:
+        sentences.append(f"{_names(lonely)} shares no completed seed with the baseline and is not compared.")
+    if done < total:
+        counts = study.incomplete["status"].value_counts()
+        causes = ", ".join(f"{count} {status}" for status, count in counts.items())
+        sentences.append(f"{total - done} of {total} jobs have no result ({causes}) and are left out.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _baseline(row: Row | None, title: str, study: Study) -> str:
+    if row is None or math.isnan(row.mean.mean):
+        return f"The baseline `{study.baseline}` has no scored {title}, so nothing is compared with it."
+    count = row.mean.clusters
+    return f"Over {count} seed{'s' * (count != 1)}, the {title} of `{study.baseline}` is {compact(row.mean)}."
+
+
+def _difference(row: Row) -> str:
+    assert row.versus is not None and row.p_holm is not None
+    direction = "higher" if row.versus.difference.mean > 0 else "lower"
+    gap = f"{signed(row.versus.difference)}, p = {p_text(row.p_holm)} after Holm"
+    return f"`{row.level}` is {direction} ({gap.replace('= <', '<')})."
+
+
+def _indistinct(rows: list[Row], study: Study) -> str:
+    """Levels that the data cannot tell from the baseline, with the smallest difference it could have found."""
+    parts = []
+    for row in rows:
+        assert row.versus is not None
+        parts.append(f"`{row.level}` ({signed(row.versus.difference)})")
+    effects = [row.versus.minimum_detectable_effect for row in rows if row.versus]
+    verb = "is" if len(rows) == 1 else "are"
+    sentence = f"{_names(parts, quote=False)} {verb} not distinguishable from `{study.baseline}`"
+    if not all(math.isfinite(effect) for effect in effects):
+        return f"{sentence}: one shared seed cannot tell a difference from noise between seeds. Run 3 seeds or more."
+    low, high = compact(min(effects)), compact(max(effects))
+    size = low if low == high else f"{low} to {high}, depending on the level,"
+    return f"{sentence}: only a difference of {size} or more would be found with 80 % power."
+
+
+def _names(names: list[str], *, quote: bool = True) -> str:
+    names = [f"`{name}`" for name in names] if quote else names
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

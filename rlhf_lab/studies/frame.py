@@ -1,0 +1,154 @@
+"""Reads a study directory into tidy frames: one row per job, whether it completed, failed or never ran.
+
+Everything is read by key from `study.json`, `job.json` and each run's `result.json`; no name and no log is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhf_lab.errors import DataError
+from rlhf_lab.studies.rundir import Run, is_run, read_json, read_run
+
+COMPLETED = "completed"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A sweep over one factor, repeated over seeds.
+
+    Attributes:
+        compare: the override that is compared, e.g. "algorithm.buffer".
+        baseline: its level that the others are compared with.
+        metrics: metrics to tabulate; `primary` is the one the question is about.
+        factors: every override that some job sets.
+        frame: one row per job: index, status, error, run (Path or None), level, one column per factor, and per metric
+            m the columns m, "m/low", "m/high", "m/n".
+        policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, and one
+            column per metric.
+        has_gold: whether some run knows the true reward (it played in a simulated world).
+    """
+
+    path: Path
+    recipe: str
+    question: str
+    hypothesis: str | None
+    compare: str
+    baseline: str
+    metrics: tuple[str, ...]
+    primary: str
+    factors: tuple[str, ...]
+    frame: pd.DataFrame
+    policies: pd.DataFrame
+    has_gold: bool
+
+    @property
+    def levels(self) -> list[str]:
+        """Levels of the compared factor: the baseline, then the others in job order."""
+        found = list(dict.fromkeys(self.frame["level"]))
+        return [level for level in found if level == self.baseline] + [x for x in found if x != self.baseline]
+
+    @property
+    def completed(self) -> pd.DataFrame:
+        return self.frame[self.frame["status"] == COMPLETED]
+
+    @property
+    def incomplete(self) -> pd.DataFrame:
+        """Jobs that failed, were interrupted or never ran."""
+        return self.frame[self.frame["status"] != COMPLETED]
+
+
+def is_study(folder: Path) -> bool:
+    return (folder / "study.json").is_file()
+
+
+def read_study(folder: Path | str) -> Study:
+    """Read a study directory. Raises DataError when study.json is missing or lacks a field."""
+    folder = Path(folder)
+    plan = _plan(folder)
+    compare, metrics = str(plan["compare"]), [str(name) for name in plan["metrics"]]
+    primary = str(plan.get("primary") or metrics[0])
+    metrics = [primary] + [name for name in metrics if name != primary]
+    factors = tuple(dict.fromkeys(key for job in plan["jobs"] for key in job.get("overrides", {})))
+    rows: list[dict[str, Any]] = []
+    policies: list[dict[str, Any]] = []
+    has_gold = False
+    for number, job in enumerate(plan["jobs"]):
+        overrides = dict(job.get("overrides", {}))
+        row, run = _job(folder, int(job.get("index", number)), metrics)
+        row["level"] = level_name(overrides.get(compare))
+        rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
+        if run is not None and row["status"] == COMPLETED:
+            has_gold |= run.has_gold
+            for position, policy in enumerate(run.policies):
+                place = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
+                values = {name: estimate.mean for name, estimate in policy.metrics.items()}
+                policies.append({**place, "position": position, "policy": policy.name, **values})
+    baseline = plan.get("baseline")
+    return Study(
+        path=folder,
+        recipe=str(plan.get("recipe") or folder.name),
+        question=str(plan.get("question") or ""),
+        hypothesis=plan.get("hypothesis"),
+        compare=compare,
+        baseline=rows[0]["level"] if baseline is None else level_name(baseline),
+        metrics=tuple(metrics),
+        primary=primary,
+        factors=factors,
+        frame=pd.DataFrame(rows),
+        policies=pd.DataFrame(policies),
+        has_gold=has_gold,
+    )
+
+
+def level_name(value: object) -> str:
+    """A level as text, the same for 0.1, "0.1" and YAML's spelling; lists and mappings as JSON."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "default"}[value]
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _plan(folder: Path) -> dict[str, Any]:
+    problems: list[str] = []
+    plan = read_json(folder / "study.json", problems)
+    problems += [f"study.json lacks {key!r}" for key in ("compare", "metrics", "jobs") if not plan.get(key)]
+    if problems:
+        raise DataError(f"{folder} is not a readable study directory: " + "; ".join(problems))
+    return plan
+
+
+def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], Run | None]:
+    """Status, error, run path and metrics of one job."""
+    row: dict[str, Any] = {"index": index, "status": "not run", "error": None, "run": None}
+    for name in metrics:
+        row |= {name: math.nan, f"{name}/low": math.nan, f"{name}/high": math.nan, f"{name}/n": 0}
+    file = folder / "jobs" / str(index) / "job.json"
+    if not file.is_file():
+        return row, None
+    problems: list[str] = []
+    job: Mapping[str, Any] = read_json(file, problems)
+    row |= {"status": str(job.get("status") or "unreadable"), "error": job.get("error") or "; ".join(problems) or None}
+    if not job.get("run"):
+        return row, None
+    row["run"] = folder / str(job["run"])  # an absolute path stays as it is
+    if not is_run(row["run"]):
+        if row["status"] == COMPLETED:
+            row |= {"status": "failed", "error": f"its run directory {job['run']} is missing"}
+        return row, None
+    run = read_run(row["run"])
+    if row["status"] == COMPLETED and run.status != COMPLETED:
+        row |= {"status": run.status, "error": run.error or f"its run is {run.status}"}
+    row["error"] = row["error"] or run.error
+    for name in metrics:
+        estimate = run.metric(name)
+        if estimate is not None:
+            row |= {name: estimate.mean, f"{name}/n": estimate.n}
+            row |= {f"{name}/low": estimate.low, f"{name}/high": estimate.high}
+    return row, run

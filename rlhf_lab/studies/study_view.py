@@ -1,0 +1,122 @@
+"""Turns a study in memory into what its report shows."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import pandas as pd
+
+from rlhf_lab.analysis.statistics import clustered_mean
+from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.table import HEADINGS, Section, cells, label, seeds
+from rlhf_lab.studies.wording import metric_note, metric_title
+
+
+def study_view(study: Study, sections: list[Section], finding: str) -> dict[str, Any]:
+    """Everything the template of a study needs."""
+    return {
+        "study": study,
+        "finding": finding,
+        "label": label(study),
+        "command": f"python -m rlhf_lab +recipe={study.recipe}",
+        "counts": study.frame["status"].value_counts().to_dict(),
+        "headings": (study.compare, *HEADINGS[1:]),
+        "sections": [_section(study, section) for section in sections],
+        "paths": policy_paths(study),
+        "frontier": level_frontier(study),
+        "jobs": jobs(study),
+        "factors": study.factors,
+    }
+
+
+def level_dots(study: Study, section: Section, *, standalone: bool = False) -> str:
+    """Dot and whisker per level, every run as a small dot below its mean."""
+    done = study.completed
+    levels = [
+        Level(
+            row.level,
+            row.mean,
+            done.loc[done["level"] == row.level, section.metric].tolist(),
+            row.level == study.baseline,
+        )
+        for row in section.rows
+    ]
+    title = metric_title(section.metric)
+    return dots(levels, title=f"{title} by {study.compare}", x_label=title, standalone=standalone)
+
+
+def _section(study: Study, section: Section) -> dict[str, Any]:
+    return {
+        "title": metric_title(section.metric),
+        "note": metric_note(section.metric),
+        "primary": section.metric == study.primary,
+        "rows": [(cells(study, row), row.distinguishable) for row in section.rows],
+        "figure": level_dots(study, section),
+    }
+
+
+def policy_paths(study: Study) -> str | None:
+    """The primary metric of the successive policies of each level, mean and interval over seeds."""
+    rows, metric = study.policies, study.primary
+    if rows.empty or metric not in rows or rows["position"].nunique() < 2:
+        return None
+    series = []
+    for colour, level in enumerate(study.levels):
+        points = []
+        for position, part in rows[rows["level"] == level].groupby("position"):
+            mean = clustered_mean(part[metric].to_numpy(dtype=float), part["seed"].astype(str).to_numpy())
+            if not math.isnan(mean.mean):
+                # levels stand side by side, so that their whiskers do not cover one another
+                place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
+                points.append(Point(place, mean.mean, mean.low, mean.high))
+        if points:
+            series.append(Series(level, points, colour))
+    names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
+    title = metric_title(metric)
+    wide = (1020, 320) if len(study.levels) > 4 else (700, 320)
+    note = f"evaluated policy: {names}" if len(names) < 90 else "evaluated policy, in order of training"
+    if not series:
+        return None
+    return frontier(series, title=f"{title} along training", x_label=note, y_label=title, size=wide)
+
+
+def level_frontier(study: Study) -> str | None:
+    """The primary metric against √KL of the last policy, a point per run, joined by nothing."""
+    rows, metric = study.policies, study.primary
+    if rows.empty or metric not in rows or "kl" not in rows or metric == "kl":
+        return None
+    last = rows.loc[rows.groupby("index")["position"].idxmax()]
+    series = []
+    for colour, level in enumerate(study.levels):
+        part = last[(last["level"] == level) & last["kl"].notna() & last[metric].notna()]
+        if len(part):
+            series.append(Series(level, [_level_point(part, metric)], colour))
+    if not series:
+        return None
+    title = metric_title(metric)
+    x_label = "√KL from the reference policy, √nats per response"
+    return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
+
+
+def _level_point(part: pd.DataFrame, metric: str) -> Point:
+    """A level's mean over seeds in both directions."""
+    across = clustered_mean(part["kl"].clip(lower=0).pow(0.5).to_numpy(dtype=float), seeds(part))
+    up = clustered_mean(part[metric].to_numpy(dtype=float), seeds(part))
+    return Point(across.mean, up.mean, up.low, up.high, max(across.low, 0.0), across.high)
+
+
+def jobs(study: Study) -> list[dict[str, Any]]:
+    """Every job with its overrides, status, error, and a link to its own report where there is one."""
+    found = []
+    for job in study.frame.to_dict("records"):
+        report = job["run"] / "report.html" if job["run"] else None
+        link = os.path.relpath(report, study.path) if report and report.is_file() else None
+        error = str(job["error"]).strip().splitlines()[-1] if job["error"] else ""
+        overrides = [str(job[factor]) for factor in study.factors]
+        found.append(
+            {"index": job["index"], "overrides": overrides, "status": job["status"], "error": error, "link": link}
+        )
+    return found

@@ -1,0 +1,181 @@
+"""The table of a study: per level its mean over seeds, its difference from the baseline, and what could be found.
+
+Pairs are jobs that agree in every override except the compared factor, seed included; intervals are clustered by seed.
+Holm's adjustment runs over the levels of one metric. Metrics other than the primary one are exploratory.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.markup import escape
+from rich.table import Table
+
+from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One level of one metric. `versus` and `p_holm` are None for the baseline, or when no seed is shared with it."""
+
+    level: str
+    jobs: int
+    mean: Estimate
+    versus: Comparison | None = None
+    p_holm: float | None = None
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the level differs from the baseline after Holm's adjustment."""
+        return self.p_holm is not None and self.p_holm <= 0.05
+
+
+@dataclass(frozen=True)
+class Section:
+    """One metric: a row per level, baseline first."""
+
+    metric: str
+    rows: tuple[Row, ...]
+
+
+def build_sections(study: Study) -> list[Section]:
+    """Compare every level with the baseline, for every metric, the primary one first."""
+    return [_section(study, metric) for metric in study.metrics]
+
+
+def label(study: Study) -> str:
+    """Where the numbers come from."""
+    return "measured, in a simulated world whose true reward is known" if study.has_gold else "measured"
+
+
+def _section(study: Study, metric: str) -> Section:
+    done = study.completed
+    versus: dict[str, Comparison] = {}
+    for level in study.levels:
+        if level != study.baseline and (pairs := paired_jobs(study, metric, level)).shape[0]:
+            versus[level] = paired_difference(pairs["a"], pairs["b"], pairs["seed"])
+    adjusted = dict(zip(versus, holm([comparison.p_value for comparison in versus.values()]), strict=True))
+    rows = []
+    for level in study.levels:
+        jobs = done[done["level"] == level]
+        mean = clustered_mean(jobs[metric].to_numpy(dtype=float), seeds(jobs))
+        rows.append(Row(level, len(jobs), mean, versus.get(level), adjusted.get(level)))
+    return Section(metric, tuple(rows))
+
+
+def seeds(jobs: pd.DataFrame) -> np.ndarray:
+    """The seed of each job; a study that sets none has one independent run per job."""
+    return jobs["seed"].astype(str).to_numpy() if "seed" in jobs else jobs["index"].to_numpy()
+
+
+def paired_jobs(study: Study, metric: str, level: str) -> pd.DataFrame:
+    """Completed jobs of `level` (a) beside their baseline twins (b): columns a, b, seed."""
+    done, keys = study.completed, [factor for factor in study.factors if factor != study.compare]
+    sides = []
+    for name in (level, study.baseline):
+        jobs = done[done["level"] == name]
+        key = [tuple(str(value) for value in row) for row in jobs[keys].itertuples(index=False)]
+        sides.append(pd.DataFrame({"key": key, "value": jobs[metric].to_numpy(dtype=float), "seed": seeds(jobs)}))
+    pairs = sides[0].merge(sides[1], on="key", suffixes=("", "_baseline"))
+    return pd.DataFrame({"a": pairs["value"], "b": pairs["value_baseline"], "seed": pairs["seed"]})
+
+
+def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
+    """The table as one tidy frame: a row per metric and level."""
+    rows = []
+    for section in sections:
+        for row in section.rows:
+            gap = row.versus.difference if row.versus else None
+            rows.append(
+                {
+                    "metric": section.metric,
+                    study.compare: row.level,
+                    "baseline": row.level == study.baseline,
+                    "jobs": row.jobs,
+                    "seeds": row.mean.clusters,
+                    "mean": row.mean.mean,
+                    "low": row.mean.low,
+                    "high": row.mean.high,
+                    "difference": gap.mean if gap else math.nan,
+                    "difference_low": gap.low if gap else math.nan,
+                    "difference_high": gap.high if gap else math.nan,
+                    "pairs": gap.n if gap else 0,
+                    "p": row.versus.p_value if row.versus else math.nan,
+                    "p_holm": math.nan if row.p_holm is None else row.p_holm,
+                    "minimum_detectable_effect": row.versus.minimum_detectable_effect if row.versus else math.nan,
+                    "test": row.versus.test if row.versus else "",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+HEADINGS = ("level", "seeds", "mean", "difference", "p", "p (Holm)", "detectable at 80 %")
+
+
+def cells(study: Study, row: Row) -> tuple[str, ...]:
+    """One row as text, in the order of HEADINGS."""
+    known = (row.level, str(row.mean.clusters), compact(row.mean))
+    if row.level == study.baseline:
+        return (*known, "baseline", "", "", "")
+    if row.versus is None:
+        return (*known, "no shared seed", "", "", "")
+    effect = row.versus.minimum_detectable_effect
+    detectable = compact(effect) if math.isfinite(effect) else "nothing"
+    p_holm = math.nan if row.p_holm is None else row.p_holm
+    return (*known, signed(row.versus.difference), p_text(row.versus.p_value), p_text(p_holm), detectable)
+
+
+def rich_table(study: Study, sections: list[Section]) -> Table:
+    """The table for a terminal."""
+    table = Table(title=escape(study.question or study.recipe), caption=f"{label(study)}; 95 % intervals over seeds")
+    for number, heading in enumerate((study.compare, *HEADINGS[1:])):
+        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+    for section in sections:
+        table.add_section()
+        table.add_row(f"[bold]{escape(metric_title(section.metric))}[/bold]")
+        for row in section.rows:
+            table.add_row(*map(escape, cells(study, row)), style="bold" if row.distinguishable else "")
+    for job in study.incomplete.to_dict("records"):
+        table.add_row(escape(f"job {job['index']} ({job['level']}): {job['status']}"), style="red")
+    return table
+
+
+def markdown(study: Study, sections: list[Section], finding: str) -> str:
+    """The table as a page of Markdown, finding first."""
+    page = io.StringIO()
+    page.write(f"# {study.question or study.recipe}\n\n{finding}\n\n")
+    if study.hypothesis:
+        page.write(f"Published claim: {study.hypothesis}\n\n")
+    page.write(f"Recipe `{study.recipe}`. Numbers are {label(study)}. Intervals are 95 %, over seeds; differences are ")
+    page.write(f"from `{study.baseline}`, paired by seed.\n")
+    for section in sections:
+        kind = "primary" if section.metric == study.primary else "exploratory"
+        page.write(f"\n## {metric_title(section.metric)} ({kind})\n\n")
+        page.write(_markdown_row((study.compare, *HEADINGS[1:])) + _markdown_row(["---"] + ["---:"] * 6))
+        for row in section.rows:
+            page.write(_markdown_row(cells(study, row)))
+    if len(study.incomplete):
+        page.write("\n## Jobs without a result\n\n")
+        for job in study.incomplete.to_dict("records"):
+            fault = str(job["error"] or "").strip().splitlines()[-1:]
+            page.write("- " + ": ".join([f"job {job['index']}, {job['level']}", str(job["status"]), *fault]) + "\n")
+    return page.getvalue()
+
+
+def write_tables(study: Study, sections: list[Section], finding: str) -> tuple[Path, Path]:
+    """Write table.md and table.csv into the study directory."""
+    text, rows = study.path / "table.md", study.path / "table.csv"
+    text.write_text(markdown(study, sections, finding), encoding="utf-8")
+    table_frame(study, sections).to_csv(rows, index=False)
+    return text, rows
+
+
+def _markdown_row(values: tuple[str, ...] | list[str]) -> str:
+    return "| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |\n"

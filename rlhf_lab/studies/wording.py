@@ -1,0 +1,68 @@
+"""How numbers and metric names read in tables, figures and findings."""
+
+from __future__ import annotations
+
+import math
+
+from rlhf_lab.analysis.statistics import Estimate, format_estimate
+
+TITLES = {
+    "gold": ("gold reward", "the true reward of the simulated world, per response"),
+    "proxy": ("proxy reward", "the reward that training maximises, per response"),
+    "win_rate": ("win rate", "share of responses preferred over those of the starting policy"),
+    "kl": ("KL, nats", "divergence from the reference policy, nats per response"),
+    "reward_per_nat": ("gold per nat", "gold reward gained over the starting policy per nat of KL"),
+    "tokens": ("tokens", "response length"),
+    "verbose": ("verbose", "share of responses padded with filler"),
+    "garble": ("garbled", "share of responses that are not language"),
+    "ended": ("ended", "share of responses that end by themselves within the token limit"),
+    "chosen_logp_drift": ("chosen log-prob drift, nats", "change of the log-probability of preferred replies"),
+    "ranking_accuracy": ("ranking accuracy", "share of held-out pairs whose chosen reply is more likely"),
+    "accuracy": ("accuracy", "share of held-out pairs ordered as labelled"),
+    "staleness": ("staleness", "policy updates between sampling a pair and training on it"),
+}
+
+
+def metric_title(name: str) -> str:
+    return TITLES[name][0] if name in TITLES else name.replace("_", " ")
+
+
+def metric_note(name: str) -> str:
+    return TITLES[name][1] if name in TITLES else ""
+
+
+def digits_for(size: float) -> int:
+    """Decimals that show three significant digits of `size`, at most 4."""
+    if not math.isfinite(size) or size == 0:
+        return 2
+    return min(4, max(0, 2 - math.floor(math.log10(abs(size)))))
+
+
+def compact(value: Estimate | float) -> str:
+    """A number with a sensible count of decimals; an estimate with its interval, when it has one."""
+    if not isinstance(value, Estimate):
+        return "–" if math.isnan(value) else f"{value:.{digits_for(value)}f}".replace("-", "−")
+    if value.n == 0 and not math.isnan(value.mean):  # a bare number: nothing is known about its uncertainty
+        return compact(value.mean)
+    width = value.high - value.low if value.bounded else math.inf
+    digits = digits_for(max(abs(value.mean), width)) if value.bounded else digits_for(value.mean)
+    return format_estimate(value, digits=digits).replace("-", "−")
+
+
+def signed(value: Estimate) -> str:
+    """A difference: compact, with an explicit plus."""
+    return ("+" if value.mean > 0 else "") + compact(value)
+
+
+def p_text(p: float) -> str:
+    if math.isnan(p):
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

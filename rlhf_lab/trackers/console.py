@@ -1,0 +1,54 @@
+"""What a person sees while a run works: progress with an estimate of the time left, quiet when nobody watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+console = Console(highlight=False)
+QUIET_SECONDS = 15.0
+
+
+class Ticker:
+    """Progress of one piece of work; `advance` is cheap enough for every step."""
+
+    def __init__(self, name: str, total: int, bar: Progress | None):
+        self.name, self.total, self.done = name, total, 0
+        self._bar = bar
+        self._task = bar.add_task(name, total=total, note="") if bar else None
+        self._start = self._last = time.monotonic()
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self.done += amount
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, **({"note": note} if note else {}))
+        elif time.monotonic() - self._last > QUIET_SECONDS:
+            self._last = time.monotonic()
+            left = (self._last - self._start) / max(1, self.done) * (self.total - self.done)
+            console.print(f"  {self.name}: {self.done}/{self.total}, about {left:.0f} s left  {note}")
+
+
+@contextmanager
+def progress(name: str, total: int, done: int = 0) -> Iterator[Ticker]:
+    """A progress bar on a terminal; a line every quarter minute elsewhere."""
+    if not console.is_terminal:
+        ticker = Ticker(name, total, None)
+        ticker.advance(done)
+        yield ticker
+        return
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        ticker = Ticker(name, total, bar)
+        ticker.advance(done)
+        yield ticker

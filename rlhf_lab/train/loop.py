@@ -1,0 +1,192 @@
+"""The training loop of every algorithm: plain calls in visible order.
+
+An algorithm says how a step's samples are made (`collect`) and what each of them costs (`loss`, unreduced). The loop owns
+the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation, checkpoints.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_lab.errors import NumericError
+from rlhf_lab.train import checkpoint
+from rlhf_lab.train.optim import Optimizers, lr_scale
+from rlhf_lab.train.run import Run
+from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.trackers.console import progress
+
+
+@dataclass
+class StepBatch:
+    """Everything one optimiser step trains on.
+
+    Attributes:
+        micro: forward passes; what is in them is the algorithm's business.
+        units: tokens or pairs in all of them: the step's loss is the sum over units divided by this.
+    """
+
+    micro: list[Any]
+    units: int
+
+
+@dataclass
+class LossOutput:
+    """Loss of each unit of a micro-batch (differentiable) and values to log, each summed over units later."""
+
+    loss_N: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Algorithm(Protocol):
+    """What the loop trains. See `algorithms/sft.py` for the smallest one."""
+
+    settings: Any
+    model: nn.Module
+    total_steps: int
+
+    def collect(self, step: int) -> StepBatch:
+        """The step's samples. A function of the step and of `state_dict`, so a resumed run sees the same ones."""
+        ...
+
+    def loss(self, micro: Any) -> LossOutput: ...
+
+    def due(self, step: int) -> bool:
+        """Whether `evaluate` runs after this step."""
+        ...
+
+    def evaluate(self, step: int) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `collect` needs besides the step number; tensors and plain values only."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Interrupted(BaseException):
+    """The process was told to stop; the stage has been saved."""
+
+
+def train(algorithm: Algorithm, run: Run, name: str) -> None:
+    """Run the algorithm's remaining steps. Resumes from the stage's checkpoint when there is one."""
+    settings, model = algorithm.settings, algorithm.model
+    optimizers = Optimizers(model, settings)
+    first = _resume(algorithm, optimizers, run)
+    every = run.config.checkpoint.every_steps
+    totals = _Totals()
+    with progress(name, algorithm.total_steps, first) as ticker, _graceful_stop() as stop:
+        for step in range(first, algorithm.total_steps):
+            batch = algorithm.collect(step)
+            for micro in batch.micro:
+                with run.autocast():
+                    out = algorithm.loss(micro)
+                (out.loss_N.sum() / batch.units).backward()
+                totals.add(out)
+            grad_norm = nn.utils.clip_grad_norm_(optimizers.parameters, settings.max_grad_norm)
+            scale = _schedule(step, algorithm.total_steps, settings)
+            optimizers.step(scale)
+            last, due = step + 1 == algorithm.total_steps, algorithm.due(step)
+            save = last or due or stop.is_set() or (every and (step + 1) % every == 0)
+            if save or (step + 1) % settings.log_every_steps == 0:
+                totals.flush(run, step + 1, scale, grad_norm)
+            if due:
+                algorithm.evaluate(step)
+            ticker.advance(note=totals.note)
+            if save and (every or stop.is_set()):
+                _save(step + 1, algorithm, optimizers, run)
+            if stop.is_set():
+                raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
+
+
+def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
+    return lr_scale(
+        step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction
+    )
+
+
+class _Totals:
+    """Sums over the steps since the last log, kept as tensors: one device sync per logged step."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.units = 0
+        self.note = ""
+
+    def add(self, out: LossOutput) -> None:
+        self.units += len(out.loss_N)
+        for key, value in {"loss": out.loss_N, **out.metrics}.items():
+            total = value.detach().float().sum()
+            self.sums[key] = self.sums[key] + total if key in self.sums else total
+
+    def flush(self, run: Run, step: int, scale: float, grad_norm: Tensor) -> None:
+        """Log means over units and forget them. Raises NumericError when the loss or gradient is not finite."""
+        if not self.units:
+            return
+        means = {key: (total / self.units).item() for key, total in self.sums.items()}
+        norm = float(grad_norm)
+        run.log(step, **means, lr_scale=scale, grad_norm=norm, units=self.units)
+        if not torch.isfinite(torch.tensor([means["loss"], norm])).all():
+            raise NumericError(
+                f"loss {means['loss']} or gradient norm {norm} is not finite at step {step}; "
+                "lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
+            )
+        self.note = f"loss {means['loss']:.3f}"
+        self.sums, self.units = {}, 0
+
+
+def _save(step: int, algorithm: Algorithm, optimizers: Optimizers, run: Run) -> None:
+    state = {
+        "step": step,
+        "model": algorithm.model.state_dict(),
+        "optimizers": optimizers.state_dict(),
+        "algorithm": algorithm.state_dict(),
+        "log_size": run.log_size(),
+        "config": str(algorithm.settings),
+    }
+    checkpoint.save(run.folder, state)
+
+
+def _resume(algorithm: Algorithm, optimizers: Optimizers, run: Run) -> int:
+    """Restore the checkpoint; returns the first step to take."""
+    state, problem = checkpoint.load(run.folder)
+    if problem:
+        run.note(f"started over: {problem}")
+    if state is None:
+        run.rewind_log(0)
+        return 0
+    algorithm.model.load_state_dict(state["model"])
+    optimizers.load_state_dict(state["optimizers"])
+    algorithm.load_state_dict(state["algorithm"])
+    run.rewind_log(state["log_size"])
+    run.note(f"resumed at step {state['step']}")
+    return int(state["step"])
+
+
+@contextmanager
+def _graceful_stop() -> Iterator[threading.Event]:
+    """SIGTERM, SIGUSR1 and SIGUSR2 end the run after the current step, saved. Ctrl-C too; a second one ends it now."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(number: int, _frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

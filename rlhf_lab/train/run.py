@@ -1,0 +1,109 @@
+"""One stage at work: its directory, its config, what it starts from, and its logs.
+
+The directory is the database. `config.yaml`, `manifest.json`, `metrics.jsonl`, `evaluation.jsonl`, `policies.jsonl` and
+`result.json` are read back by key; nothing is ever parsed out of console text.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_lab import registry
+from rlhf_lab.config import Config
+from rlhf_lab.files import append_jsonl, truncate
+from rlhf_lab.types import Corpus
+
+METRICS = {
+    "loss": "mean loss of the logged steps, per token (sft) or per pair",
+    "lr_scale": "share of the peak learning rate",
+    "grad_norm": "gradient norm before clipping, last step",
+    "units": "tokens or pairs trained on in the logged steps",
+}
+"""Keys the loop writes to metrics.jsonl; each algorithm documents its own in a METRICS of its module."""
+
+
+@dataclass
+class Run:
+    """What an algorithm gets to work with.
+
+    Attributes:
+        folder: the run directory.
+        config: the checked config of this stage.
+        needs: role → model folder or hub id.
+        notes: remarks for the person who reads the result, in order.
+    """
+
+    folder: Path
+    config: Config
+    needs: Mapping[str, str]
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        return registry.build("data", self.config.data)
+
+    @cached_property
+    def device(self) -> str:
+        wanted = self.config.runtime.device
+        return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+
+    def autocast(self) -> torch.autocast:
+        """The arithmetic of forward passes; see Runtime.dtype."""
+        enabled = self.config.runtime.dtype == "bfloat16"
+        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=enabled)
+
+    def seed(self, purpose: str, index: int = 0) -> int:
+        """A seed for one purpose, different for every run seed, purpose and index."""
+        return seed_for(self.config.seed, purpose, index)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def log(self, step: int, **metrics: float) -> None:
+        """Append one row to metrics.jsonl; values that are not finite become null."""
+        values = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        row = {"step": step, "time": round(time.monotonic() - self.started, 3), **values}
+        append_jsonl(self.folder / "metrics.jsonl", [row])
+
+    def log_size(self) -> int:
+        path = self.folder / "metrics.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def rewind_log(self, size: int) -> None:
+        """Forget rows logged after a checkpoint: they are about to be logged again."""
+        truncate(self.folder / "metrics.jsonl", size)
+
+
+def seed_for(seed: int, purpose: str, index: int = 0) -> int:
+    """A 63-bit seed from (seed, purpose, index), the same on every machine."""
+    value = 1469598103934665603
+    for byte in f"{seed}/{purpose}/{index}".encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return value >> 1
+
+
+@dataclass
+class Result:
+    """What a stage found.
+
+    Attributes:
+        policies: one entry per compared policy: {"name", "metrics": {name: Estimate}}.
+        metrics: named numbers and Estimates of the stage itself.
+        primary: the metrics worth a line on the console, in order.
+    """
+
+    policies: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    primary: list[str] = field(default_factory=list)
