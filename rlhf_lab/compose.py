@@ -186,7 +186,7 @@ def _check_job(
     fixed: list[str], job: dict[str, Any], base: dict[str, Any] | None, problems: list[str], config_dir: str | None
 ) -> config_module.Config | None:
     try:
-        values = base or compose([*fixed, *(f"{k}={_literal(v)}" for k, v in job.items())], config_dir)
+        values = base or compose([*fixed, *(f"{k}={literal(v)}" for k, v in job.items())], config_dir)
         values = {**values, "study": None}
         return config_module.check(values)
     except ConfigError as error:
@@ -233,7 +233,7 @@ def _sweep_values(override: Override) -> list[Any]:
     return [override.value()]
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     """A value as Hydra's override grammar writes it."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")

@@ -155,7 +155,7 @@ def check(values: Mapping[str, Any]) -> Config:
     for key in [key for key in plain if key not in known]:
         problems.append(f"{key} is not a setting{schema.did_you_mean(key, known | {'recipe'})}")
         del plain[key]
-    root = schema.build(Config, {**{g: None for g in GROUPS}, **plain}, "", problems)
+    root = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
     if root is not None and all(groups.get(group) is not None for group in GROUPS):
         root = dataclasses.replace(root, **groups)
         root = _resolve_tuned(root, problems)
@@ -194,7 +194,9 @@ def _cross_check(root: Config) -> list[str]:
     algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
     problems = []
     missing = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE and _is_none(algorithm, f.name)]
-    problems += [f"algorithm.{name} has no value and model.tuned.{kind} names none; set algorithm.{name}" for name in missing]
+    problems += [
+        f"algorithm.{name} has no value and model.tuned.{kind} names none; set algorithm.{name}" for name in missing
+    ]
     if algorithm.optimizer == "muon" and algorithm.muon_lr is None:
         problems.append("algorithm.optimizer=muon needs algorithm.muon_lr; try 0.02, or use algorithm.optimizer=adamw")
     for role in algorithm.required_needs:

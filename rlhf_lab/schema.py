@@ -129,9 +129,7 @@ def _convert_union(parts: tuple[Any, ...], value: Any, path: str, problems: list
     return False, None
 
 
-def _convert_list(
-    origin: type, parts: tuple[Any, ...], value: Any, path: str, problems: list[str]
-) -> tuple[bool, Any]:
+def _convert_list(origin: type, parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
     if not isinstance(value, (list, tuple)):
         return _problem(problems, f"{path}={value} is {_name_of(value)}, expected a list such as [a,b]")
     before = len(problems)
@@ -162,5 +160,12 @@ def _suggest(word: str, known: Iterable[str]) -> str:
 def _name_of(value: Any) -> str:
     if value is None:
         return "empty"
-    names = {str: "text", bool: "true/false", int: "a whole number", float: "a number", dict: "a mapping", list: "a list"}
+    names = {
+        str: "text",
+        bool: "true/false",
+        int: "a whole number",
+        float: "a number",
+        dict: "a mapping",
+        list: "a list",
+    }
     return names.get(type(value), type(value).__name__)

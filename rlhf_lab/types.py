@@ -14,7 +14,7 @@ Units: log-probabilities and KL are nats. Lengths are tokens unless a name says 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -79,6 +79,23 @@ class Oracle(Protocol):
     ) -> tuple[BoolArray, FloatArray]:
         """Label pairs as the simulated annotator: (first is preferred (N,), probability that it is (N,))."""
         ...
+
+
+@dataclass(frozen=True)
+class RewardBatch:
+    """Scores of N replies; a sum keeps its parts.
+
+    Attributes:
+        total_N: the reward, (N,); NaN where the reward abstained: unscored, never zero.
+        parts: term → (N,).
+    """
+
+    total_N: FloatArray
+    parts: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+Reward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
+"""(prompts, responses) → RewardBatch. A reward sees text, so it works with any tokenizer and in any process."""
 
 
 @dataclass(frozen=True)

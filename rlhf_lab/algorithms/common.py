@@ -18,6 +18,8 @@ from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
 PairRows = tuple[Row, Row]
+HELD_OUT_PAIRS = 1000
+"""Held-out pairs that the audits of SFT and reward models use at most."""
 
 
 def start_policy(run: Run) -> tuple[nn.Module, Encoder]:

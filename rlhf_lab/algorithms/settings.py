@@ -38,7 +38,7 @@ class RewardModel(TrainingSettings):
             the corpus alone, and the run says so.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "data", "rollout")
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     centering: float = 0.001
     margin: float = 0.0
@@ -79,7 +79,7 @@ class PreferenceSettings(TrainingSettings):
 class DPO(PreferenceSettings):
     """One pass of DPO over the corpus pairs. The policy starts from `needs.policy`, which is also the reference."""
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "data", "rollout", "evaluation", "reward")
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
 
@@ -99,10 +99,9 @@ class IterativeDPO(PreferenceSettings):
         buffer: pairs a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
         window: rounds kept by `buffer=rolling`.
         updates_per_pair: optimiser steps per round = updates_per_pair × prompts_per_round / batch_size.
-        reference: `initial` keeps the starting policy as reference; `previous` uses the policy of the last round.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "data", "rollout", "evaluation", "reward")
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     rounds: int = 3
@@ -111,7 +110,6 @@ class IterativeDPO(PreferenceSettings):
     buffer: Literal["current", "rolling", "full"] = "current"
     window: int = 2
     updates_per_pair: float = 1.0
-    reference: Literal["initial", "previous"] = "initial"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_lab.algorithms.common import corpus_report, start_policy
+from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, start_policy
 from rlhf_lab.algorithms.settings import SFT
 from rlhf_lab.analysis.statistics import clustered_mean
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.train.batching import micro_batches, plan_steps
-from rlhf_lab.train.loop import LossOutput, StepBatch
+from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.run import Result, Run
 
 METRICS = {"heldout_nll": "mean −log p of a held-out reply token, nats, EOS included"}
 
 
-class SupervisedFineTuning:
+class SupervisedFineTuning(Algorithm):
     """One pass per epoch over (prompt, chosen reply) rows."""
 
     def __init__(self, settings: SFT, run: Run):
@@ -30,7 +30,7 @@ class SupervisedFineTuning:
         if len(pairs) < len(run.corpus.train):
             run.note(f"left out {len(run.corpus.train) - len(pairs)} replies that the data marks as garbled")
         self.rows: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in pairs]
-        held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][: run.config.evaluation.pairs]
+        held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
         self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
         self.lengths = [len(p) + len(r) for p, r in self.rows]
         self.steps = plan_steps(
@@ -49,10 +49,6 @@ class SupervisedFineTuning:
 
     def loss(self, micro: TokenBatch) -> LossOutput:
         return LossOutput(-token_logps(self.model, micro).logps_N)
-
-    def due(self, step: int) -> bool:
-        every = self.settings.eval_every_steps
-        return bool(every) and (step + 1) % every == 0
 
     def evaluate(self, step: int) -> None:
         self.run.log(step + 1, heldout_nll=float(np.concatenate(self._held_out_nll()).mean()))
@@ -79,12 +75,6 @@ class SupervisedFineTuning:
             counts = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
             found += [-part.cpu().numpy() for part in logps.logps_N.split(counts)]
         return found
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        del state
 
 
 def build(settings: SFT, run: Run) -> SupervisedFineTuning:

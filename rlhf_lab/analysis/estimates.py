@@ -88,7 +88,8 @@ class Comparison:
     Attributes:
         difference: mean of a − b over pairs, clustered.
         p_value: two-sided; NaN when it cannot be computed (one cluster).
-        minimum_detectable_effect: the true difference found with probability `power`; inf when none is.
+        minimum_detectable_effect: the true difference found with probability `power`; inf when none is, NaN
+            when all clusters differ alike, so that their variance is unknown.
         test: name of the test behind `p_value`.
     """
 

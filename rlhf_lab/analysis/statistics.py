@@ -75,7 +75,7 @@ def paired_difference(a_N: ArrayLike, b_N: ArrayLike, clusters_N: ArrayLike, *, 
 
     A pair counts only when both sides are scored. The minimum detectable effect takes the cluster-robust standard
     error as that of G independent differences. If every cluster moved by the same amount there is no variance for a
-    t test; the p-value is then that of the exact sign-flip test, 2^(1−G).
+    t test; the p-value is then that of the exact sign-flip test, 2^(1−G), and the minimum detectable effect is NaN.
 
     Args:
         a_N, b_N: (N,) scores of the two sides, row by row.
@@ -96,7 +96,8 @@ def paired_difference(a_N: ArrayLike, b_N: ArrayLike, clusters_N: ArrayLike, *, 
     else:
         p_value = 1.0 if abs(mean) < 1e-12 else 2.0 ** (1 - clusters)
         test = "exact sign-flip test (all clusters differ by the same amount)"
-    effect = minimum_detectable_effect(error * math.sqrt(clusters), clusters, alpha=1 - level)
+    sd = error * math.sqrt(clusters) if error > 0 else math.nan
+    effect = minimum_detectable_effect(sd, clusters, alpha=1 - level) if clusters > 1 else math.inf
     return Comparison(estimate, p_value, effect, test)
 
 
@@ -192,12 +193,12 @@ def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alph
         n: independent differences.
 
     Returns:
-        in the units of `sd`; inf with fewer than 2 differences.
+        in the units of `sd`; inf with fewer than 2 differences; NaN for an unknown `sd`.
     """
     from statsmodels.stats.power import TTestPower  # takes a second to import
 
     if n < 2 or math.isnan(sd):
-        return math.inf
+        return math.inf if n < 2 else math.nan
     return float(sd * TTestPower().solve_power(effect_size=None, nobs=n, alpha=alpha, power=power)) if sd else 0.0
 
 

@@ -33,7 +33,10 @@ class Local:
     def __post_init__(self) -> None:
         require(
             (self.temperature >= 0, f"temperature={self.temperature} is negative; 0 is greedy"),
-            (self.max_new_tokens is None or self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens}; at least 1"),
+            (
+                self.max_new_tokens is None or self.max_new_tokens >= 1,
+                f"max_new_tokens={self.max_new_tokens}; at least 1",
+            ),
             (
                 self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
                 f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",

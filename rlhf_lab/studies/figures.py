@@ -118,7 +118,7 @@ def frontier(
 
 
 def dots(
-    levels: Sequence[Level], *, title: str, x_label: str, width: int = 520, standalone: bool = False, top: int = 10
+    levels: Sequence[Level], *, title: str, x_label: str, width: int = 430, standalone: bool = False, top: int = 10
 ) -> str:
     """One line per level: mean as a dot, interval as a whisker, single runs as faint dots; baseline dotted through."""
     values = [v for row in levels for v in (row.estimate.mean, *row.runs)]
@@ -190,17 +190,29 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
 
 
 def _labels(canvas: Canvas, points: Sequence[Point]) -> None:
-    """Write point labels above their points, moved up until they stand clear of one another."""
-    taken: list[tuple[float, float, float]] = []
+    """Write each label on the first side of its point that is clear of other labels, points and the frame."""
+    boxes = [(canvas.x(p.x) - 5, canvas.y(p.y) - 5, canvas.x(p.x) + 5, canvas.y(p.y) + 5) for p in points]
     for point in points:
         if not point.label:
             continue
-        x, y, wide = canvas.x(point.x) + 7, canvas.y(point.y) - 7, 6.0 * len(point.label)
-        x = min(x, canvas.width - wide - 2)
-        while any(abs(y - other) < 12 and x < start + room and start < x + wide for start, other, room in taken):
-            y -= 12
-        taken.append((x, y, wide))
-        canvas.text(x, max(y, canvas.top), point.label, kind="halo")
+        x, y, wide = canvas.x(point.x), canvas.y(point.y), 6.0 * len(point.label)
+        sides = [(x + 8, y - 8), (x + 8, y + 16), (x - 8 - wide, y - 8), (x - 8 - wide, y + 16)]
+        sides += [(x + 8, y - 22), (x - 8 - wide, y + 30)]
+        spots = [(left, base - 10, left + wide, base + 2) for left, base in sides]
+        box = min(spots, key=lambda spot: _covered(spot, boxes, canvas))
+        boxes.append(box)
+        canvas.text(box[0], box[3] - 2, point.label, kind="halo")
+
+
+Box = tuple[float, float, float, float]
+
+
+def _covered(spot: Box, boxes: Sequence[Box], canvas: Canvas) -> int:
+    """How many boxes a spot overlaps, counting a place outside the plot as several."""
+    outside = spot[0] < canvas.left or spot[2] > canvas.width or spot[1] < 14 or spot[3] > canvas.height - canvas.bottom
+    return 4 * outside + sum(
+        spot[0] < box[2] and box[0] < spot[2] and spot[1] < box[3] and box[1] < spot[3] for box in boxes
+    )
 
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:

@@ -48,18 +48,20 @@ def _difference(row: Row) -> str:
 
 def _indistinct(rows: list[Row], study: Study) -> str:
     """Levels that the data cannot tell from the baseline, with the smallest difference it could have found."""
-    parts = []
-    for row in rows:
-        assert row.versus is not None
-        parts.append(f"`{row.level}` ({signed(row.versus.difference)})")
     effects = [row.versus.minimum_detectable_effect for row in rows if row.versus]
+    parts = [f"`{row.level}` ({_reach(row)})" for row in rows]
     verb = "is" if len(rows) == 1 else "are"
     sentence = f"{_names(parts, quote=False)} {verb} not distinguishable from `{study.baseline}`"
-    if not all(math.isfinite(effect) for effect in effects):
+    if any(math.isinf(effect) for effect in effects):
         return f"{sentence}: one shared seed cannot tell a difference from noise between seeds. Run 3 seeds or more."
-    low, high = compact(min(effects)), compact(max(effects))
-    size = low if low == high else f"{low} to {high}, depending on the level,"
-    return f"{sentence}: only a difference of {size} or more would be found with 80 % power."
+    return f"{sentence}; a detectable difference is one that would be found with 80 % power."
+
+
+def _reach(row: Row) -> str:
+    """The difference, and the smallest one that could have been found."""
+    assert row.versus is not None
+    effect = row.versus.minimum_detectable_effect
+    return signed(row.versus.difference) + (f", detectable from {compact(effect)}" if math.isfinite(effect) else "")
 
 
 def _names(names: list[str], *, quote: bool = True) -> str:

@@ -126,7 +126,7 @@ def _plan(folder: Path) -> dict[str, Any]:
 
 def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], Run | None]:
     """Status, error, run path and metrics of one job."""
-    row: dict[str, Any] = {"index": index, "status": "not run", "error": None, "run": None}
+    row: dict[str, Any] = {"index": index, "status": "not run", "error": "", "run": None}
     for name in metrics:
         row |= {name: math.nan, f"{name}/low": math.nan, f"{name}/high": math.nan, f"{name}/n": 0}
     file = folder / "jobs" / str(index) / "job.json"
@@ -134,7 +134,7 @@ def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], 
         return row, None
     problems: list[str] = []
     job: Mapping[str, Any] = read_json(file, problems)
-    row |= {"status": str(job.get("status") or "unreadable"), "error": job.get("error") or "; ".join(problems) or None}
+    row |= {"status": str(job.get("status") or "unreadable"), "error": job.get("error") or "; ".join(problems)}
     if not job.get("run"):
         return row, None
     row["run"] = folder / str(job["run"])  # an absolute path stays as it is
@@ -145,7 +145,7 @@ def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], 
     run = read_run(row["run"])
     if row["status"] == COMPLETED and run.status != COMPLETED:
         row |= {"status": run.status, "error": run.error or f"its run is {run.status}"}
-    row["error"] = row["error"] or run.error
+    row["error"] = row["error"] or run.error or ""
     for name in metrics:
         estimate = run.metric(name)
         if estimate is not None:

@@ -89,7 +89,11 @@ def lights(run: Run) -> list[Light]:
     moves = {metric: _move(known[metric], adjusted[metric]) for metric in known}
     shown = [_reward_light(known, moves)]
     rules = (("length", "tokens", +1, "watch"), ("padding", "verbose", +1, "bad"))
-    for name, metric, wrong, state in (*rules, ("garbling", "garble", +1, "bad"), ("unended", "ended", -1, "watch")):
+    for name, metric, wrong, state in (
+        *rules,
+        ("garbling", "garble", +1, "bad"),
+        ("missing endings", "ended", -1, "watch"),
+    ):
         if metric in known:
             alarm = moves[metric] == wrong
             numbers = f"{metric} {signed(known[metric].difference)}, {_p(adjusted[metric])}"
@@ -118,7 +122,7 @@ def _move(comparison: Comparison, p_holm: float) -> int:
 
 def _p(p: float) -> str:
     text = p_text(p)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
+    return f"p {text}".replace(" ", "\u00a0") if text.startswith("<") else f"p\u00a0=\u00a0{text}"
 
 
 def five_numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...] | None:

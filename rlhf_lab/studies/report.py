@@ -6,11 +6,12 @@ without it the first prompt is shown. Sample text, config and errors are untrust
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.finding import write_finding
@@ -70,8 +71,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["svg"] = Markup  # only for what studies.figures wrote, which escapes its own text
+    environment.filters["code"] = _code
     environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), plot_style=Markup(STYLE))
     return environment
+
+
+def _code(text: str) -> Markup:
+    """Escaped text with `backticks` as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _neither(folder: Path) -> str:

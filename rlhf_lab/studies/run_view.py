@@ -1,4 +1,4 @@
-"""Turns a run in memory into what its report shows: tables as text, figures as SVG, notes where something is missing."""
+"""Turns a run in memory into what its report shows: tables as text, figures as SVG, notes on what is missing."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "header": header(run),
         "problems": [*run.problems, *mismatches(run)],
         "policies": policy_table(run),
+        "result_facts": [(metric_title(name), compact(value)) for name, value in run.results.items()],
         "gains": gain_table(run),
         "lights": lights(run),
         "frontier": kl_frontier(run),
@@ -105,7 +106,7 @@ def policy_table(run: Run) -> dict[str, Any] | None:
     if not names:
         return None
     stored = {name for policy in run.policies for name in policy.metrics}
-    sampled = {name for name in TITLES if name in run.evaluation}
+    sampled = {name for name in TITLES if name in run.evaluation and run.evaluation[name].notna().any()}
     columns = [name for name in TITLES if name in stored | sampled] + sorted(stored - set(TITLES))
     rows = []
     for name in names:

@@ -23,7 +23,7 @@ def study_view(study: Study, sections: list[Section], finding: str) -> dict[str,
         "label": label(study),
         "command": f"python -m rlhf_lab +recipe={study.recipe}",
         "counts": study.frame["status"].value_counts().to_dict(),
-        "headings": (study.compare, *HEADINGS[1:]),
+        "headings": (study.compare.split(".")[-1], *HEADINGS[1:]),
         "sections": [_section(study, section) for section in sections],
         "paths": policy_paths(study),
         "frontier": level_frontier(study),
@@ -76,11 +76,10 @@ def policy_paths(study: Study) -> str | None:
             series.append(Series(level, points, colour))
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
     title = metric_title(metric)
-    wide = (1020, 320) if len(study.levels) > 4 else (700, 320)
-    note = f"evaluated policy: {names}" if len(names) < 90 else "evaluated policy, in order of training"
+    note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
     if not series:
         return None
-    return frontier(series, title=f"{title} along training", x_label=note, y_label=title, size=wide)
+    return frontier(series, title=f"{title} along training", x_label=note, y_label=title)
 
 
 def level_frontier(study: Study) -> str | None:

@@ -57,8 +57,9 @@ def tick_text(value: float, step: float) -> str:
     """A tick label with as many decimals as its step needs; thousands as k."""
     if value == 0:
         return "0"
-    if abs(value) >= 1e6 or abs(value) < 1e-4:
-        return f"{value:.0e}".replace("e-0", "e−").replace("e+0", "e").replace("-", "−")
+    if abs(value) >= 1e6 or step < 5e-4:
+        digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
+        return f"{value:.{digits}e}".replace("e-0", "e−").replace("e+0", "e").replace("e+", "e").replace("-", "−")
     if step >= 1000:
         return f"{value / 1000:g}k".replace("-", "−")
     decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
@@ -113,7 +114,7 @@ class Canvas:
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}"{attributes}{extra}>{escape(words)}</text>')
 
     def x_axis(self, label: str, *, integers: bool = False) -> None:
-        marks = ticks(*self.x_range, count=max(3, (self.width - self.left - self.right) // 80))
+        marks = ticks(*self.x_range, count=max(4, (self.width - self.left - self.right) // 75))
         if integers:
             marks = [mark for mark in marks if mark == int(mark)]
         step = marks[1] - marks[0] if len(marks) > 1 else 1.0
@@ -126,7 +127,7 @@ class Canvas:
         self.text((self.left + self.width - self.right) / 2, self.height - 6, label, anchor="middle")
 
     def y_axis(self, label: str) -> None:
-        marks = ticks(*self.y_range, count=max(3, (self.height - self.top - self.bottom) // 38))
+        marks = ticks(*self.y_range, count=max(4, (self.height - self.top - self.bottom) // 40))
         step = marks[1] - marks[0] if len(marks) > 1 else 1.0
         for mark in marks:
             here = self.y(mark)
@@ -191,7 +192,7 @@ class Canvas:
 
     @staticmethod
     def _clip(value: float, limits: tuple[float, float]) -> float:
-        return min(max(value, limits[0]), limits[1])
+        return min(max(value, min(limits)), max(limits))
 
 
 def glyph(x: float, y: float, colour: int, *, shape: int | None = None, size: float = 4.2, faint: bool = False) -> str:

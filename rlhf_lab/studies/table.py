@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
 from rlhf_lab.studies.frame import Study
@@ -116,7 +121,7 @@ def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-HEADINGS = ("level", "seeds", "mean", "difference", "p", "p (Holm)", "detectable at 80 %")
+HEADINGS = ("level", "seeds", "mean", "difference", "p", "p (Holm)", "detectable")
 
 
 def cells(study: Study, row: Row) -> tuple[str, ...]:
@@ -127,24 +132,26 @@ def cells(study: Study, row: Row) -> tuple[str, ...]:
     if row.versus is None:
         return (*known, "no shared seed", "", "", "")
     effect = row.versus.minimum_detectable_effect
-    detectable = compact(effect) if math.isfinite(effect) else "nothing"
+    detectable = "nothing" if math.isinf(effect) else compact(effect)
     p_holm = math.nan if row.p_holm is None else row.p_holm
     return (*known, signed(row.versus.difference), p_text(row.versus.p_value), p_text(p_holm), detectable)
 
 
-def rich_table(study: Study, sections: list[Section]) -> Table:
-    """The table for a terminal."""
-    table = Table(title=escape(study.question or study.recipe), caption=f"{label(study)}; 95 % intervals over seeds")
-    for number, heading in enumerate((study.compare, *HEADINGS[1:])):
-        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+def rich_table(study: Study, sections: list[Section]) -> RenderableType:
+    """The table for a terminal: one block per metric, then the jobs without a result."""
+    blocks: list[RenderableType] = [Text(study.question or study.recipe, style="bold")]
     for section in sections:
-        table.add_section()
-        table.add_row(f"[bold]{escape(metric_title(section.metric))}[/bold]")
+        title = Text(metric_title(section.metric), style="italic")
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for number, heading in enumerate((study.compare.split(".")[-1], *HEADINGS[1:])):
+            table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
         for row in section.rows:
             table.add_row(*map(escape, cells(study, row)), style="bold" if row.distinguishable else "")
+        blocks.append(table)
     for job in study.incomplete.to_dict("records"):
-        table.add_row(escape(f"job {job['index']} ({job['level']}): {job['status']}"), style="red")
-    return table
+        blocks.append(Text(job_line(job), style="red"))
+    blocks.append(Text(f"Numbers are {label(study)}; 95 % intervals over seeds.", style="dim"))
+    return Group(*blocks)
 
 
 def markdown(study: Study, sections: list[Section], finding: str) -> str:
@@ -154,7 +161,7 @@ def markdown(study: Study, sections: list[Section], finding: str) -> str:
     if study.hypothesis:
         page.write(f"Published claim: {study.hypothesis}\n\n")
     page.write(f"Recipe `{study.recipe}`. Numbers are {label(study)}. Intervals are 95 %, over seeds; differences are ")
-    page.write(f"from `{study.baseline}`, paired by seed.\n")
+    page.write(f"from `{study.baseline}`, paired by seed; “detectable” is the difference found with 80 % power.\n")
     for section in sections:
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {metric_title(section.metric)} ({kind})\n\n")
@@ -164,9 +171,14 @@ def markdown(study: Study, sections: list[Section], finding: str) -> str:
     if len(study.incomplete):
         page.write("\n## Jobs without a result\n\n")
         for job in study.incomplete.to_dict("records"):
-            fault = str(job["error"] or "").strip().splitlines()[-1:]
-            page.write("- " + ": ".join([f"job {job['index']}, {job['level']}", str(job["status"]), *fault]) + "\n")
+            page.write(f"- {job_line(job)}\n")
     return page.getvalue()
+
+
+def job_line(job: Mapping[Hashable, Any]) -> str:
+    """One job without a result: which, its status, and the last line of its error."""
+    fault = str(job["error"]).strip().splitlines()[-1:]
+    return ": ".join([f"job {job['index']}, {job['level']}", str(job["status"]), *fault])
 
 
 def write_tables(study: Study, sections: list[Section], finding: str) -> tuple[Path, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from rlhf_lab.analysis.statistics import Estimate, format_estimate
 
@@ -38,15 +39,25 @@ def digits_for(size: float) -> int:
     return min(4, max(0, 2 - math.floor(math.log10(abs(size)))))
 
 
+def _digits_for_error(half: float) -> int:
+    """Decimals of an estimate: those that show two digits of its uncertainty, at most 4."""
+    return min(4, max(0, 1 - math.floor(math.log10(half))))
+
+
 def compact(value: Estimate | float) -> str:
     """A number with a sensible count of decimals; an estimate with its interval, when it has one."""
     if not isinstance(value, Estimate):
-        return "–" if math.isnan(value) else f"{value:.{digits_for(value)}f}".replace("-", "−")
+        return "–" if math.isnan(value) else _minus(f"{value:.{digits_for(value)}f}")
     if value.n == 0 and not math.isnan(value.mean):  # a bare number: nothing is known about its uncertainty
         return compact(value.mean)
-    width = value.high - value.low if value.bounded else math.inf
-    digits = digits_for(max(abs(value.mean), width)) if value.bounded else digits_for(value.mean)
-    return format_estimate(value, digits=digits).replace("-", "−")
+    half = (value.high - value.low) / 2 if value.bounded else 0.0
+    digits = _digits_for_error(half) if half > 0 else digits_for(value.mean)
+    return _minus(format_estimate(value, digits=digits))
+
+
+def _minus(text: str) -> str:
+    """A typographic minus, and none before a zero."""
+    return re.sub(r"-(?=0(\.0*)?( |$))", "", text).replace("-", "−")
 
 
 def signed(value: Estimate) -> str:

@@ -24,7 +24,7 @@ def plan_steps(
     steps: list[list[int]] = []
     epoch = 0
     while len(steps) < total:
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed((seed + epoch) % 2**63)
         order = torch.randperm(len(lengths), generator=generator).tolist()
         window = batch_size * bucket_batches
         for begin in range(0, len(order), window):

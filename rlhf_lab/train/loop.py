@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_lab.errors import NumericError
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.trackers.console import progress
 from rlhf_lab.train import checkpoint
 from rlhf_lab.train.optim import Optimizers, lr_scale
-from rlhf_lab.train.run import Run
+from rlhf_lab.train.run import Result, Run
 from rlhf_lab.train.settings import TrainingSettings
-from rlhf_lab.trackers.console import progress
 
 
 @dataclass
@@ -45,30 +48,52 @@ class LossOutput:
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Algorithm(Protocol):
-    """What the loop trains. See `algorithms/sft.py` for the smallest one."""
+class Algorithm(ABC):
+    """What the loop trains. See `algorithms/sft.py` for the smallest one.
+
+    Attributes:
+        settings: the algorithm's dataclass.
+        model: what is trained; saved with `encoder` when the stage is done.
+        total_steps: optimiser steps.
+    """
 
     settings: Any
     model: nn.Module
+    encoder: Encoder
     total_steps: int
 
+    @abstractmethod
     def collect(self, step: int) -> StepBatch:
         """The step's samples. A function of the step and of `state_dict`, so a resumed run sees the same ones."""
-        ...
 
-    def loss(self, micro: Any) -> LossOutput: ...
+    @abstractmethod
+    def loss(self, micro: Any) -> LossOutput:
+        """Loss of each token or pair of one micro-batch."""
+
+    @abstractmethod
+    def finish(self) -> Result:
+        """Final evaluation."""
 
     def due(self, step: int) -> bool:
         """Whether `evaluate` runs after this step."""
-        ...
+        every = self.settings.eval_every_steps
+        return bool(every) and (step + 1) % every == 0
 
-    def evaluate(self, step: int) -> None: ...
+    def evaluate(self, step: int) -> None:
+        """Log how things stand after this step."""
+        del step
 
     def state_dict(self) -> dict[str, Any]:
         """What `collect` needs besides the step number; tensors and plain values only."""
-        ...
+        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`."""
+        del state
+
+    def save_extra(self, folder: Path) -> None:
+        """Files that belong beside the model's own."""
+        del folder
 
 
 class Interrupted(BaseException):
@@ -107,9 +132,7 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
 
 
 def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
-    return lr_scale(
-        step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction
-    )
+    return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
 
 
 class _Totals:
@@ -149,18 +172,14 @@ def _save(step: int, algorithm: Algorithm, optimizers: Optimizers, run: Run) -> 
         "optimizers": optimizers.state_dict(),
         "algorithm": algorithm.state_dict(),
         "log_size": run.log_size(),
-        "config": str(algorithm.settings),
     }
     checkpoint.save(run.folder, state)
 
 
 def _resume(algorithm: Algorithm, optimizers: Optimizers, run: Run) -> int:
     """Restore the checkpoint; returns the first step to take."""
-    state, problem = checkpoint.load(run.folder)
-    if problem:
-        run.note(f"started over: {problem}")
+    state, run.checkpoint = run.checkpoint, None
     if state is None:
-        run.rewind_log(0)
         return 0
     algorithm.model.load_state_dict(state["model"])
     optimizers.load_state_dict(state["optimizers"])

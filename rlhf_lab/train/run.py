@@ -38,12 +38,14 @@ class Run:
         folder: the run directory.
         config: the checked config of this stage.
         needs: role → model folder or hub id.
+        checkpoint: state of an interrupted attempt at this stage, to go on from.
         notes: remarks for the person who reads the result, in order.
     """
 
     folder: Path
     config: Config
     needs: Mapping[str, str]
+    checkpoint: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class TrainingSettings:
         log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model", "data")
+    uses: ClassVar[tuple[str, ...]] = ("model",)
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
 
@@ -60,7 +60,10 @@ class TrainingSettings:
             (self.lr is None or self.lr > 0, f"lr={self.lr} must be above 0"),
             (self.epochs is None or self.epochs > 0, f"epochs={self.epochs} must be above 0"),
             (self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
-            (self.max_length is None or self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
+            (
+                self.max_length is None or self.max_length >= 8,
+                f"max_length={self.max_length} must be at least 8 tokens",
+            ),
             (0 <= self.warmup_fraction < 1, f"warmup_fraction={self.warmup_fraction} is outside [0, 1)"),
             (0 <= self.final_lr_fraction <= 1, f"final_lr_fraction={self.final_lr_fraction} is outside [0, 1]"),
             (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0; use 1e9 for no clipping"),

@@ -1,0 +1,191 @@
+"""Compares policies on the same held-out prompts: true reward, learned reward, KL, length and the rest.
+
+Every number carries its n and an interval clustered by prompt. Rows go to evaluation.jsonl, summaries to policies.jsonl; a
+policy whose summary is there is never evaluated twice, so an interrupted comparison goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlhf_lab import registry
+from rlhf_lab.algorithms.common import PairRows, length_batches, pair_logps
+from rlhf_lab.analysis.estimates import Estimate
+from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate, ratio_of_means
+from rlhf_lab.files import append_jsonl, read_jsonl, truncate
+from rlhf_lab.losses.preference import PairLogps, idealised_ranking
+from rlhf_lab.models.encoding import Encoder, Row
+from rlhf_lab.models.logprobs import exact_kl
+from rlhf_lab.rollout.local import Samples
+from rlhf_lab.train.run import Run
+from rlhf_lab.types import Reward
+
+METRICS = {
+    "gold": "true reward of a sampled reply, gold points (worlds with a known truth only)",
+    "proxy": "learned reward of a sampled reply, sd of the reference policy's replies",
+    "win_rate": "share of prompts' replies better than the reference's reply to the same prompt, ties half; by gold "
+    "where it is known, else by proxy",
+    "kl": "KL(policy ‖ reference) per reply, nats, exact over the vocabulary at every state the policy visited",
+    "reward_per_nat": "gain in proxy over the reference divided by KL",
+    "tokens": "reply length, EOS included",
+    "verbose": "share of replies the world calls verbose (affirmations + fillers + closings ≥ 3)",
+    "garble": "share of replies with an unreadable sentence",
+    "ended": "share of replies that ended with EOS within the token limit",
+    "chosen_logp_drift": "log π(chosen) − log π_ref(chosen) on held-out pairs, nats per reply",
+    "ranking_accuracy": "share of held-out pairs with log π(chosen) > log π(rejected)",
+    "implicit_accuracy": "the same for log π − log π_ref: accuracy of the implicit reward",
+    "idealised_ranking": "ranking accuracy of the optimum of the DPO objective, from the annotator's probabilities",
+}
+SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "ended")
+
+
+class Evaluator:
+    """Evaluates policies one by one; the first is the reference the others are compared with.
+
+    Args:
+        reference: the frozen policy of KL, drift and win rate.
+        beta: of the DPO objective whose optimum `idealised_ranking` describes.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        reference: nn.Module,
+        encoder: Encoder,
+        reward: Reward | None,
+        beta: float | None,
+        max_length: int,
+    ):
+        self.run, self.reference, self.encoder, self.reward, self.beta = run, reference, encoder, reward, beta
+        self.settings, self.rollout = run.config.evaluation, run.config.rollout
+        self.sampler = registry.build("rollout", self.rollout, encoder)
+        self.prompts = run.corpus.prompts("test")[: self.settings.prompts]
+        self.prompt_ids = [encoder.prompt(text, self.rollout.max_prompt_tokens) for text in self.prompts]
+        pairs = run.corpus.test[: self.settings.pairs]
+        self.pairs: list[PairRows] = [
+            (encoder.row(p.prompt, p.chosen, max_length), encoder.row(p.prompt, p.rejected, max_length)) for p in pairs
+        ]
+        self.pair_prompts = [p.prompt for p in pairs]
+        self.p_chosen = [p.meta.get("p_chosen") for p in pairs]
+        self._reference_pairs: PairLogps | None = None
+        self._rows_path, self._policies_path = run.folder / "evaluation.jsonl", run.folder / "policies.jsonl"
+        self.policies = read_jsonl(self._policies_path)
+        truncate(self._rows_path, self.policies[-1]["rows_end"] if self.policies else 0)
+        self._reference_rows = self._read_rows(self.policies[0]["name"]) if self.policies else []
+
+    def evaluate(self, name: str, model: nn.Module) -> dict[str, Any]:
+        """Metrics of one policy by name; appends its rows and its summary unless they are there already."""
+        done = next((p for p in self.policies if p["name"] == name), None)
+        if done:
+            return done
+        stream = self.run.seed(f"evaluation/{name}", self.settings.seed)
+        samples = self.sampler.sample(model, self.prompt_ids, self.settings.samples_per_prompt, stream)
+        rows = self._sample_rows(name, model, samples)
+        self._reference_rows = self._reference_rows or rows
+        summary = {
+            "name": name,
+            "metrics": {k: v.to_dict() for k, v in {**self._summarise(rows), **self._pair_metrics(model)}.items()},
+            "rows_end": append_jsonl(self._rows_path, rows),
+        }
+        append_jsonl(self._policies_path, [summary])
+        self.policies.append(summary)
+        return summary
+
+    def _read_rows(self, name: str) -> list[dict[str, Any]]:
+        return [row for row in read_jsonl(self._rows_path) if row["policy"] == name]
+
+    def _sample_rows(self, name: str, model: nn.Module, samples: Samples) -> list[dict[str, Any]]:
+        """One row per reply, prompt-major."""
+        group = self.settings.samples_per_prompt
+        prompts = [text for text in self.prompts for _ in range(group)]
+        token_rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+        responses = [self.encoder.text(reply) for _, reply in token_rows]
+        ended = [flag for flags in samples.ended_BG for flag in flags]
+        oracle = self.run.corpus.oracle
+        truth = oracle.measure(prompts, responses) if oracle else {}
+        columns: dict[str, Sequence[float | None]] = {
+            "proxy": self.reward(prompts, responses).total_N.tolist() if self.reward else [None] * len(responses),
+            "kl": self._kl(model, token_rows),
+            **{key: truth[key].tolist() if key in truth else [None] * len(responses) for key in ("gold", *TRUTH)},
+        }
+        return [
+            {
+                "policy": name,
+                "prompt_id": i // group,
+                "sample_id": i % group,
+                "prompt": prompts[i],
+                "response": responses[i],
+                "tokens": len(token_rows[i][1]),
+                "ended": int(ended[i]),
+                **{key: _number(values[i]) for key, values in columns.items()},
+            }
+            for i in range(len(responses))
+        ]
+
+    def _kl(self, model: nn.Module, rows: Sequence[Row]) -> list[float]:
+        if model is self.reference:
+            return [0.0] * len(rows)
+        found = torch.zeros(len(rows))
+        temperature = self.rollout.temperature or 1.0
+        for index, batch in length_batches(rows, 16384, self.run.device):
+            found[index] = exact_kl(model, self.reference, batch, temperature=temperature).cpu()
+        return found.tolist()
+
+    def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
+        clusters = np.array([row["prompt_id"] for row in rows])
+        column = {key: _floats(rows, key) for key in SAMPLE_KEYS}
+        base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
+        found = {
+            key: clustered_rate(values, clusters) if key in RATES else clustered_mean(values, clusters)
+            for key, values in column.items()
+            if not np.isnan(values).all()
+        }
+        if self._reference_rows is rows or rows[0]["policy"] == self._reference_rows[0]["policy"]:
+            return found
+        judge = "gold" if "gold" in found else "proxy" if "proxy" in found else None
+        if judge:
+            wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
+            found["win_rate"] = clustered_mean(wins, clusters)
+        if "proxy" in found and found["kl"].mean > 0:
+            found["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
+        return found
+
+    def _pair_metrics(self, model: nn.Module) -> dict[str, Estimate]:
+        """Metrics of held-out preference pairs (arXiv:2405.19534)."""
+        if self._reference_pairs is None:
+            self._reference_pairs = pair_logps(self.reference, self.pairs, self.run.device)
+        ref = self._reference_pairs
+        now = ref if model is self.reference else pair_logps(model, self.pairs, self.run.device)
+        _, clusters = np.unique(self.pair_prompts, return_inverse=True)
+        found = {
+            "chosen_logp_drift": clustered_mean((now.chosen - ref.chosen).double().numpy(), clusters),
+            "ranking_accuracy": clustered_rate((now.chosen > now.rejected).double().numpy(), clusters),
+        }
+        if now is not ref:
+            implicit = (now.chosen - ref.chosen > now.rejected - ref.rejected).double()
+            found["implicit_accuracy"] = clustered_rate(implicit.numpy(), clusters)
+        if self.beta and all(p is not None for p in self.p_chosen):
+            probability = torch.tensor([float(p or 0) for p in self.p_chosen])
+            found["idealised_ranking"] = clustered_rate(
+                idealised_ranking(ref, probability, beta=self.beta).double().numpy(), clusters
+            )
+        return found
+
+
+TRUTH = ("verbose", "garble")
+RATES = ("verbose", "garble", "ended")
+
+
+def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
+    return np.array([math.nan if row[key] is None else row[key] for row in rows], dtype=np.float64)
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN: an unscored value is null."""
+    return None if value is None or math.isnan(value) else round(float(value), 6)

@@ -1,0 +1,210 @@
+"""Stages and the store: a recipe names what it starts from, and that is built first or found.
+
+A stage's key is a hash of everything that decides its result: settings, seed, data content, upstream keys and version. Its
+directory `outputs/runs/<algorithm>-<key>` is run directory, artifact and resume point in one. It is complete when
+result.json says so, which is written last; a second process that wants the same stage waits for the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rlhf_lab import __version__, compose, config, registry
+from rlhf_lab.data.reading import local_files
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.files import read_json
+from rlhf_lab.trackers.console import console
+
+CARRIED = ("model", "data", "rollout", "seed", "runtime", "checkpoint", "artifacts", "outputs", "stages")
+"""Sections an upstream stage takes over from the run that needs it."""
+
+
+@dataclass(frozen=True)
+class External:
+    """A model folder or hub id named in `needs`, not built by the lab."""
+
+    source: str
+
+    @property
+    def key(self) -> str:
+        return model_identity(self.source)
+
+    @property
+    def model(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node of the stage graph."""
+
+    recipe: str
+    config: config.Config
+    needs: Mapping[str, Stage | External]
+
+    @cached_property
+    def kind(self) -> str:
+        return registry.kind_of("algorithm", self.config.algorithm)
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of everything that decides the stage's result."""
+        values = config.to_values(self.config)
+        sections = {name: values[name] for name in self.config.algorithm.uses}
+        sections["model"] = {k: v for k, v in values["model"].items() if k != "tuned"}
+        if values["model"].get("path") and "policy" not in self.needs:
+            sections["model"]["content"] = model_identity(values["model"]["path"])
+        material = {
+            "version": __version__,
+            "algorithm": {k: v for k, v in values["algorithm"].items() if not k.endswith("every_steps")},
+            "seed": self.config.seed,
+            "dtype": self.config.runtime.dtype,
+            "data": _data_identity(self.config.data),
+            "needs": {role: need.key for role, need in self.needs.items()},
+            **sections,
+        }
+        return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
+
+    @cached_property
+    def folder(self) -> Path:
+        return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.key}"
+
+    @property
+    def model(self) -> str:
+        return str(self.folder / "model")
+
+    def result(self) -> dict[str, Any] | None:
+        """The stage's result when it is complete, else None."""
+        result = read_json(self.folder / "result.json")
+        complete = isinstance(result, dict) and result.get("status") == "completed" and Path(self.model).is_dir()
+        return result if complete else None
+
+    def upstream(self) -> Iterator[Stage]:
+        """Stages this one starts from, deepest first, each once, itself last."""
+        seen: set[str] = set()
+        for need in self.needs.values():
+            for stage in need.upstream() if isinstance(need, Stage) else ():
+                if stage.key not in seen:
+                    seen.add(stage.key)
+                    yield stage
+        yield self
+
+
+def plan(checked: config.Config, recipe: str) -> Stage:
+    """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
+    needs: dict[str, Stage | External] = {}
+    for role, source in checked.needs.items():
+        if source is None or (role == "reward" and registry.kind_of("reward", checked.reward) != "bt"):
+            continue
+        needs[role] = _upstream(checked, role, source)
+    return Stage(recipe, checked, needs)
+
+
+def _upstream(parent: config.Config, role: str, source: str) -> Stage | External:
+    if source not in compose.recipes():
+        if not Path(source).is_dir() and (source.startswith((".", "/")) or source.count("/") != 1):
+            known = [name for name in compose.recipes() if not name.startswith("study/")]
+            raise ConfigError(
+                f"needs.{role}={source} is neither a recipe ({', '.join(known)}), a folder, nor a hub id (owner/name)"
+            )
+        return External(source)
+    values = compose.compose([f"+recipe={source}"])
+    own = config.to_values(parent)
+    values |= {name: own[name] for name in CARRIED} | {"study": None}
+    values = compose.merge(values, parent.stages.get(source, {}))
+    try:
+        return plan(config.check(values), source)
+    except ConfigError as error:
+        raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
+
+
+def model_identity(source: str) -> str:
+    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id."""
+    folder, digest = Path(source), sha256(source.encode() if not Path(source).is_dir() else b"")
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        if path.is_file() and not path.name.startswith("."):
+            size = path.stat().st_size
+            digest.update(f"{path.name}:{size}".encode())
+            with path.open("rb") as handle:
+                digest.update(handle.read(2**22))
+                handle.seek(max(2**22, size - 2**22))
+                digest.update(handle.read())
+    return digest.hexdigest()[:16]
+
+
+def _data_identity(settings: Any) -> dict[str, Any]:
+    """Settings of the data and the content of its files."""
+    values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
+    if values["kind"] == "mini_hh":
+        from rlhf_lab.world.dialogue import VERSION
+
+        return {**values, "world_version": VERSION}
+    for name in ("path", "test_path"):
+        files = local_files(values[name]) if values.get(name) else None
+        if files:
+            digest = sha256()
+            for file in files:
+                digest.update(file.read_bytes())
+            values[name] = digest.hexdigest()
+    return values
+
+
+def ensure(stage: Stage, started: float) -> dict[str, Any]:
+    """The result of a stage, built first if need be, upstream before it. Shared safely between processes.
+
+    Args:
+        started: when this run began (Unix seconds); with `artifacts.refresh`, older results are built again.
+    """
+    fresh = _reusable(stage, started)
+    if fresh:
+        return fresh
+    for need in stage.needs.values():
+        if isinstance(need, Stage):
+            ensure(need, started)
+    locks = Path(stage.config.outputs) / "runs" / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{stage.folder.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        console.print(f"  {stage.recipe}: another process is building {stage.folder.name}; waiting for it")
+        lock.acquire()
+    try:
+        from rlhf_lab.execute import execute
+
+        return _reusable(stage, started) or execute(stage, discard=stage.config.artifacts.refresh)
+    finally:
+        lock.release()
+
+
+def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:
+    result = stage.result()
+    if result and stage.config.artifacts.refresh:
+        built = (stage.folder / "result.json").stat().st_mtime
+        return result if built >= started else None
+    return result
+
+
+def age(stage: Stage) -> str:
+    """How long ago a complete stage was built, and by which code: 'built 3 min ago by 0.1.0 (git 1a2b3c4)'."""
+    manifest = read_json(stage.folder / "manifest.json") or {}
+    seconds = time.time() - (stage.folder / "result.json").stat().st_mtime
+    amount = (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.0f} h"
+    )
+    git = f" (git {manifest['git_sha'][:7]})" if manifest.get("git_sha") else ""
+    return f"built {amount} ago by {manifest.get('versions', {}).get('rlhf_lab', '?')}{git}"

@@ -1,0 +1,140 @@
+"""Runs one stage: opens its directory, trains, evaluates, saves the model, writes the result last."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import time
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from rlhf_lab import __version__, config, registry
+from rlhf_lab.artifacts import Stage
+from rlhf_lab.errors import LabError
+from rlhf_lab.files import read_json, replacing, write_json, write_text
+from rlhf_lab.models.build import save_model
+from rlhf_lab.train import checkpoint
+from rlhf_lab.train.loop import Interrupted, train
+from rlhf_lab.train.run import Run
+from rlhf_lab.types import Corpus
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core")
+
+
+def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
+    """Build a stage, from its checkpoint when there is one. Returns what result.json holds.
+
+    Args:
+        discard: forget an earlier attempt.
+    """
+    folder, begin = stage.folder, time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    state, problem = (None, None) if discard else checkpoint.load(folder)
+    if state is None:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run = Run(folder, stage.config, {role: need.model for role, need in stage.needs.items()}, state)
+    if problem:
+        run.note(f"started over: {problem}")
+    elif state:
+        run.note(f"resumed at step {state['step']}")
+    write_text(folder / "config.yaml", yaml.safe_dump(config.to_values(stage.config), sort_keys=False))
+    result: dict[str, Any] = {"status": "running", "error": None, "seconds": 0.0, "policies": [], "metrics": {}}
+    write_json(folder / "result.json", result)
+    try:
+        write_json(folder / "manifest.json", _manifest(stage, run.corpus))
+        algorithm = registry.build("algorithm", stage.config.algorithm, run)
+        train(algorithm, run, stage.recipe)
+        found = algorithm.finish()
+        with replacing(folder / "model") as part:
+            save_model(algorithm.model, algorithm.encoder, part)
+            algorithm.save_extra(part)
+        result |= {
+            "status": "completed",
+            "policies": found.policies,
+            "metrics": found.metrics,
+            "primary": found.primary,
+        }
+        checkpoint.remove(folder)
+    except BaseException as error:
+        result |= {"status": "interrupted" if _is_interrupt(error) else "failed", "error": _describe(error)}
+        raise
+    finally:
+        write_json(folder / "result.json", result | {"seconds": round(time.monotonic() - begin, 1), "notes": run.notes})
+    return read_json(folder / "result.json")
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    return isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+
+
+def _describe(error: BaseException) -> str:
+    return str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
+
+
+def _manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
+    needs = {
+        role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
+        if isinstance(need, Stage)
+        else {"recipe": None, "key": need.key, "dir": need.source}
+        for role, need in stage.needs.items()
+    }
+    return {
+        "recipe": stage.recipe,
+        "question": stage.config.question,
+        "key": stage.key,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "git_sha": git_sha(),
+        "versions": {
+            "rlhf_lab": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+        },
+        "machine": {"cpu_threads": torch.get_num_threads(), "device": stage.config.runtime.device},
+        "seed": stage.config.seed,
+        "needs": needs,
+        "data": {
+            "name": corpus.name,
+            "fingerprint": corpus.fingerprint,
+            "report": {
+                split: {
+                    "rows": r.rows,
+                    "kept": r.kept,
+                    "dropped": r.dropped,
+                    "noted": r.noted,
+                    "statistics": r.statistics,
+                }
+                for split, r in corpus.report.items()
+            },
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def git_sha() -> str | None:
+    """Commit of the checkout this code runs from; '+changes' when it has uncommitted ones; None in a wheel."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    sha = git("rev-parse", "HEAD")
+    tracked = git("ls-files", str(Path(__file__).resolve()))
+    return None if not sha or not tracked else sha + ("+changes" if git("status", "--porcelain", "-uno") else "")

@@ -1,0 +1,106 @@
+"""What the command line prints around a run: recipes, problems, the plan, the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
+from rlhf_lab import artifacts, compose
+from rlhf_lab.errors import LabError
+from rlhf_lab.trackers.console import console
+
+COLUMNS = {
+    "gold": "gold",
+    "proxy": "proxy",
+    "win_rate": "win rate",
+    "kl": "KL (nats)",
+    "reward_per_nat": "proxy/nat",
+    "tokens": "tokens",
+    "verbose": "verbose",
+    "garble": "garble",
+    "ranking_accuracy": "ranking",
+}
+
+
+def list_recipes() -> None:
+    """All recipes with their question."""
+    table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
+    table.add_column("name", style="bold")
+    table.add_column("question")
+    for name, path in compose.recipes().items():
+        table.add_row(name, str((yaml.safe_load(path.read_text()) or {}).get("question", "")))
+    console.print(table)
+    console.print("Other commands: report FOLDER, audit data=…; --help shows every group and option.")
+
+
+def print_problems(error: LabError) -> None:
+    """Every problem on its own line."""
+    problems = getattr(error, "problems", None) or str(error).splitlines()
+    console.print(f"[bold red]{len(problems)} problem{'s' if len(problems) != 1 else ''}, nothing was run:[/]")
+    for line in problems:
+        console.print(f"  • {escape(line)}", soft_wrap=True)
+
+
+def print_plan(stage: artifacts.Stage, started: float) -> None:
+    """First lines of a run: the question, what is reused and what will be built."""
+    console.print(f"[bold]{stage.recipe}[/]: {escape(stage.config.question)}", soft_wrap=True)
+    for part in stage.upstream():
+        if part.result() and not stage.config.artifacts.refresh:
+            console.print(f"  reuse  {part.recipe:<14} {part.folder}  [dim]{artifacts.age(part)}[/]", soft_wrap=True)
+        else:
+            resumed = " from its checkpoint" if (part.folder / "checkpoint.pt").exists() else ""
+            console.print(f"  build  {part.recipe:<14} {part.folder}{resumed}", soft_wrap=True)
+
+
+def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
+    """Last lines of a run: notes, numbers, and where everything is."""
+    from rlhf_lab.studies.report import write_run_report
+
+    for note in result.get("notes", []):
+        console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
+    if result["policies"]:
+        console.print(policy_table(result["policies"]))
+    for name in result.get("primary", []):
+        if name in result["metrics"]:
+            console.print(f"  {name:<24} {_number(result['metrics'][name])}")
+    report = write_run_report(stage.folder)
+    console.print(f"run     {stage.folder}\nreport  {report}\n[dim]{seconds:.0f} s[/]", soft_wrap=True)
+
+
+def policy_table(policies: list[dict[str, Any]]) -> Table:
+    """One row per policy; every number with the half-width of its 95 % interval."""
+    shown = {key: label for key, label in COLUMNS.items() if any(key in p["metrics"] for p in policies)}
+    first = next((p["metrics"]["kl"] for p in policies if "kl" in p["metrics"]), {})
+    caption = f"mean ± half-width of the 95 % interval, clustered by prompt; n = {first.get('n')} replies, "
+    table = Table(caption=caption + f"{first.get('clusters')} prompts", caption_justify="left")
+    table.add_column("policy", style="bold", no_wrap=True)
+    for label in shown.values():
+        table.add_column(label, justify="right", no_wrap=True)
+    for policy in policies:
+        table.add_row(policy["name"], *(_number(policy["metrics"].get(key)) for key in shown))
+    return table
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, dict):
+        if value.get("mean") is None:
+            return "–"
+        if value.get("low") is None or value.get("high") is None:
+            return f"{value['mean']:.3g}"
+        half = (value["high"] - value["low"]) / 2
+        return f"{value['mean']:.2f} ±{half:.2f}"
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def relative(path: Path) -> str:
+    """A path as short as it can be written from here."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

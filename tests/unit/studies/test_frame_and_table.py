@@ -1,0 +1,165 @@
+"""Study directories become frames, tables and findings; failed and missing jobs stay visible."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from rlhf_lab.errors import DataError
+from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.frame import level_name, read_study
+from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.studies.table import build_sections, job_line, markdown, rich_table, table_frame, write_tables
+
+
+def test_every_job_is_a_row_whatever_became_of_it(make_study):
+    study = read_study(make_study(failed=(5,), missing=(11,)))
+    assert len(study.frame) == 12
+    assert study.frame["status"].value_counts().to_dict() == {"completed": 10, "failed": 1, "not run": 1}
+    assert study.frame.loc[5, "error"].endswith("NaN at step 40")
+    assert math.isnan(study.frame.loc[11, "gold"])
+    assert study.levels == ["current", "mixed", "stale"] and study.has_gold
+
+
+def test_metrics_come_from_the_last_policy_unless_the_run_has_its_own(make_study):
+    folder = make_study(seeds=2)
+    study = read_study(folder)
+    result = json.loads((folder / "jobs/0/run/result.json").read_text())
+    last = result["policies"][-1]["metrics"]["gold"]
+    row = study.frame.loc[0]
+    assert (row["gold"], row["gold/low"], row["gold/n"]) == (last["mean"], last["low"], last["n"])
+    assert row["staleness"] == 1.5  # only in result.metrics
+    assert set(study.policies["policy"]) == {policy["name"] for policy in result["policies"]}
+
+
+def test_a_job_without_its_run_counts_as_failed(make_study):
+    folder = make_study(seeds=2)
+    (folder / "jobs/0/job.json").write_text(json.dumps({"status": "completed", "run": "jobs/0/gone"}))
+    (folder / "jobs/1/job.json").write_text('{"status": "comp')
+    (folder / "jobs/2/run/result.json").unlink()
+    frame = read_study(folder).frame
+    assert frame.loc[0, "status"] == "failed" and "missing" in frame.loc[0, "error"]
+    assert frame.loc[1, "status"] == "unreadable" and "not readable" in frame.loc[1, "error"]
+    assert frame.loc[2, "status"] == "unfinished"
+
+
+def test_unreadable_studies_say_what_is_wrong(tmp_path):
+    with pytest.raises(DataError, match=r"study\.json is missing"):
+        read_study(tmp_path)
+    (tmp_path / "study.json").write_text(json.dumps({"compare": "a", "metrics": ["gold"]}))
+    with pytest.raises(DataError, match="lacks 'jobs'"):
+        read_study(tmp_path)
+
+
+def test_differences_are_paired_by_seed(make_study):
+    study = read_study(make_study(failed=(5,)))
+    row = build_sections(study)[0].rows[1]
+    done = study.completed.set_index(["level", "seed"])["gold"]
+    shared = [0, 2, 3]  # seed 1 of `mixed` failed
+    a, b = done["mixed"][shared], done["current"][shared]
+    assert row.level == "mixed" and row.versus is not None
+    assert row.versus.difference.mean == pytest.approx((a - b).mean())
+    assert row.versus.p_value == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    assert row.versus.difference.n == 3
+    assert row.p_holm is not None and row.p_holm >= row.versus.p_value
+
+
+def test_other_swept_factors_are_part_of_the_pair(make_study):
+    folder = make_study(seeds=4)
+    plan = json.loads((folder / "study.json").read_text())
+    for job in plan["jobs"]:
+        number = job["overrides"]["seed"]
+        job["overrides"] |= {"seed": number % 2, "lr": number // 2}
+    (folder / "study.json").write_text(json.dumps(plan))
+    row = build_sections(read_study(folder))[0].rows[1]
+    assert row.versus is not None
+    assert (row.versus.difference.n, row.versus.difference.clusters) == (4, 2)  # 4 pairs, 2 seeds
+
+
+def test_the_finding_names_what_it_can_and_cannot_tell(make_study):
+    study = read_study(make_study(failed=(11,)))
+    sections = build_sections(study)
+    finding = write_finding(study, sections)
+    mixed, stale = sections[0].rows[1:]
+    assert mixed.distinguishable and "`mixed` is higher" in finding
+    assert not stale.distinguishable and "`stale`" in finding.split("not distinguishable")[0]
+    assert "detectable from" in finding and "80 % power" in finding
+    assert "1 of 12 jobs have no result (1 failed)" in finding
+
+
+def test_one_seed_is_not_evidence(make_study):
+    study = read_study(make_study(seeds=1))
+    sections = build_sections(study)
+    assert "one shared seed" in write_finding(study, sections)
+    assert not any(row.distinguishable for section in sections for row in section.rows)
+    assert "nothing" in markdown(study, sections, "")  # is detectable
+
+
+def test_a_study_in_which_nothing_completed_still_has_tables(make_study):
+    study = read_study(make_study(seeds=2, missing=tuple(range(6))))
+    sections = build_sections(study)
+    assert write_finding(study, sections) == "No finding: none of the 6 jobs completed."
+    assert "unscored" in markdown(study, sections, "")
+
+
+def test_tables_agree_across_formats(make_study):
+    study = read_study(make_study(failed=(5,)))
+    sections = build_sections(study)
+    text, rows = write_tables(study, sections, "The finding.")
+    table = pd.read_csv(rows).fillna({"test": ""})
+    pd.testing.assert_frame_equal(table, table_frame(study, sections), check_dtype=False)
+    np.testing.assert_array_equal(table["seeds"].iloc[:3], [4, 3, 4])
+    page = text.read_text()
+    assert page.index("The finding.") < page.index("gold reward (primary)") < page.index("proxy reward (exploratory)")
+    assert "Published claim: On-policy" in page and "job 5, mixed: failed: NumericError" in page
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(rich_table(study, sections))
+    shown = console.export_text()
+    assert "p (Holm)" in shown and "job 5, mixed: failed" in shown
+
+
+def test_markup_and_pipes_in_level_names_are_text(make_study):
+    folder = make_study(seeds=2)
+    plan = (folder / "study.json").read_text().replace('"mixed"', '"[red]a|b"')
+    (folder / "study.json").write_text(plan)
+    study = read_study(folder)
+    sections = build_sections(study)
+    assert r"[red]a\|b" in markdown(study, sections, "")
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(rich_table(study, sections))
+    assert "[red]a|b" in console.export_text()
+
+
+def test_levels_have_one_spelling():
+    assert [level_name(value) for value in (0.1, "0.1", True, None, [1, 2])] == [
+        "0.1",
+        "0.1",
+        "true",
+        "default",
+        "[1, 2]",
+    ]
+
+
+def test_job_lines_show_the_last_line_of_an_error():
+    job = {"index": 3, "level": "x", "status": "failed", "error": "Traceback\n  File\nDataError: no rows\n"}
+    assert job_line(job) == "job 3, x: failed: DataError: no rows"
+
+
+def test_a_cut_off_log_line_is_left_out_and_noted(make_run):
+    run = read_run(make_run(truncated=True, steps=30))
+    assert len(run.metrics) == 30
+    assert any("metrics.jsonl: 1 of 31 lines are cut off (line 31)" in problem for problem in run.problems)
+
+
+def test_an_impossible_estimate_is_refused(make_run):
+    folder = make_run()
+    result = json.loads((folder / "result.json").read_text())
+    result["policies"][0]["metrics"]["gold"] |= {"mean": 9.0, "low": 0.0, "high": 1.0}
+    (folder / "result.json").write_text(json.dumps(result))
+    run = read_run(folder)
+    assert "gold" not in run.policies[0].metrics
+    assert any("gold is refused" in problem for problem in run.problems)

@@ -1,0 +1,217 @@
+"""Reports open from disk, stay small, escape what models write, and survive whatever a run left behind."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from rlhf_lab.errors import DataError
+from rlhf_lab.studies.report import write_report
+
+ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
+
+
+class Tags(HTMLParser):
+    """Collects tags, script contents and visible text, and fails on a tag that is not closed."""
+
+    void = frozenset({"meta", "input", "br", "img", "link"})
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self.open):
+            self.words.append(data)
+
+
+def text(page: Path) -> str:
+    return " ".join(" ".join(Tags(page.read_text()).words).split())
+
+
+def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
+    page = write_report(make_run(prompts=64, samples=4))
+    words = text(page)
+    for part in (
+        "Signs of reward hacking",
+        "Reward gained per distance",
+        "Samples side by side",
+        "Where it comes from",
+    ):
+        assert part in words
+    assert "over-optimisation: yes" in words  # gold of the synthetic run falls while its proxy rises
+    assert "256 / 64" in words and "40 empty reply" in words and "aa11bb22cc33" in words
+    assert page.stat().st_size <= 100_000
+
+
+def test_reports_load_nothing_from_elsewhere(make_run, make_study):
+    for folder in (make_run(), make_study(seeds=2)):
+        page = write_report(folder).read_text()
+        assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", page)
+
+
+def test_a_large_evaluation_still_fits(make_run):
+    page = write_report(make_run(prompts=400, samples=4, steps=4000))
+    assert page.stat().st_size <= 100_000
+
+
+def test_sample_text_cannot_leave_its_place(make_run):
+    folder = make_run(prompts=4)
+    for name in ("evaluation.jsonl", "result.json", "manifest.json", "config.yaml"):
+        file = folder / name
+        file.write_text(file.read_text().replace("Take the train", "Take " + json.dumps(ATTACK)[1:-1]))
+    (folder / "config.yaml").write_text(f"note: {ATTACK}\n")
+    result = json.loads((folder / "result.json").read_text())
+    result |= {"status": "failed", "error": ATTACK}
+    (folder / "result.json").write_text(json.dumps(result))
+    page = write_report(folder)
+    tags = Tags(page.read_text())
+    assert tags.tags.count("script") == 2 and "img" not in tags.tags
+    assert "alert(1)" in text(page)  # shown as text
+    data = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert data is not None and not set("<>&\u2028") & set(data[1])
+    reply = json.loads(data[1])["prompts"][0]["replies"][0][0]["text"]
+    assert ATTACK.strip("\u2028") in reply
+
+
+def test_policy_and_metric_names_are_escaped_in_figures(make_run):
+    page = write_report(make_run(policies=("SFT", "<u>bold</u>")))
+    assert "u" not in Tags(page.read_text()).tags
+    assert page.read_text().count("&lt;u&gt;bold") >= 5  # tables, lights and figures
+
+
+def test_without_gold_the_report_says_so(make_run):
+    words = text(write_report(make_run(gold=False)))
+    assert "No gold reward" in words and "not decidable" in words
+    assert "Gold against proxy" not in words
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_an_unfinished_run_shows_what_it_left(make_run, status):
+    folder = make_run(
+        status=status, error="NumericError: the loss is NaN" if status == "failed" else None, truncated=True
+    )
+    words = text(write_report(folder))
+    assert status in words and "cut off" in words and "Training" in words
+    assert ("the loss is NaN" in words) == (status == "failed")
+
+
+@pytest.mark.parametrize(
+    "missing", [["result.json"], ["evaluation.jsonl"], ["metrics.jsonl", "config.yaml"], ["manifest.json"]]
+)
+def test_any_file_may_be_missing(make_run, missing):
+    folder = make_run()
+    for name in missing:
+        (folder / name).unlink()
+    words = text(write_report(folder))
+    assert "Policies" in words
+    if "result.json" in missing:
+        assert "unfinished" in words and "result.json is missing" in words
+    if "evaluation.jsonl" in missing:
+        assert "Samples side by side" not in words and "Gain over SFT" in words
+
+
+def test_a_run_without_policies_has_a_report(make_run):
+    words = text(write_report(make_run(policies=())))
+    assert "No policy was evaluated" in words and "Signs of reward hacking" not in words
+
+
+def test_a_stored_mean_that_its_samples_contradict_is_pointed_out(make_run):
+    folder = make_run()
+    result = json.loads((folder / "result.json").read_text())
+    result["policies"][1]["metrics"]["proxy"] |= {"mean": 5.0, "low": 4.0, "high": 6.0}
+    (folder / "result.json").write_text(json.dumps(result))
+    assert "one-pass DPO, proxy reward: mean 5 does not match its 60 rows" in text(write_report(folder))
+
+
+def test_a_study_report_opens_with_its_finding(make_study):
+    folder = make_study(failed=(5,), missing=(11,))
+    write_report(folder / "jobs/0/run")
+    page = write_report(folder)
+    words = text(page)
+    assert words.index("is higher") < words.index("exploratory")
+    assert "published claim" in words and "the loss is NaN at step 40" in words and "not run" in words
+    assert 'href="jobs/0/run/report.html"' in page.read_text()
+    assert {"table.md", "table.csv", "plot.svg", "report.html"} <= {file.name for file in folder.iterdir()}
+    assert page.stat().st_size <= 100_000
+    assert ElementTree.parse(folder / "plot.svg").getroot().tag.endswith("svg")
+
+
+def test_a_study_without_gold_or_without_results_has_a_report(make_study):
+    assert "proxy reward primary" in text(write_report(make_study(seeds=2, gold=False)))
+
+
+def test_figures_are_described_for_those_who_cannot_see_them(make_run):
+    page = write_report(make_run()).read_text()
+    figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(figures) >= 6
+    for figure in figures:
+        root = ElementTree.fromstring(figure)
+        assert [child.tag for child in root][:2] == ["title", "desc"] and all(child.text for child in root[:2])
+
+
+def test_other_folders_are_refused_with_directions(make_run, tmp_path):
+    run = make_run("somewhere/deep/run")
+    for wrong in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(DataError, match=r"Near by: .*deep/run") as caught:
+            write_report(wrong)
+        assert str(run) in str(caught.value)
+    empty = tmp_path / "somewhere/empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match=r"neither a run .* nor a study"):
+        write_report(empty)
+
+
+def pixels(png: Path) -> set[bytes]:
+    """Distinct 3-byte groups in a PNG's decompressed rows: one or two for a blank picture."""
+    raw, place, packed = png.read_bytes(), 8, b""
+    while place < len(raw):
+        (length,) = struct.unpack(">I", raw[place : place + 4])
+        if raw[place + 4 : place + 8] == b"IDAT":
+            packed += raw[place + 8 : place + 8 + length]
+        place += 12 + length
+    rows = zlib.decompress(packed)
+    return {rows[start : start + 3] for start in range(0, len(rows), 3)}
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed: pages are not rendered")
+def test_a_browser_renders_both_reports(make_run, make_study, tmp_path):
+    for name, folder in (("run", make_run()), ("study", make_study(seeds=2))):
+        page, picture = write_report(folder), tmp_path / f"{name}.png"
+        flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+        flags += " --disable-component-update --disable-sync --window-size=1200,900 --hide-scrollbars"
+        command = [
+            "chromium",
+            *flags.split(),
+            f"--user-data-dir={tmp_path / name}-browser",
+            "--virtual-time-budget=4000",
+        ]
+        subprocess.run(
+            [*command, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=90
+        )
+        assert len(pixels(picture)) > 200
+        shown = subprocess.run([*command, "--dump-dom", page.as_uri()], check=True, capture_output=True, timeout=90)
+        if name == "run":  # the script ran: it fills the list of prompts
+            assert b"<optgroup" in shown.stdout
