@@ -1,7 +1,7 @@
 """Stages and the store: a recipe names what it starts from, and that is built first or found.
 
-A stage's key is a hash of everything that decides its result: settings, seed, data content, upstream keys and version. Its
-directory `outputs/runs/<algorithm>-<key>` is run directory, artifact and resume point in one. It is complete when
+A stage's key is a hash of everything that decides its result: settings, seed, data content, upstream keys and version.
+Its directory `outputs/runs/<algorithm>-<key>` is run directory, artifact and resume point in one. It is complete when
 result.json says so, which is written last; a second process that wants the same stage waits for the first.
 """
 
@@ -12,18 +12,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from rlhf_lab import __version__, compose, config, registry
+from rlhf_lab import __version__, compose, config, registry, schema
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.files import read_json
-from rlhf_lab.trackers.console import console
 
 CARRIED = ("model", "data", "rollout", "seed", "runtime", "checkpoint", "artifacts", "outputs", "stages")
 """Sections an upstream stage takes over from the run that needs it."""
@@ -66,7 +63,7 @@ class Stage:
             sections["model"]["content"] = model_identity(values["model"]["path"])
         material = {
             "version": __version__,
-            "algorithm": {k: v for k, v in values["algorithm"].items() if not k.endswith("every_steps")},
+            "algorithm": {k: v for k, v in values["algorithm"].items() if k != "log_every_steps"},
             "seed": self.config.seed,
             "dtype": self.config.runtime.dtype,
             "data": _data_identity(self.config.data),
@@ -102,6 +99,10 @@ class Stage:
 
 def plan(checked: config.Config, recipe: str) -> Stage:
     """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
+    recipes = compose.recipes()
+    unknown = [name for name in checked.stages if name not in recipes]
+    if unknown:
+        raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
         if source is None or (role == "reward" and registry.kind_of("reward", checked.reward) != "bt"):
@@ -118,14 +119,19 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
                 f"needs.{role}={source} is neither a recipe ({', '.join(known)}), a folder, nor a hub id (owner/name)"
             )
         return External(source)
-    values = compose.compose([f"+recipe={source}"])
     own = config.to_values(parent)
-    values |= {name: own[name] for name in CARRIED} | {"study": None}
+    values = _recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
     values = compose.merge(values, parent.stages.get(source, {}))
     try:
         return plan(config.check(values), source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
+
+
+@cache
+def _recipe_values(recipe: str) -> dict[str, Any]:
+    """A recipe as it is composed by itself; a study plans many jobs over the same few upstream recipes."""
+    return compose.compose([f"+recipe={recipe}"])
 
 
 def model_identity(source: str) -> str:
@@ -157,42 +163,6 @@ def _data_identity(settings: Any) -> dict[str, Any]:
                 digest.update(file.read_bytes())
             values[name] = digest.hexdigest()
     return values
-
-
-def ensure(stage: Stage, started: float) -> dict[str, Any]:
-    """The result of a stage, built first if need be, upstream before it. Shared safely between processes.
-
-    Args:
-        started: when this run began (Unix seconds); with `artifacts.refresh`, older results are built again.
-    """
-    fresh = _reusable(stage, started)
-    if fresh:
-        return fresh
-    for need in stage.needs.values():
-        if isinstance(need, Stage):
-            ensure(need, started)
-    locks = Path(stage.config.outputs) / "runs" / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(locks / f"{stage.folder.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        console.print(f"  {stage.recipe}: another process is building {stage.folder.name}; waiting for it")
-        lock.acquire()
-    try:
-        from rlhf_lab.execute import execute
-
-        return _reusable(stage, started) or execute(stage, discard=stage.config.artifacts.refresh)
-    finally:
-        lock.release()
-
-
-def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:
-    result = stage.result()
-    if result and stage.config.artifacts.refresh:
-        built = (stage.folder / "result.json").stat().st_mtime
-        return result if built >= started else None
-    return result
 
 
 def age(stage: Stage) -> str:

@@ -154,7 +154,7 @@ class Command:
 
 def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
     """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
-    overrides = [re.sub(r"^stages\.", "++stages.", item) for item in overrides]
+    overrides = [re.sub(r"^(stages|study)\.", r"++\1.", item) for item in overrides]
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except HydraException as error:

@@ -1,4 +1,4 @@
-"""Runs one stage: opens its directory, trains, evaluates, saves the model, writes the result last."""
+"""Builds stages that are not in the store: opens the directory, trains, evaluates, saves, writes the result last."""
 
 from __future__ import annotations
 
@@ -13,18 +13,55 @@ from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 
 from rlhf_lab import __version__, config, registry
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
 from rlhf_lab.files import read_json, replacing, write_json, write_text
 from rlhf_lab.models.build import save_model
+from rlhf_lab.trackers.console import console
 from rlhf_lab.train import checkpoint
 from rlhf_lab.train.loop import Interrupted, train
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core")
+
+
+def ensure(stage: Stage, started: float) -> dict[str, Any]:
+    """The result of a stage, built first if need be, upstream before it. Shared safely between processes.
+
+    Args:
+        started: when this run began (Unix seconds); with `artifacts.refresh`, older results are built again.
+    """
+    fresh = _reusable(stage, started)
+    if fresh:
+        return fresh
+    for need in stage.needs.values():
+        if isinstance(need, Stage):
+            ensure(need, started)
+    locks = Path(stage.config.outputs) / "runs" / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{stage.folder.name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        console.print(f"  {stage.recipe}: another process is building {stage.folder.name}; waiting for it")
+        lock.acquire()
+    try:
+        return _reusable(stage, started) or execute(stage, discard=stage.config.artifacts.refresh)
+    finally:
+        lock.release()
+
+
+def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:
+    """The stored result of a stage, unless it is older than a run that asked for a new one."""
+    result = stage.result()
+    if result and stage.config.artifacts.refresh:
+        built = (stage.folder / "result.json").stat().st_mtime
+        return result if built >= started else None
+    return result
 
 
 def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
@@ -49,6 +86,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     write_json(folder / "result.json", result)
     try:
         write_json(folder / "manifest.json", _manifest(stage, run.corpus))
+        _note_data(run)
         algorithm = registry.build("algorithm", stage.config.algorithm, run)
         train(algorithm, run, stage.recipe)
         found = algorithm.finish()
@@ -68,6 +106,17 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     finally:
         write_json(folder / "result.json", result | {"seconds": round(time.monotonic() - begin, 1), "notes": run.notes})
     return read_json(folder / "result.json")
+
+
+def _note_data(run: Run) -> None:
+    """Say how many rows were read, kept and dropped, with every reason."""
+    reports = run.corpus.report
+    for split in ["all"] if "all" in reports else list(reports):
+        found = reports[split]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items()) or "none"
+        longer = found.statistics.get("longer wins")
+        baseline = "" if longer is None else f'; "longer wins" is right {longer:.1%} of the time'
+        run.note(f"data {split}: {found.rows} rows read, {found.kept} pairs kept; dropped: {reasons}{baseline}")
 
 
 def _is_interrupt(error: BaseException) -> bool:

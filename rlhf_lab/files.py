@@ -47,12 +47,23 @@ def read_json(path: Path) -> Any:
 
 
 def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> int:
-    """Append rows; returns the file's size afterwards. Readers must tolerate a cut last line."""
+    """Append rows; returns the file's size afterwards. A cut last line, which a kill can leave, is dropped first."""
+    _drop_cut_line(path)
     with path.open("a", encoding="utf-8") as handle:
         handle.writelines(json.dumps(row, default=_encode) + "\n" for row in rows)
         handle.flush()
         os.fsync(handle.fileno())
         return handle.tell()
+
+
+def _drop_cut_line(path: Path) -> None:
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        if handle.read(1) != b"\n":
+            handle.seek(0)
+            handle.truncate(handle.read().rfind(b"\n") + 1)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -94,10 +94,11 @@ def run_stage(stage: artifacts.Stage) -> tuple[int, dict[str, Any]]:
     started = time.time()
     _set_threads(stage.config)
     summary.print_plan(stage, started)
+    from rlhf_lab.execute import ensure
     from rlhf_lab.train.loop import Interrupted
 
     try:
-        result = artifacts.ensure(stage, started)
+        result = ensure(stage, started)
     except Interrupted as stop:
         console.print(f"[yellow]interrupted:[/] {stop}; the same command goes on from here")
         return INTERRUPTED, {"status": "interrupted", "error": str(stop)}
@@ -109,7 +110,7 @@ def _set_threads(checked: config.Config) -> None:
     import torch
 
     share = int(os.environ.get(sweep.PROCESSES, "1"))
-    threads = checked.runtime.threads or max(1, (os.cpu_count() or 1) // share)
+    threads = checked.runtime.threads or max(1, sweep.usable_cores() // share)
     torch.set_num_threads(threads)
 
 

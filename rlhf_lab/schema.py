@@ -1,7 +1,7 @@
 """Builds a dataclass from plain YAML values and reports every mistake at once: unknown keys, types, ranges.
 
-Hydra accepts keys nobody reads (`+recipie=x`, `+algorithm.betta=1`). This module does not: each key must be a field, each
-value must have the field's type, and each problem says where it is and what is expected.
+Hydra accepts keys nobody reads (`+recipie=x`, `+algorithm.betta=1`). This module does not: each key must be a field,
+each value must have the field's type, and each problem says where it is and what is expected.
 """
 
 from __future__ import annotations

@@ -38,11 +38,11 @@ def list_recipes() -> None:
 
 
 def print_problems(error: LabError) -> None:
-    """Every problem on its own line."""
-    problems = getattr(error, "problems", None) or str(error).splitlines()
+    """Every problem as one item."""
+    problems = getattr(error, "problems", None) or [str(error)]
     console.print(f"[bold red]{len(problems)} problem{'s' if len(problems) != 1 else ''}, nothing was run:[/]")
-    for line in problems:
-        console.print(f"  • {escape(line)}", soft_wrap=True)
+    for problem in problems:
+        console.print(f"  • {escape(problem)}".replace("\n", "\n    "), soft_wrap=True)
 
 
 def print_plan(stage: artifacts.Stage, started: float) -> None:
@@ -74,7 +74,7 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
 def policy_table(policies: list[dict[str, Any]]) -> Table:
     """One row per policy; every number with the half-width of its 95 % interval."""
     shown = {key: label for key, label in COLUMNS.items() if any(key in p["metrics"] for p in policies)}
-    first = next((p["metrics"]["kl"] for p in policies if "kl" in p["metrics"]), {})
+    first: dict[str, Any] = next((p["metrics"]["kl"] for p in policies if "kl" in p["metrics"]), {})
     caption = f"mean ± half-width of the 95 % interval, clustered by prompt; n = {first.get('n')} replies, "
     table = Table(caption=caption + f"{first.get('clusters')} prompts", caption_justify="left")
     table.add_column("policy", style="bold", no_wrap=True)

@@ -1,7 +1,7 @@
 """Runs the jobs of a sweep through a Hydra launcher and ends in one table, whatever happened to the jobs.
 
-The study directory holds study.json (all planned jobs, written first) and jobs/<index>/job.json (written by each job), so
-`report` works on a partial sweep and a failed job is a row of the table.
+The study directory holds study.json (all planned jobs, written first) and jobs/<index>/job.json (written by each job),
+so `report` works on a partial sweep and a failed job is a row of the table.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _write_plan(folder: Path, command: compose.Command, study: config.Study, fix
     jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
     for index in range(len(jobs)):
         (folder / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
-    values = {"recipe": command.recipe, "command": " ".join(sys.argv[1:]), "overrides": fixed}
+    values: dict[str, Any] = {"recipe": command.recipe, "command": " ".join(sys.argv[1:]), "overrides": fixed}
     values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
     values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0], "jobs": jobs}
     write_json(folder / "study.json", values)
@@ -89,7 +89,7 @@ def _arguments(command: compose.Command, study: config.Study, folder: Path, conf
     arguments = ["--multirun", *(["--config-dir", config_dir] if config_dir else []), *command.overrides]
     arguments += [f"{key}={','.join(compose.literal(v) for v in values)}" for key, values in levels.items()]
     arguments += [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
-    processes = min(study.processes, os.cpu_count() or 1, len(command.jobs))
+    processes = min(study.processes, usable_cores(), len(command.jobs))
     os.environ[PROCESSES] = str(processes)
     chosen = any(o.startswith("hydra/launcher=") for o in command.overrides)
     if processes > 1 and not chosen and find_spec("hydra_plugins.hydra_joblib_launcher"):
@@ -120,6 +120,8 @@ def run_job(
         console.print(f"[red]job {settings.job.num} failed:[/] {escape(record['error'])}, see {folder}/error.txt")
     finally:
         write_json(folder / "job.json", record)
+    if record["status"] == "interrupted":  # a stop is meant for the sweep, not for one of its jobs
+        raise KeyboardInterrupt
     return record
 
 
@@ -145,6 +147,11 @@ def print_table(folder: Path) -> None:
         sections = build_sections(study)
         console.print(rich_table(study, sections))
         console.print(escape(write_finding(study, sections)))
+
+
+def usable_cores() -> int:
+    """Cores this process may use: fewer than the machine has under Slurm or taskset."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _die_with_parent() -> None:

@@ -54,7 +54,7 @@ class PairTable:
         self.lengths = [pair_length(pair) for pair in pairs]
 
     def batch(self, indices: list[int], micro_batch_tokens: int) -> StepBatch:
-        parts = micro_batches(indices, self.lengths, micro_batch_tokens // 2)
+        parts = micro_batches(indices, self.lengths, (micro_batch_tokens + 1) // 2)
         micro = [([self.pairs[i] for i in part], PairLogps(*(self._pick(x, part) for x in self.ref))) for part in parts]
         return StepBatch(micro, units=len(indices))
 

@@ -1,7 +1,7 @@
 """Iterative DPO: roll out, rank, pair, train, evaluate, and again with the new policy.
 
-A round's pairs are written to rounds/ when they are made, so a resumed run trains on the very same ones. All rounds take
-the same number of steps; a buffer decides which rounds' pairs those steps draw from.
+A round's pairs are written to rounds/ when they are made, so a resumed run trains on the very same ones. All rounds
+take the same number of steps; a buffer decides which rounds' pairs those steps draw from.
 """
 
 from __future__ import annotations

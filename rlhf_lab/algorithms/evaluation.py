@@ -1,7 +1,8 @@
 """Compares policies on the same held-out prompts: true reward, learned reward, KL, length and the rest.
 
-Every number carries its n and an interval clustered by prompt. Rows go to evaluation.jsonl, summaries to policies.jsonl; a
-policy whose summary is there is never evaluated twice, so an interrupted comparison goes on where it stopped.
+Every number carries its n and an interval clustered by prompt. Rows go to evaluation.jsonl, summaries to
+policies.jsonl; a policy whose summary is there is never evaluated twice, so an interrupted comparison goes on where it
+stopped.
 """
 
 from __future__ import annotations

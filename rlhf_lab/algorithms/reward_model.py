@@ -1,7 +1,7 @@
 """Bradley-Terry reward model: backbone of the SFT policy, a bias-free scalar head on the last real token.
 
-Its audit is part of its result: accuracy next to "the longer reply wins", accuracy where the longer reply wins and where
-it loses, the score change when generic filler is appended, and agreement with the true reward where there is one.
+Its audit is part of its result: accuracy next to "the longer reply wins", accuracy where the longer reply wins and
+where it loses, the score change when generic filler is appended, and agreement with the true reward where there is one.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RewardModelling(Algorithm):
         return [[self.encoder.text(replies[g]) for replies in samples.replies_BG] for g in range(group)]
 
     def collect(self, step: int) -> StepBatch:
-        parts = micro_batches(self.steps[step], self.lengths, self.settings.micro_batch_tokens // 2)
+        parts = micro_batches(self.steps[step], self.lengths, (self.settings.micro_batch_tokens + 1) // 2)
         batches = [pair_batch([self.rows[i] for i in part], self.run.device) for part in parts]
         return StepBatch(batches, units=len(self.steps[step]))
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from rlhf_lab.errors import require
 from rlhf_lab.registry import register
-from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.train.settings import Rule, TrainingSettings
 
 
 @register("algorithm", "sft")
@@ -42,11 +41,11 @@ class RewardModel(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     centering: float = 0.001
     margin: float = 0.0
-    on_policy_fraction: float = 0.5
+    on_policy_fraction: float = 0.3
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (self.centering >= 0, f"centering={self.centering} must be 0 or above"),
             (0 <= self.on_policy_fraction < 1, f"on_policy_fraction={self.on_policy_fraction} is outside [0, 1)"),
         )
@@ -66,9 +65,9 @@ class PreferenceSettings(TrainingSettings):
     loss: Literal["sigmoid"] = "sigmoid"
     label_smoothing: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (self.beta is None or self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
             (0 <= self.label_smoothing < 0.5, f"label_smoothing={self.label_smoothing} is outside [0, 0.5)"),
         )
@@ -92,6 +91,8 @@ class IterativeDPO(PreferenceSettings):
     Every round takes the same number of optimiser steps whatever the buffer holds, so that buffers differ in which
     pairs are trained on and not in compute.
 
+    The learning rate stays at its peak after warm-up, so that late rounds can still learn.
+
     Args:
         rounds: rounds of roll out → rank → pair → train → evaluate.
         prompts_per_round: training prompts rolled out each round.
@@ -104,6 +105,7 @@ class IterativeDPO(PreferenceSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    final_lr_fraction: float = 1.0
     rounds: int = 3
     prompts_per_round: int = 1000
     samples_per_prompt: int = 4
@@ -111,10 +113,10 @@ class IterativeDPO(PreferenceSettings):
     window: int = 2
     updates_per_pair: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def rules(self) -> tuple[Rule, ...]:
         group = self.samples_per_prompt
-        require(
+        return (
+            *super().rules(),
             (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
             (self.prompts_per_round >= 1, f"prompts_per_round={self.prompts_per_round} must be at least 1"),
             (group >= 2, f"samples_per_prompt={group} leaves nothing to compare; use 2 or more"),

@@ -1,8 +1,8 @@
 """Loads and saves policies and reward models as ordinary Hugging Face folders (safetensors, no remote code).
 
 A policy folder is what `AutoModelForCausalLM` loads; a reward-model folder is what
-`AutoModelForSequenceClassification(num_labels=1)` loads. So any stage can start from a folder or hub id of someone else,
-and anyone else can use ours.
+`AutoModelForSequenceClassification(num_labels=1)` loads. So any stage can start from a folder or hub id of someone
+else, and anyone else can use ours.
 """
 
 from __future__ import annotations
@@ -139,4 +139,7 @@ def _without_dropout(model: nn.Module) -> nn.Module:
 
 def _load_message(what: str, source: str | Path, error: Exception) -> str:
     first = str(error).strip().splitlines()[0][:300]
-    return f"{source} cannot be loaded as {what}: {first}. Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
+    return (
+        f"{source} cannot be loaded as {what}: {first}. "
+        "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
+    )

@@ -42,15 +42,16 @@ class Encoder:
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def _ids(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+    def _ids(self, text: str, *, template: bool = False) -> list[int]:
+        """Token ids; "<|endoftext|>" in a data row is text, only a rendered template holds special tokens."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=not template)["input_ids"]
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
         if self.to_messages:
             messages = self.to_messages(text)
             rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            ids, prefix = self._ids(rendered), []
+            ids, prefix = self._ids(rendered, template=True), []
             if self._prefix and ids[:1] != self._prefix:
                 prefix = self._prefix
         else:

@@ -1,7 +1,7 @@
 """The one log-probability function: policy, reference, old policy and sampler checks all call `token_logps`.
 
-Only reply positions go through the output head: the prompt's logits are never computed. Rows are right-padded, so causal
-attention alone keeps padding out of every real token's context, and no attention mask is built.
+Only reply positions go through the output head: the prompt's logits are never computed. Rows are right-padded, so
+causal attention alone keeps padding out of every real token's context, and no attention mask is built.
 """
 
 from __future__ import annotations
@@ -90,12 +90,13 @@ def _head_inputs(
     Models that do more than a linear head (soft-capped or scaled logits; see `has_linear_head`) give their logits, with
     an identity in place of the weight.
     """
+    causal: Any = model
     if has_linear_head(model):
-        hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state
-        head = model.get_output_embeddings()
+        hidden_BTd = causal.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state
+        head = causal.get_output_embeddings()
         x_Nd, weight_Vd, bias_V = hidden_BTd[row_N, column_N - 1], head.weight, getattr(head, "bias", None)
     else:
-        x_Nd = model(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
+        x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
         weight_Vd, bias_V = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device), None
     device = x_Nd.device.type
     if torch.is_autocast_enabled(device):
@@ -109,15 +110,16 @@ def has_linear_head(model: nn.Module) -> bool:
     """True when logits = head(backbone(x)) exactly, checked once per model on a short input."""
     known = getattr(model, "_rlhf_lab_linear_head", None)
     if known is None:
-        head = model.get_output_embeddings()
+        causal: Any = model
+        head = causal.get_output_embeddings()
         ids = torch.arange(4, device=head.weight.device)[None]
         training = model.training
         model.eval()
-        direct = model(input_ids=ids, use_cache=False).logits
-        ours = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        direct = causal(input_ids=ids, use_cache=False).logits
+        ours = head(causal.base_model(input_ids=ids, use_cache=False).last_hidden_state)
         model.train(training)
         known = direct.shape == ours.shape and torch.allclose(direct, ours, atol=1e-5, rtol=1e-4)
-        model._rlhf_lab_linear_head = known  # type: ignore[assignment]
+        causal._rlhf_lab_linear_head = known
     return bool(known)
 
 
@@ -147,7 +149,7 @@ class _LinearLogProb(torch.autograd.Function):
         return torch.cat(logps) if logps else torch.zeros(0, device=x_Nd.device)
 
     @staticmethod
-    def backward(ctx: Any, grad_N: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_N: torch.Tensor) -> Any:
         x_Nd, weight_Vd, bias_V, target_N, *kept = ctx.saved_tensors
         grad_x, grad_w, grad_b = torch.empty_like(x_Nd), None, None
         if ctx.needs_input_grad[1]:
@@ -170,5 +172,5 @@ class _LinearLogProb(torch.autograd.Function):
             dz = dz.to(weight_Vd.dtype)
             grad_x[part] = dz @ weight_Vd
             if grad_w is not None:
-                grad_w.addmm_(dz.float().T, x_Nd[part].float()) if dz.dtype != torch.float32 else grad_w.addmm_(dz.T, x_Nd[part])
+                grad_w.addmm_(dz.float().T, x_Nd[part].float())
         return grad_x, None if grad_w is None else grad_w.to(weight_Vd.dtype), grad_b, None, None

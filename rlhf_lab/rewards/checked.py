@@ -27,7 +27,7 @@ class CheckedReward:
         total = np.asarray(batch.total_N, dtype=np.float64)
         if total.shape != (len(responses),):
             raise NumericError(
-                f"reward {self.name} returned shape {total.shape} for {len(responses)} replies; expected one number each"
+                f"reward {self.name} returned shape {total.shape} for {len(responses)} replies; expected a number each"
             )
         if np.isinf(total).any():
             worst = int(np.flatnonzero(np.isinf(total))[0])

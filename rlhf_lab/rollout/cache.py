@@ -15,9 +15,9 @@ CHUNK = 16  # slots by which the cache of generated tokens grows, at least
 class GroupCache:
     """Keys and values of B prompts, each shared by G rows, and of the tokens those rows have generated.
 
-    Heads are laid out (prompt, kv head, sample of the group), so that one bmm over prompts·kv serves the whole group and
-    one over prompts·kv·G serves each row's own past. Generated slots are read to the end of the buffer and masked: a
-    product over part of a buffer is slower than over all of it, so the buffer grows by at least `CHUNK` slots.
+    Heads are laid out (prompt, kv head, sample of the group), so that one bmm over prompts·kv serves the whole group
+    and one over prompts·kv·G serves each row's own past. Generated slots are read to the end of the buffer and masked:
+    a product over part of a buffer is slower than over all of it. So the buffer grows, by at least `CHUNK` slots.
 
     Attributes:
         prompts: per layer keys and values (2, B·kv, T, h).
@@ -44,7 +44,7 @@ class GroupCache:
         self.used += 1
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        """Attention of one new query per row over its prompt and its own past. qkv (R, heads + 2·kv, h) → (R, heads·h)."""
+        """One new token per row attends over its prompt and its own past. qkv (R, heads + 2·kv, h) → (R, heads·h)."""
         (prompt_k, prompt_v), own, kv, group = self.prompts[layer], self.own[layer], self.kv_heads, self.group
         (rows, heads, dim), width, slots = qkv.shape, prompt_k.shape[1], own.shape[2]
         heads -= 2 * kv

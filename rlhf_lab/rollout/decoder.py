@@ -1,57 +1,56 @@
-"""A bare decoder for the two transformer families the lab meets most: GPT-2, and Llama with its relatives (Mistral, Qwen).
+"""A bare decoder for the two families the lab meets most: GPT-2, and Llama with its relatives (Mistral, Qwen).
 
-It reads the weights of a Hugging Face model and decodes without modules, masks or a growing cache:
+It reads the weights of a Hugging Face model and decodes without modules or a cache that grows by a token a step:
 
 - the prompt is run once per group; its keys and values are shared by the group's samples;
-- generated keys live in a preallocated [rows·heads, head_dim, slots] buffer, and no cache is ever concatenated;
-- all rows generate in step, so slot t is the t-th new token of every row and only positions differ between rows.
+- all rows generate in step, so slot t is the t-th new token of every row and only positions differ between rows;
+- large projections hold their weights packed for the CPU (`linear.py`);
+- norm weights, √d and the attention scale are multiplied into the weights once.
 
-Left out: sliding windows shorter than the sequence, cross-attention, mixture of experts. `Decoder.of` returns None for a
-model it does not know, and the sampler then uses the model's own forward.
+Left out: sliding windows shorter than the sequence, cross-attention, mixture of experts. `Decoder.of` returns None for
+a model it does not know, and the sampler then uses the model's own forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-@dataclass
-class Norm:
-    """RMSNorm when `bias` is None, else LayerNorm."""
-
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.bias is None:  # a few plain kernels: torch's own rms_norm takes three times as long on a CPU
-            return x * x.square().mean(-1, keepdim=True).add_(self.eps).rsqrt_() * self.weight
-        return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps)
+from rlhf_lab.rollout.cache import GroupCache
+from rlhf_lab.rollout.linear import ACTIVATIONS, Activation, Linear
 
 
 @dataclass
 class Layer:
-    """One block. `qkv` and `up` are (weight, bias) of fused projections; `up` holds gate and up when `gated`."""
+    """One block. `qkv` is fused, and so are gate and up projection in `up` where the MLP is gated.
 
-    norm_1: Norm
-    qkv: tuple[Tensor, Tensor | None]
-    q_norm: Norm | None
-    k_norm: Norm | None
-    out: tuple[Tensor, Tensor | None]
-    norm_2: Norm
-    up: tuple[Tensor, Tensor | None]
-    down: tuple[Tensor, Tensor | None]
+    Attributes:
+        head_norm: weights (heads + kv_heads, head_dim) of the norm of each query and key head, or None.
+    """
+
+    norm_1: Activation
+    qkv: Linear
+    head_norm: Tensor | None
+    out: Linear
+    norm_2: Activation
+    up: Linear
+    down: Linear
+
+
+def _rms(x: Tensor, floor: Tensor) -> Tensor:
+    """x/√(Σx² + floor²), floor = √(d·ε). The weights of the next projection hold the norm's own weight and √d."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(floor)
 
 
 @dataclass
 class Decoder:
-    """Weights and sizes; see `prefill` and `step`.
+    """Weights and sizes; see `start` and `step`. The residual stream and attention are float32 in any dtype.
 
     Attributes:
         embed_Vd, position_Td: token and learned position embeddings.
@@ -61,16 +60,17 @@ class Decoder:
     """
 
     layers: list[Layer]
-    final_norm: Norm
+    final_norm: Activation
     embed_Vd: Tensor
-    head_Vd: Tensor
+    head: Linear
     position_Td: Tensor | None
     turn_Th: Tensor | None
     heads: int
     kv_heads: int
     head_dim: int
+    head_eps: float
     gated: bool
-    activation: Callable[[Tensor], Tensor]
+    activation: tuple[Activation, str, str]
 
     @staticmethod
     def of(model: nn.Module, dtype: torch.dtype, positions: int) -> Decoder | None:
@@ -81,187 +81,158 @@ class Decoder:
         windowed = window is not None and window < positions and getattr(config, "use_sliding_window", True)
         return None if read is None or windowed else read(model, dtype, positions)
 
-    def _project(self, layer: Layer, x: Tensor, turn: Tensor | None) -> tuple[Tensor, ...]:
-        """float32 query (…, heads, head_dim), key and value (…, kv_heads, head_dim), rotated by `turn`."""
-        qkv = self._linear(layer.norm_1(x), layer.qkv).unflatten(-1, (-1, self.head_dim))
-        qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=-2)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk.split([self.heads, self.kv_heads], dim=-2)
-            qk = torch.cat([layer.q_norm(q), layer.k_norm(k)], dim=-2)
+    def _project(self, layer: Layer, x: Tensor, turn: Tensor | None) -> Tensor:
+        """float32 (…, heads + 2·kv_heads, head_dim): scaled queries and keys, both turned, then values."""
+        qkv = layer.qkv(layer.norm_1(x)).float().unflatten(-1, (-1, self.head_dim))
+        qk = qkv[..., : self.heads + self.kv_heads, :]
+        if layer.head_norm is not None:
+            qk.copy_(F.rms_norm(qk, (self.head_dim,), None, self.head_eps) * layer.head_norm)
         if turn is not None:
-            qk = torch.view_as_real(torch.view_as_complex(qk.unflatten(-1, (-1, 2))) * turn).flatten(-2)
-        return *qk.split([self.heads, self.kv_heads], dim=-2), v
+            torch.view_as_complex(qk.unflatten(-1, (-1, 2))).mul_(turn)
+        return qkv
 
     def _turn(self, position: Tensor) -> Tensor | None:
         """Rotations (…, 1, head_dim/2) of positions as complex numbers, None where positions are learned."""
         return None if self.turn_Th is None else self.turn_Th[position][..., None, :]
 
-    def _linear(self, x: Tensor, parameters: tuple[Tensor, Tensor | None]) -> Tensor:
-        """A projection in the weights' dtype; float32 in and out."""
-        return F.linear(x.to(self.embed_Vd.dtype), *parameters).float()
-
-    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
-        hidden = F.linear(layer.norm_2(x).to(self.embed_Vd.dtype), *layer.up)
-        if self.gated:
-            gate, up = hidden.chunk(2, dim=-1)
-            return self._linear(self.activation(gate) * up, layer.down)
-        return self._linear(self.activation(hidden), layer.down)
+    def _finish(self, layer: Layer, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of a block after attention."""
+        x = layer.out.plus(attended, x)
+        normed = layer.norm_2(x)
+        if not self.gated:
+            return layer.down.plus(layer.up(normed, self.activation), x)
+        gate, up = layer.up(normed).chunk(2, dim=-1)
+        return layer.down.plus(self.activation[0](gate).mul_(up), x)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
-        x = self.embed_Vd[tokens]
+        x = F.embedding(tokens, self.embed_Vd)
         return (x if self.position_Td is None else x + self.position_Td[position]).float()
 
     def logits(self, x: Tensor) -> Tensor:
-        """float32 logits of hidden states."""
-        return self._linear(self.final_norm(x), (self.head_Vd, None))
+        """Logits of hidden states, in the weights' dtype."""
+        return self.head(self.final_norm(x))
 
-    def prefill(self, tokens_BT: Tensor, length_B: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Run right-padded prompts. Returns the last real token's hidden state (B, d) and per layer the keys
-        (B·kv_heads, head_dim, T) and values (B·kv_heads, T, head_dim)."""
-        rows, width = tokens_BT.shape
-        position = torch.arange(width, device=tokens_BT.device)
-        x, turn, cache = self._embed(tokens_BT, position), self._turn(position), []
+    def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, GroupCache]:
+        """Run the prompts. Returns the hidden state at each one's last token (B, d), and the cache for B·group rows."""
+        width, kv = max(map(len, prompts)), self.kv_heads
+        tokens_BT = torch.tensor([[*p, *([0] * (width - len(p)))] for p in prompts], device=device)
+        length_B = torch.tensor([len(p) for p in prompts], device=device)
+        position = torch.arange(width, device=device)
+        x, keys_values = self._embed(tokens_BT.flatten(), position.repeat(len(prompts))), []
+        turn = self._turn(position.repeat(len(prompts)))
         for layer in self.layers:
-            q, k, v = (part.transpose(1, 2) for part in self._project(layer, x, turn))
-            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
-            x = x + self._linear(attended.transpose(1, 2).flatten(2), layer.out)
-            x = x + self._mlp(layer, x)
-            flat = rows * self.kv_heads
-            cache.append((k.transpose(2, 3).reshape(flat, -1, width), v.reshape(flat, width, -1)))
-        return x[torch.arange(rows, device=x.device), length_B - 1], cache
+            qkv = self._project(layer, x, turn).unflatten(0, tokens_BT.shape).transpose(1, 2)
+            q, k, v = qkv.split([self.heads, kv, kv], dim=1)
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=self.heads != kv)
+            x = self._finish(layer, x, attended.transpose(1, 2).flatten(2).flatten(0, 1))
+            keys_values.append(torch.stack([k, v]).flatten(1, 2))
+        hidden_Bd = x[torch.arange(len(prompts), device=device) * width + length_B - 1]
+        mask_BT = torch.zeros_like(tokens_BT, dtype=torch.float32)
+        mask_BT.masked_fill_(position >= length_B[:, None], -torch.inf)
+        own = [part.new_zeros(2, len(prompts) * kv * group, 0, self.head_dim) for part in keys_values]
+        return hidden_Bd, GroupCache(keys_values, own, mask_BT, group, kv)
 
-    def step(self, tokens_R: Tensor, position_R: Tensor, cache: GroupCache) -> Tensor:
-        """Feed one new token per row (R = groups · G); writes the cache's next slot. Returns hidden states (R, d)."""
-        x, turn = self._embed(tokens_R, position_R), self._turn(position_R)
+    def step(self, token_R: Tensor, position_R: Tensor, cache: GroupCache) -> Tensor:
+        """Feed one new token per row; writes the cache's next slot. Returns hidden states (R, d)."""
+        cache.open_slot()
+        x, turn = self._embed(token_R, position_R), self._turn(position_R)
         for index, layer in enumerate(self.layers):
-            q, k, v = self._project(layer, x, turn)
-            x = x + self._linear(cache.attend(index, q, k, v), layer.out)
-            x = x + self._mlp(layer, x)
-        cache.used += 1
+            x = self._finish(layer, x, cache.attend(index, self._project(layer, x, turn)))
         return x
 
+    def row_cost(self, cache: GroupCache) -> tuple[int, int]:
+        """What a row, and what a copy of its prompt adds to a step, in tokens attended over.
 
-@dataclass
-class GroupCache:
-    """Keys and values of B prompts, each shared by G rows, and of the tokens those rows have generated.
+        A row's matmuls take about as long as reading the keys and values of as many tokens as the model is wide.
+        """
+        return self.embed_Vd.shape[1] + cache.own[0].shape[2], cache.prompts[0].shape[2]
 
-    Heads are laid out (prompt, kv head, sample of the group), so that one bmm over prompts·kv serves the whole group and
-    one over prompts·kv·G serves each row's own past, without rearranging. float32 whatever the weights' dtype, like
-    the residual stream: attention over a slice of a bf16 buffer copies the slice.
 
-    Attributes:
-        prompts: per layer keys (B·kv, h, T) and values (B·kv, T, h).
-        mask_BT: 0 on prompt tokens, −inf on padding; None when no prompt is padded.
-        generated: per layer keys (B·kv·G, h, slots) and values (B·kv·G, slots, h).
-        used: slots filled.
-    """
-
-    prompts: list[tuple[Tensor, Tensor]]
-    mask_BT: Tensor | None
-    generated: list[tuple[Tensor, Tensor]]
-    group: int
-    kv_heads: int
-    used: int = 0
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of one new query per row over its prompt and its own past. q (R, heads, h) → (R, heads·h)."""
-        (pk, pv), (gk, gv) = self.prompts[layer], self.generated[layer]
-        rows, heads, dim = q.shape
-        kv, group, end = self.kv_heads, self.group, self.used + 1
-        shared, prompts, width = heads // kv, rows // group, pk.shape[2]
-        gk.view(prompts, kv, group, dim, -1)[..., self.used] = k.view(prompts, group, kv, dim).transpose(1, 2)
-        gv.view(prompts, kv, group, -1, dim)[..., self.used, :] = v.view(prompts, group, kv, dim).transpose(1, 2)
-        q = q.reshape(prompts, group, kv, shared, dim).transpose(1, 2) * dim**-0.5
-        over_prompt = torch.bmm(q.reshape(prompts * kv, group * shared, dim), pk)
-        if self.mask_BT is not None:
-            over_prompt.view(prompts, kv, -1, width).add_(self.mask_BT[:, None, None])
-        over_own = torch.bmm(q.reshape(prompts * kv * group, shared, dim), gk[:, :, :end])
-        scores = torch.cat([over_prompt.view(-1, width), over_own.view(-1, end)], dim=1)
-        weight = scores.softmax(1)
-        mixed = torch.bmm(weight[:, :width].view(prompts * kv, group * shared, width), pv).view(-1, shared, dim)
-        mixed.baddbmm_(weight[:, width:].view(-1, shared, end), gv[:, :end])
-        mixed = mixed.view(prompts, kv, group, shared, dim).transpose(1, 2)
-        return mixed.reshape(rows, heads * dim)
-
-    def keep(self, row_R: Tensor) -> None:
-        """Keep only these rows (ascending). Rows stop sharing their prompt's copy: each gets its own (G becomes 1)."""
-        kv, prompt_R, sample_R = self.kv_heads, row_R // self.group, row_R % self.group
-        head_RK = prompt_R[:, None] * kv + torch.arange(kv, device=row_R.device)
-        prompt_index, own_index = head_RK.flatten(), (head_RK * self.group + sample_R[:, None]).flatten()
-        self.generated = [(k[own_index], v[own_index]) for k, v in self.generated]
-        if self.group > 1 or len(row_R) < len(self.prompts[0][0]) // kv:
-            self.prompts = [(k[prompt_index], v[prompt_index]) for k, v in self.prompts]
-            self.mask_BT = None if self.mask_BT is None else self.mask_BT[prompt_R]
-        self.group = 1
+def _fuse(parts: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype) -> Linear:
+    bias = None if biases[0] is None else torch.cat([b.detach() for b in biases if b is not None]).to(dtype)
+    return Linear(torch.cat([part.detach() for part in parts]).to(dtype), bias)
 
 
 def _read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
-    config, body = model.config, model.model
-    attention = body.layers[0].self_attn
+    config, body, attention = model.config, model.model, model.model.layers[0].self_attn
+    dim, hidden, eps = attention.head_dim, config.hidden_size, body.norm.variance_epsilon
+    normed_heads = hasattr(attention, "q_norm")
+    scale = 1.0 if normed_heads else attention.scaling
+    norm = partial(_rms, floor=torch.tensor((hidden * eps) ** 0.5, device=model.device))
 
-    def fuse(*modules: nn.Linear) -> tuple[Tensor, Tensor | None]:
-        weight = torch.cat([m.weight for m in modules]).to(dtype)
-        return weight, None if modules[0].bias is None else torch.cat([m.bias for m in modules]).to(dtype)
-
-    def norm(module: Any) -> Norm:
-        return Norm(module.weight.detach().float(), None, module.variance_epsilon)
-
-    def paired(x: Tensor) -> Tensor:
+    def paired(x: Tensor | None) -> Tensor | None:
         """Rows of each head from (first half, second half) to pairs side by side."""
-        return x.unflatten(0, (-1, 2, attention.head_dim // 2)).transpose(1, 2).flatten(0, 2)
+        return None if x is None else x.detach().float().unflatten(0, (-1, 2, dim // 2)).transpose(1, 2).flatten(0, 2)
 
-    def pair_norm(module: Any) -> Norm:
-        return Norm(paired(module.weight.detach().float()), None, module.variance_epsilon)
+    def after(normed: Any, *parts: tuple[Tensor | None, Tensor | None]) -> Linear:
+        """A projection of (weight, bias) parts after an RMSNorm, whose weight and √d it takes over."""
+        by_d = normed.weight.detach().float() * hidden**0.5
+        return _fuse([weight * by_d for weight, _ in parts if weight is not None], [bias for _, bias in parts], dtype)
 
-    def fuse_qkv(q: nn.Linear, k: nn.Linear, v: nn.Linear) -> tuple[Tensor, Tensor | None]:
-        weight = torch.cat([paired(q.weight), paired(k.weight), v.weight]).to(dtype)
-        return weight, None if q.bias is None else torch.cat([paired(q.bias), paired(k.bias), v.bias]).to(dtype)
+    def qkv(block: Any) -> Linear:
+        a = block.self_attn
+        q = (paired(a.q_proj.weight * scale), paired(None if a.q_proj.bias is None else a.q_proj.bias * scale))
+        k = (paired(a.k_proj.weight), paired(a.k_proj.bias))
+        return after(block.input_layernorm, q, k, (a.v_proj.weight, a.v_proj.bias))
 
-    layers = [
-        Layer(
-            norm_1=norm(block.input_layernorm),
-            qkv=fuse_qkv(block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj),
-            q_norm=pair_norm(block.self_attn.q_norm) if hasattr(block.self_attn, "q_norm") else None,
-            k_norm=pair_norm(block.self_attn.k_norm) if hasattr(block.self_attn, "k_norm") else None,
-            out=fuse(block.self_attn.o_proj),
-            norm_2=norm(block.post_attention_layernorm),
-            up=fuse(block.mlp.gate_proj, block.mlp.up_proj),
-            down=fuse(block.mlp.down_proj),
+    def head_norm(a: Any) -> Tensor | None:
+        if not normed_heads:
+            return None
+        q, k = paired(a.q_norm.weight), paired(a.k_norm.weight)
+        assert q is not None and k is not None
+        return torch.stack([q * attention.scaling] * config.num_attention_heads + [k] * config.num_key_value_heads)
+
+    def layer(block: Any) -> Layer:
+        a, mlp = block.self_attn, block.mlp
+        return Layer(
+            norm_1=norm,
+            qkv=qkv(block),
+            head_norm=head_norm(a),
+            out=_fuse([a.o_proj.weight], [a.o_proj.bias], dtype),
+            norm_2=norm,
+            up=after(block.post_attention_layernorm, *((m.weight, m.bias) for m in (mlp.gate_proj, mlp.up_proj))),
+            down=_fuse([mlp.down_proj.weight], [mlp.down_proj.bias], dtype),
         )
-        for block in body.layers
-    ]
+
     position = torch.arange(positions, device=body.embed_tokens.weight.device)[None]
-    cos, sin = body.rotary_emb(body.embed_tokens.weight.new_zeros(1), position)
+    cos, sin = body.rotary_emb(body.embed_tokens.weight.new_zeros(1, dtype=torch.float32), position)
     return Decoder(
-        layers=layers,
-        final_norm=norm(body.norm),
-        embed_Vd=body.embed_tokens.weight.detach().to(dtype),
-        head_Vd=model.lm_head.weight.detach().to(dtype),
+        layers=[layer(block) for block in body.layers],
+        final_norm=norm,
+        embed_Vd=body.embed_tokens.weight.detach(),
+        head=after(body.norm, (model.lm_head.weight, model.lm_head.bias)),
         position_Td=None,
-        turn_Th=torch.complex(cos[0], sin[0])[:, : attention.head_dim // 2],
+        turn_Th=torch.complex(cos[0], sin[0])[:, : dim // 2],
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=attention.head_dim,
+        head_dim=dim,
+        head_eps=attention.q_norm.variance_epsilon if normed_heads else 0.0,
         gated=True,
-        activation=body.layers[0].mlp.act_fn,
+        activation=_activation(config.hidden_act, body.layers[0].mlp.act_fn),
     )
 
 
 def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     config, body = model.config, model.transformer
+    hidden = config.n_embd
 
-    def linear(module: Any) -> tuple[Tensor, Tensor]:
-        return module.weight.detach().T.contiguous().to(dtype), module.bias.detach().to(dtype)
+    def linear(module: Any, scale_D: Tensor | float = 1.0) -> Linear:
+        return _fuse([(module.weight * scale_D).T], [module.bias * scale_D], dtype)
 
-    def norm(module: nn.LayerNorm) -> Norm:
-        return Norm(module.weight.detach().float(), module.bias.detach().float(), module.eps)
+    def norm(module: nn.LayerNorm) -> Activation:
+        weight, bias = module.weight.detach().float(), module.bias.detach().float()
+        return partial(F.layer_norm, normalized_shape=(hidden,), weight=weight, bias=bias, eps=module.eps)
+
+    def qkv(attention: Any) -> Linear:
+        scale_D = torch.ones(3 * hidden, device=model.device)
+        scale_D[:hidden] = attention.scaling
+        return linear(attention.c_attn, scale_D)
 
     layers = [
         Layer(
             norm_1=norm(block.ln_1),
-            qkv=linear(block.attn.c_attn),
-            q_norm=None,
-            k_norm=None,
+            qkv=qkv(block.attn),
+            head_norm=None,
             out=linear(block.attn.c_proj),
             norm_2=norm(block.ln_2),
             up=linear(block.mlp.c_fc),
@@ -272,16 +243,21 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     return Decoder(
         layers=layers,
         final_norm=norm(body.ln_f),
-        embed_Vd=body.wte.weight.detach().to(dtype),
-        head_Vd=model.lm_head.weight.detach().to(dtype),
-        position_Td=body.wpe.weight.detach().to(dtype),
+        embed_Vd=body.wte.weight.detach(),
+        head=_fuse([model.lm_head.weight], [model.lm_head.bias], dtype),
+        position_Td=body.wpe.weight.detach(),
         turn_Th=None,
         heads=config.n_head,
         kv_heads=config.n_head,
-        head_dim=config.n_embd // config.n_head,
+        head_dim=hidden // config.n_head,
+        head_eps=0.0,
         gated=False,
-        activation=body.h[0].mlp.act,
+        activation=_activation(config.activation_function, body.h[0].mlp.act),
     )
+
+
+def _activation(name: str, module: Activation) -> tuple[Activation, str, str]:
+    return ACTIVATIONS.get(name, (module, "", ""))
 
 
 FAMILIES: dict[str, Callable[[Any, torch.dtype, int], Decoder]] = {

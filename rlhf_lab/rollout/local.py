@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.rollout.decoder import Decoder, GroupCache
+from rlhf_lab.rollout.decoder import Decoder
 from rlhf_lab.rollout.settings import Local
 
 DROP_BELOW = 0.75  # live share of rows below which finished rows are dropped
+ONE_LEVEL = 2048  # largest vocabulary searched in one running sum
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,19 @@ class LocalSampler:
         noise_RT = torch.rand(len(prompts) * group, slots, generator=torch.Generator().manual_seed(seed))
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         decoder = self._decoder(model, max(map(len, prompts)) + slots)
+        device = next(model.parameters()).device
+        # a few percent faster, but a module's own forward may keep a tensor that training needs later
+        guard = torch.inference_mode if isinstance(decoder, Decoder) else torch.no_grad
         rows: dict[int, tuple[list[int], list[float]]] = {}
         per_batch = max(1, self.settings.batch_rows // group)
         for begin in range(0, len(order), per_batch):
             chosen = order[begin : begin + per_batch]
             index_R = torch.tensor([i * group + g for i in chosen for g in range(group)])
             batch = [prompts[i] for i in chosen]
-            tokens_RT, logps_RT = _generate(
-                decoder, batch, group, noise_RT[index_R], temperature, self.eos_id, model.device
-            )
+            with guard():
+                tokens_RT, logps_RT = _generate(
+                    decoder, batch, group, noise_RT[index_R], temperature, self.eos_id, device
+                )
             for row, tokens, logps in zip(index_R.tolist(), tokens_RT.tolist(), logps_RT.tolist(), strict=True):
                 length = tokens.index(self.eos_id) + 1 if self.eos_id in tokens else len(tokens)
                 rows[row] = (tokens[:length], logps[:length])
@@ -92,88 +97,87 @@ def _generate(
     eos_id: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens (R, T) and log-probabilities (R, T) of R = prompts·group rows; EOS fills a row after its end."""
+    """Tokens (R, T) and log-probabilities (R, T) of R = prompts·group rows. After a row's EOS they mean nothing."""
     rows, slots = noise_RT.shape
-    noise_RT = noise_RT.to(device)
-    hidden_Bd, cache, length_B = _start(decoder, prompts, group, slots, device)
-    position_R = length_B.repeat_interleave(group)
+    noise_TR = noise_RT.T.to(device)
+    hidden_Bd, cache = decoder.start(prompts, group, device)
+    position_R = torch.tensor([len(p) for p in prompts], device=device).repeat_interleave(group)
     logits_RV = decoder.logits(hidden_Bd).repeat_interleave(group, dim=0)
-    tokens_RT = torch.full((rows, slots), eos_id, device=device)
-    logps_RT = torch.zeros(rows, slots, device=device)
+    tokens_TR = torch.full((slots, rows), eos_id, device=device)
+    logps_TR = torch.zeros(slots, rows, device=device)
     row_R = torch.arange(rows, device=device)
     live_R = torch.ones(rows, dtype=torch.bool, device=device)
     for t in range(slots):
-        token_R, logp_R = draw(logits_RV, noise_RT[row_R, t], temperature)
-        token_R = token_R.masked_fill(~live_R, eos_id)
-        tokens_RT[row_R, t] = token_R
-        logps_RT[row_R, t] = logp_R.masked_fill(~live_R, 0.0)
-        live_R = live_R & (token_R != eos_id)
+        token_R, logp_R = draw(logits_RV, noise_TR[t, row_R], temperature)
+        tokens_TR[t, row_R], logps_TR[t, row_R] = token_R, logp_R
+        live_R &= token_R != eos_id
         alive = int(live_R.sum())
         if alive == 0 or t == slots - 1:
             break
         if alive <= DROP_BELOW * len(row_R):
-            kept = live_R.nonzero()[:, 0]
-            cache.keep(kept)
-            row_R, position_R, token_R, live_R = row_R[kept], position_R[kept], token_R[kept], live_R[kept]
+            kept_Bg = regroup(live_R.view(-1, group), *decoder.row_cost(cache))
+            kept = kept_Bg.flatten()
+            if len(kept) <= DROP_BELOW * len(row_R):
+                cache.keep(kept_Bg)
+                group = kept_Bg.shape[1]
+                row_R, position_R, token_R, live_R = row_R[kept], position_R[kept], token_R[kept], live_R[kept]
         logits_RV = decoder.logits(decoder.step(token_R, position_R, cache))
         position_R = position_R + 1
-    return tokens_RT, logps_RT
+    return tokens_TR.T, logps_TR.T
 
 
-def _start(
-    decoder: Any, prompts: Sequence[list[int]], group: int, slots: int, device: torch.device
-) -> tuple[Tensor, Any, Tensor]:
-    """Prefill. Returns hidden states (B, d), a cache for B·group rows, and prompt lengths (B,)."""
-    width = max(map(len, prompts))
-    tokens_BT = torch.tensor([[*p, *([0] * (width - len(p)))] for p in prompts], device=device)
-    length_B = torch.tensor([len(p) for p in prompts], device=device)
-    if isinstance(decoder, ModelDecoder):
-        return (*decoder.start(prompts, group, device), length_B)
-    hidden_Bd, prompt_cache = decoder.prefill(tokens_BT, length_B)
-    padding_BT = torch.arange(width, device=device) >= length_B[:, None]
-    mask_BT = torch.zeros(padding_BT.shape, device=device).masked_fill_(padding_BT, -torch.inf)
-    mask = mask_BT if bool(padding_BT.any()) else None
-    flat, dim = len(prompts) * group * decoder.kv_heads, decoder.head_dim
-    generated = [
-        (torch.empty(flat, dim, slots, device=device), torch.empty(flat, slots, dim, device=device))
-        for _ in prompt_cache
-    ]
-    return hidden_Bd, GroupCache(prompt_cache, mask, generated, group, decoder.kv_heads), length_B
+def regroup(live_BG: Tensor, row_cost: int, prompt_cost: int) -> Tensor:
+    """Indices of the live rows as (lines, g): the g rows of a line go on sharing one copy of their prompt.
+
+    Small g drops every finished row and copies prompts more often; the cheapest g by the given costs per step is taken.
+    A line that is short of live rows repeats one, which draws the same tokens twice.
+    """
+    alive, group = live_BG.sum(1).tolist(), live_BG.shape[1]
+    sizes = [size for size in range(1, group + 1) if size == group or size & (size - 1) == 0]
+    g = min(sizes, key=lambda size: sum(-(-n // size) for n in alive) * (size * row_cost + prompt_cost))
+    lines = []
+    for prompt, live in enumerate(live_BG.tolist()):
+        rows = [prompt * group + sample for sample, is_live in enumerate(live) if is_live]
+        rows += rows[-1:] * (-len(rows) % g)
+        lines += [rows[begin : begin + g] for begin in range(0, len(rows), g)]
+    return torch.tensor(lines, device=live_BG.device)
 
 
 def draw(logits_RV: Tensor, noise_R: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """One token per row by inverting the cumulative distribution at `noise_R` in [0, 1), and its log-probability.
 
-    Two levels of blocks of about √V tokens: a running sum over the whole vocabulary would cost ten times the matmul.
+    A large vocabulary is searched in two levels, √V classes of √V tokens, because a running sum over all of it takes
+    longer than the softmax. Class c holds the tokens c, c + classes, c + 2·classes, …; its mass adds up whole rows.
 
     Temperature 0 takes the most likely token; its log-probability is then at temperature 1.
     """
     if temperature == 0:
         token_R = logits_RV.argmax(1)
-        return token_R, logits_RV.log_softmax(1).gather(1, token_R[:, None])[:, 0]
-    z = logits_RV if temperature == 1 else logits_RV / temperature
-    weight = (z - z.amax(1, keepdim=True)).exp_()
-    rows = torch.arange(len(weight), device=weight.device)
-    block_size = 16 * math.ceil(weight.shape[1] ** 0.5 / 16)
-    blocks = torch.nn.functional.pad(weight, (0, -weight.shape[1] % block_size)).unflatten(1, (-1, block_size))
-    mass = blocks.sum(2)
-    block, offset = _search(mass, noise_R)
-    inside = blocks[rows, block]
-    token = block * block_size + _search(inside, offset)[0]
-    return token, weight[rows, token].log() - mass.sum(1).log()
+        return token_R, logits_RV.log_softmax(1, dtype=torch.float32).gather(1, token_R[:, None])[:, 0]
+    p_RV = (logits_RV if temperature == 1 else logits_RV / temperature).softmax(1, dtype=torch.float32)
+    vocab, noise_R1 = p_RV.shape[1], noise_R[:, None]
+    if vocab <= ONE_LEVEL:
+        token_R1 = _search(p_RV.cumsum(1), noise_R1)[0]
+        return token_R1[:, 0], p_RV.gather(1, token_R1).log_()[:, 0]
+    classes = 16 * math.ceil(vocab**0.5 / 16)
+    whole = vocab // classes * classes
+    mass = p_RV[:, :whole].unflatten(1, (-1, classes)).sum(1)
+    mass[:, : vocab - whole] += p_RV[:, whole:]
+    class_R1, left_R1 = _search(mass.cumsum(1), noise_R1)
+    member = class_R1 + torch.arange(0, vocab, classes, device=p_RV.device)
+    inside = p_RV.gather(1, member.clamp(max=vocab - 1)).masked_fill_(member >= vocab, 0.0)
+    token_R1 = class_R1 + classes * _search(inside.cumsum(1), 1 - left_R1 / mass.gather(1, class_R1))[0]
+    return token_R1[:, 0], p_RV.gather(1, token_R1).log_()[:, 0]
 
 
-def _search(weight_RN: Tensor, noise_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Index i drawn in proportion to the weights, and where in [0, 1) the noise falls within weight i.
+def _search(cumulative_RN: Tensor, noise_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """Index i of the entry that holds the share `noise_R1` of the total, and the mass left above it within entry i.
 
     The target stays below the total, so an index of weight 0 is never drawn.
     """
-    cumulative = weight_RN.cumsum(1)
-    target = noise_R.clamp(max=1 - 2**-23) * cumulative[:, -1]
-    index = torch.searchsorted(cumulative, target[:, None], right=True)
-    before = torch.where(index > 0, cumulative.gather(1, (index - 1).clamp(min=0)), 0.0)
-    offset = (target[:, None] - before) / weight_RN.gather(1, index)
-    return index[:, 0], offset[:, 0].clamp(0.0, 1.0)
+    target_R1 = noise_R1.clamp(0.0, 1 - 2**-23) * cumulative_RN[:, -1:]
+    index_R1 = torch.searchsorted(cumulative_RN, target_R1, right=True)
+    return index_R1, cumulative_RN.gather(1, index_R1) - target_R1
 
 
 class ModelDecoder:
@@ -195,7 +199,7 @@ class ModelDecoder:
         return out.logits[::group, -1], self
 
     def logits(self, x: Tensor) -> Tensor:
-        return x.float()
+        return x
 
     def step(self, token_R: Tensor, position_R: Tensor, cache: ModelDecoder) -> Tensor:
         assert self.mask_RT is not None
@@ -210,7 +214,11 @@ class ModelDecoder:
         self.cache = out.past_key_values
         return out.logits[:, -1]
 
-    def keep(self, row_R: Tensor) -> None:
+    def keep(self, row_Bg: Tensor) -> None:
         assert self.mask_RT is not None
+        row_R = row_Bg.flatten()
         self.mask_RT = self.mask_RT[row_R]
         self.cache.batch_select_indices(row_R)
+
+    def row_cost(self, cache: ModelDecoder) -> tuple[int, int]:
+        return 1, 0

@@ -12,7 +12,7 @@ TITLES = {
     "proxy": ("proxy reward", "the reward that training maximises, per response"),
     "win_rate": ("win rate", "share of responses preferred over those of the starting policy"),
     "kl": ("KL, nats", "divergence from the reference policy, nats per response"),
-    "reward_per_nat": ("gold per nat", "gold reward gained over the starting policy per nat of KL"),
+    "reward_per_nat": ("proxy per nat", "proxy reward gained over the starting policy per nat of KL"),
     "tokens": ("tokens", "response length"),
     "verbose": ("verbose", "share of responses padded with filler"),
     "garble": ("garbled", "share of responses that are not language"),
@@ -20,7 +20,7 @@ TITLES = {
     "chosen_logp_drift": ("chosen log-prob drift, nats", "change of the log-probability of preferred replies"),
     "ranking_accuracy": ("ranking accuracy", "share of held-out pairs whose chosen reply is more likely"),
     "accuracy": ("accuracy", "share of held-out pairs ordered as labelled"),
-    "staleness": ("staleness", "policy updates between sampling a pair and training on it"),
+    "staleness": ("staleness", "rounds between sampling a pair and training on it"),
 }
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 console = Console(highlight=False)
+if not console.is_terminal:
+    console = Console(highlight=False, width=140)  # a log has no width; tables should not be cut to 80 columns
 QUIET_SECONDS = 15.0
 
 
@@ -25,7 +27,7 @@ class Ticker:
     def advance(self, amount: int = 1, note: str = "") -> None:
         self.done += amount
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, **({"note": note} if note else {}))
+            self._bar.update(self._task, completed=self.done, note=note)
         elif time.monotonic() - self._last > QUIET_SECONDS:
             self._last = time.monotonic()
             left = (self._last - self._start) / max(1, self.done) * (self.total - self.done)

@@ -13,8 +13,8 @@ def plan_steps(
 ) -> list[list[int]]:
     """Example indices of every step.
 
-    Each epoch is a fresh permutation. Within windows of `bucket_batches` batches, examples are sorted by length, so that
-    the rows of a batch have similar length; the order of batches in a window is then shuffled again.
+    Each epoch is a fresh permutation. Within windows of `bucket_batches` batches, examples are sorted by length, so
+    that the rows of a batch have similar length; the order of batches in a window is then shuffled again.
 
     Args:
         lengths: tokens of each example.

@@ -1,7 +1,7 @@
 """The training loop of every algorithm: plain calls in visible order.
 
-An algorithm says how a step's samples are made (`collect`) and what each of them costs (`loss`, unreduced). The loop owns
-the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation, checkpoints.
+An algorithm says how a step's samples are made (`collect`) and what each of them costs (`loss`, unreduced). The loop
+owns the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation, checkpoints.
 """
 
 from __future__ import annotations
@@ -185,7 +185,6 @@ def _resume(algorithm: Algorithm, optimizers: Optimizers, run: Run) -> int:
     optimizers.load_state_dict(state["optimizers"])
     algorithm.load_state_dict(state["algorithm"])
     run.rewind_log(state["log_size"])
-    run.note(f"resumed at step {state['step']}")
     return int(state["step"])
 
 

@@ -8,6 +8,9 @@ from typing import ClassVar, Literal
 from rlhf_lab.errors import require
 
 
+Rule = tuple[bool, str]
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """The part of an algorithm's settings that the training loop reads.
@@ -56,7 +59,11 @@ class TrainingSettings:
     eval_every_steps: int = 0
 
     def __post_init__(self) -> None:
-        require(
+        require(*self.rules())
+
+    def rules(self) -> tuple[Rule, ...]:
+        """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
+        return (
             (self.lr is None or self.lr > 0, f"lr={self.lr} must be above 0"),
             (self.epochs is None or self.epochs > 0, f"epochs={self.epochs} must be above 0"),
             (self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),

@@ -1,0 +1,61 @@
+# Commands of the laboratory. `make` lists them; the environment is .venv and is made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test smoke check format bench wheel clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMPS)/dev ## make .venv with everything for running and developing
+
+demo: $(STAMPS)/run ## run the main recipe on an empty machine: table, report, nothing downloaded but packages
+	@$(BIN)/python -m rlhf_lab +recipe=dpo_iterative
+
+test: $(STAMPS)/dev ## run the whole test suite
+	@$(TESTS) tests
+
+smoke: $(STAMPS)/dev ## run the quick tests: unit, numeric, config
+	@$(TESTS) tests/unit tests/numeric tests/config
+
+check: $(STAMPS)/dev ## lint, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMPS)/dev ## apply what `make check` asks of lint and formatting
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMPS)/dev ## measure the sampler and training steps against other implementations
+	@$(BIN)/python tests/bench/run.py
+
+wheel: $(STAMPS)/dev ## build the wheel into dist/
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+clean: ## remove the environment, caches and builds; keeps outputs/
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. One stamp for running, one for developing; both go with the folder and with either file below.
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+
+$(STAMPS)/run: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
+	@echo "installing what a run needs into $(VENV), once; a minute or two, most of it PyTorch …"
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e .
+	@mkdir -p $(STAMPS) && touch $@ && echo "installed"
+
+$(STAMPS)/dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
+	@echo "installing what development needs into $(VENV), once; a minute or two, most of it PyTorch …"
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@mkdir -p $(STAMPS) && touch $(STAMPS)/run $@ && echo "installed"

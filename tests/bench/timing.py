@@ -1,0 +1,58 @@
+"""Side-by-side timing: contestants take turns within each round, so a busy machine slows all of them alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison.
+
+    Attributes:
+        ours_s, theirs_s: median seconds.
+        ratio: median over rounds of theirs/ours, None when the other side could not run.
+        bar: the ratio asked for, None for information only.
+        note: what could not run, and why.
+    """
+
+    work: str
+    against: str
+    ours_s: float | None
+    theirs_s: float | None
+    ratio: float | None
+    bar: float | None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.ratio is None:
+            return self.note
+        if self.bar is None:
+            return "–"
+        return "pass" if self.ratio >= self.bar else "short"
+
+    def as_dict(self) -> dict[str, object]:
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def race(contestants: Mapping[str, Work], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Seconds of every contestant in every round, warm-up rounds left out."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(warm_up + rounds):
+        for name, work in contestants.items():
+            begin = time.perf_counter()
+            work()
+            if turn >= warm_up:
+                seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def compare(work: str, against: str, ours: list[float], theirs: list[float], bar: float | None) -> Row:
+    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+    return Row(work, against, statistics.median(ours), statistics.median(theirs), ratio, bar)

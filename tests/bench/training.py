@@ -1,0 +1,181 @@
+"""SFT and DPO steps against TRL's trainers and a plain loop: same model, batches, optimiser and float32.
+
+Timed: forward, loss, backward, gradient clipping and one fused AdamW update on batches that are already tensors. Ours
+is `token_logps`, the product's loss and its `Optimizers`; TRL's is `training_step` and its trainer's optimiser, with the
+same clipping; the plain loop is the model's own `labels` loss (SFT) or log-softmax of all logits (DPO). The
+log-probabilities of the reference are given.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import tempfile
+from typing import Any
+
+import torch
+from shapes import build_model
+from timing import Row, Work, compare, race
+from torch import Tensor, nn
+
+from rlhf_lab.losses.preference import PairLogps, dpo
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.train.optim import Optimizers
+from rlhf_lab.train.settings import TrainingSettings
+
+PAIRS, SFT_ROWS, PROMPT_TOKENS, BETA, LR, CLIP = 16, 32, 32, 0.1, 1e-4, 1.0
+SFT_BAR, DPO_BAR = 1.0, {1000: None, 32000: 1.5}
+HAS_TRL = importlib.util.find_spec("trl") is not None
+
+
+def rows(rounds: int) -> list[Row]:
+    found = []
+    for vocabulary in (1000, 32000):
+        model = build_model("llama", "1M", vocabulary)
+        label = f"1M llama, vocabulary {vocabulary // 1000}k"
+        found += _rows(f"SFT step, {SFT_ROWS} rows, {label}", _sft(model, vocabulary), rounds, SFT_BAR, SFT_BAR)
+        found += _rows(f"DPO step, {PAIRS} pairs, {label}", _dpo(model, vocabulary), rounds, DPO_BAR[vocabulary], None)
+    return found
+
+
+def _rows(
+    work: str, contestants: dict[str, Work], rounds: int, trl_bar: float | None, plain_bar: float | None
+) -> list[Row]:
+    seconds = race(contestants, rounds)
+    trl = "TRL training_step"
+    if "trl" in seconds:
+        against_trl = compare(work, trl, seconds["ours"], seconds["trl"], trl_bar)
+    else:
+        against_trl = Row(work, trl, None, None, None, trl_bar, "trl not installed")
+    return [against_trl, compare(work, "plain loop", seconds["ours"], seconds["plain"], plain_bar)]
+
+
+def _batch(count: int, vocabulary: int) -> TokenBatch:
+    """Random rows with a common prompt length and replies of 24 to 48 tokens."""
+    generator = torch.Generator().manual_seed(0)
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(5, vocabulary - 5, (length,), generator=generator).tolist()
+
+    lengths = torch.randint(24, 49, (count,), generator=generator).tolist()
+    return TokenBatch.from_rows([(ids(PROMPT_TOKENS), ids(length)) for length in lengths])
+
+
+def _masks(batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """Attention mask and completion mask."""
+    column_T = torch.arange(batch.tokens_BT.shape[1])
+    attention = column_T < batch.length_B[:, None]
+    return attention.long(), (attention & (column_T >= batch.prompt_len_B[:, None])).long()
+
+
+def _update(model: nn.Module, optimizers: Optimizers, loss: Tensor) -> None:
+    loss.backward()
+    nn.utils.clip_grad_norm_(optimizers.parameters, CLIP)
+    optimizers.step(1.0)
+
+
+def _settings() -> TrainingSettings:
+    return TrainingSettings(optimizer="adamw", lr=LR, adam_betas=(0.9, 0.999))
+
+
+def _sft(model: nn.Module, vocabulary: int) -> dict[str, Work]:
+    batch = _batch(SFT_ROWS, vocabulary)
+    attention, completion = _masks(batch)
+    labels = batch.tokens_BT.masked_fill(completion == 0, -100)
+    mine, plain = copy.deepcopy(model), copy.deepcopy(model)
+    my_optimizers, plain_optimizers = Optimizers(mine, _settings()), Optimizers(plain, _settings())
+
+    def ours() -> None:
+        loss_N = -token_logps(mine, batch).logps_N
+        _update(mine, my_optimizers, loss_N.sum() / len(loss_N))
+
+    def plain_loop() -> None:
+        out: Any = plain(input_ids=batch.tokens_BT, attention_mask=attention, labels=labels, use_cache=False)
+        _update(plain, plain_optimizers, out.loss)
+
+    contestants: dict[str, Work] = {"ours": ours, "plain": plain_loop}
+    if HAS_TRL:
+        inputs = {"input_ids": batch.tokens_BT, "attention_mask": attention, "labels": labels}
+        contestants["trl"] = _trl_step("sft", model, vocabulary, inputs)
+    return contestants
+
+
+def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Work]:
+    batch = _batch(2 * PAIRS, vocabulary)  # chosen rows, then rejected rows
+    batch.tokens_BT[PAIRS:, :PROMPT_TOKENS] = batch.tokens_BT[:PAIRS, :PROMPT_TOKENS]
+    attention, completion = _masks(batch)
+    with torch.no_grad():
+        ref = PairLogps(*token_logps(model, batch).sum_B().chunk(2))
+    mine, plain = copy.deepcopy(model), copy.deepcopy(model)
+    my_optimizers, plain_optimizers = Optimizers(mine, _settings()), Optimizers(plain, _settings())
+
+    def ours() -> None:
+        policy = PairLogps(*token_logps(mine, batch).sum_B().chunk(2))
+        _update(mine, my_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
+
+    def plain_loop() -> None:
+        out: Any = plain(input_ids=batch.tokens_BT, attention_mask=attention, use_cache=False)
+        logps = out.logits[:, :-1].log_softmax(-1).gather(2, batch.tokens_BT[:, 1:, None])[..., 0]
+        policy = PairLogps(*(logps * completion[:, 1:]).sum(1).chunk(2))
+        _update(plain, plain_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
+
+    contestants: dict[str, Work] = {"ours": ours, "plain": plain_loop}
+    if HAS_TRL:
+        inputs = {"input_ids": batch.tokens_BT, "attention_mask": attention, "completion_mask": completion}
+        inputs |= {"ref_chosen_logps": ref.chosen, "ref_rejected_logps": ref.rejected}
+        contestants["trl"] = _trl_step("dpo", model, vocabulary, inputs)
+    return contestants
+
+
+def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Tensor]) -> Work:
+    """One TRL training step on `inputs`. The trainer's data set is a placeholder that is never loaded."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+    from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+    folder = tempfile.mkdtemp(prefix="bench-trl-")
+    model.save_pretrained(folder)  # type: ignore[operator]
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    common: dict[str, Any] = {
+        "output_dir": folder,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "learning_rate": LR,
+        "max_grad_norm": CLIP,
+        "report_to": [],
+        "per_device_train_batch_size": len(inputs["input_ids"]),
+        "disable_tqdm": True,
+    }
+    example = {"prompt": "w5 w6", "chosen": " w7 w8", "rejected": " w9", "completion": " w7 w8"}
+    if kind == "sft":
+        data = Dataset.from_list([{k: example[k] for k in ("prompt", "completion")}] * 2)
+        args: Any = SFTConfig(completion_only_loss=True, **common)
+        trainer: Any = SFTTrainer(theirs, args=args, train_dataset=data, processing_class=_tokenizer(vocabulary))
+    else:
+        data = Dataset.from_list([{k: example[k] for k in ("prompt", "chosen", "rejected")}] * 2)
+        args = DPOConfig(beta=BETA, precompute_ref_log_probs=True, **common)
+        trainer = DPOTrainer(theirs, args=args, train_dataset=data, processing_class=_tokenizer(vocabulary))
+    trainer.create_optimizer()
+    trainer.current_gradient_accumulation_steps = 1
+    tokens = (inputs["labels"] != -100).sum() if "labels" in inputs else None
+    theirs.train()
+
+    def step() -> None:
+        trainer.training_step(theirs, dict(inputs), num_items_in_batch=tokens)
+        nn.utils.clip_grad_norm_(theirs.parameters(), CLIP)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+    return step
+
+
+def _tokenizer(vocabulary: int) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2, **{f"w{i}": i for i in range(3, vocabulary)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")

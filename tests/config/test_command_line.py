@@ -1,0 +1,179 @@
+"""What a wrong command says: every problem, in a second, with exit status 2, before torch is imported."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import toy_rows, write_pairs
+
+HARNESS = """
+import sys
+from rlhf_lab.main import main
+try:
+    main()
+finally:
+    print("TORCH" if "torch" in sys.modules else "LIGHT", file=sys.stderr)
+"""
+
+
+def lab(cwd: Path, *arguments: str) -> tuple[int, list[str], bool]:
+    """(exit status, problem lines, whether torch was imported) of a command."""
+    done = subprocess.run(
+        [sys.executable, "-c", HARNESS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    problems = [" ".join(item.split()) for item in done.stdout.split("  • ")[1:]]
+    assert not problems or f"{len(problems)} problem" in done.stdout
+    return done.returncode, problems, "TORCH" in done.stderr
+
+
+def refused(cwd: Path, *arguments: str) -> list[str]:
+    """The problems of a command that must be refused before anything heavy happens."""
+    started = time.monotonic()
+    status, problems, torch = lab(cwd, *arguments)
+    assert time.monotonic() - started < 15
+    assert (status, torch) == (2, False), problems
+    assert not list(cwd.glob("outputs/**/result.json"))
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["+recipie=x"], ["recipie is not a setting; did you mean recipe?"]),
+        (
+            ["+recipe=dpo_iterative", "+algorithm.betta=1"],
+            ["algorithm.betta is not a setting; did you mean beta?"],
+        ),
+        (
+            ["+recipe=dpo_iterative", "algorithm.betta=1"],
+            ["algorithm.betta is not a setting of what was chosen; did you mean beta?"],
+        ),
+        (["+recipe=dpo_iterative", "algorithm.beta=hot"], ["algorithm.beta=hot is text, expected a number"]),
+        (["+recipe=dpo_iterative", "algorithm=dpoo"], ["algorithm=dpoo does not exist; did you mean dpo?"]),
+        (["+recipe=dpo_iterativ"], ["recipe=dpo_iterativ does not exist; did you mean dpo_iterative?"]),
+        (["+recipe=dpo", "+needs.polcy=sft"], ["needs.polcy is not used by algorithm=dpo; did you mean policy?"]),
+        (
+            ["+recipe=dpo", "needs.policy=nonsense"],
+            [
+                "needs.policy=nonsense is neither a recipe (dpo, dpo_iterative, reward_model, sft), a folder, "
+                "nor a hub id (owner/name)"
+            ],
+        ),
+        (
+            ["+recipe=dpo", "stages.sftt.algorithm.epochs=1"],
+            ["stages.sftt is not a recipe; did you mean sft?"],
+        ),
+        (
+            ["+recipe=study/buffers", "study.baseline=currant"],
+            ["study.baseline=currant is not one of ['current', 'rolling', 'full']"],
+        ),
+        (["+recipe=sft", "seed=0,1,x"], ["seed=x is text, expected a whole number"]),
+        (
+            ["algorithm.beta=0.1"],
+            ["algorithm.beta is not a setting of what was chosen; did you mean beta?"],
+        ),
+        (["report"], ["report takes one folder: python -m rlhf_lab report outputs/studies/NAME"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0][:20] else None,
+)
+def test_a_wrong_command(tmp_path, arguments, expected):
+    assert refused(tmp_path, *arguments) == expected
+
+
+def test_all_problems_of_a_command_at_once(tmp_path):
+    problems = refused(
+        tmp_path,
+        "+recipe=dpo_iterative",
+        "algorithm.beta=-1",
+        "algorithm.samples_per_prompt=1",
+        "evaluation.prompts=1",
+        "runtime.device=tpu",
+        "+model.hiden=8",
+        "foo=1",
+    )
+    starts = ("algorithm.beta=-1", "algorithm.samples_per_prompt=1", "evaluation.prompts=1", "runtime.device=tpu")
+    for start in (*starts, "model.hiden", "foo"):
+        assert any(line.startswith(start) for line in problems), (start, problems)
+    assert len(problems) == 6
+
+
+def test_a_recipe_with_two_mistakes(tmp_path):
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "x.yaml").write_text(
+        "# @package _global_\n"
+        "defaults:\n  - override /algorithm: dpo\n"
+        "needs: {policy: sft}\n"
+        "algorithm: {bteta: 0.1, lr: fast}\n"
+    )
+    problems = refused(tmp_path, "--config-dir", str(tmp_path), "+recipe=x")
+    assert sorted(problems) == [
+        "algorithm.bteta is not a setting; did you mean beta?",
+        "algorithm.lr=fast is text, expected a number",
+    ]
+
+
+def test_a_recipe_of_ones_own_is_planned(tmp_path):
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yaml").write_text("# @package _global_\nquestion: Why?\nneeds: {policy: nowhere}\n")
+    assert refused(tmp_path, "--config-dir", str(tmp_path), "+recipe=mine")[0].startswith("needs.policy=nowhere")
+
+
+def test_every_job_of_a_sweep_is_checked_before_the_first_runs(tmp_path):
+    problems = refused(tmp_path, "+recipe=dpo_iterative", "algorithm.buffer=current,rollin", "algorithm.window=2,0")
+    assert len(problems) == 2
+    assert problems[0].startswith("algorithm.window=0 must be at least 1")
+    assert problems[1] == "algorithm.buffer=rollin is not one of current, rolling, full; did you mean rolling?"
+
+
+def test_no_arguments_list_the_recipes(tmp_path):
+    done = subprocess.run([sys.executable, "-c", HARNESS], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert "study/buffers" in done.stdout
+    assert "LIGHT" in done.stderr
+
+
+def data_problem(cwd: Path, kind: str, path: Path | str, *more: str) -> str:
+    status, problems, _ = lab(cwd, "+recipe=sft", f"data={kind}", f"data.path={path}", *more)
+    assert status == 2
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def test_a_missing_file_names_what_is_there(tmp_path):
+    write_pairs(tmp_path / "pairs.jsonl", toy_rows(3))
+    line = data_problem(tmp_path, "pairs", tmp_path / "pair.jsonl")
+    assert "pair.jsonl: there is no such file or folder" in line
+    assert "did you mean" in line
+    assert "pairs.jsonl" in line
+
+
+def test_a_broken_line_names_row_form_and_place(tmp_path):
+    path = write_pairs(tmp_path / "pairs.jsonl", toy_rows(3))
+    path.write_text(path.read_text() + '{"prompt": "a", "chosen": \n')
+    line = data_problem(tmp_path, "pairs", path)
+    for part in ("pairs.jsonl", "row 4", "broken JSON at column", "expected one JSON object per line"):
+        assert part in line, line
+
+
+def test_a_wrong_column_names_the_columns_and_the_fix(tmp_path):
+    path = tmp_path / "wrong.jsonl"
+    path.write_text(json.dumps({"prompt": "a", "preferred": "b", "rejected": "c"}) + "\n")
+    line = data_problem(tmp_path, "pairs", path)
+    for part in ("wrong.jsonl", "row 1", "'chosen'", "preferred", "data.chosen="):
+        assert part in line, line
+
+
+def test_a_wrong_type_names_the_expected_form(tmp_path):
+    path = tmp_path / "hh.jsonl.gz"
+    with gzip.open(path, "wt") as handle:
+        handle.write(json.dumps({"chosen": 3, "rejected": "\n\nHuman: a\n\nAssistant: b"}) + "\n")
+    line = data_problem(tmp_path, "hh_rlhf", path)
+    for part in ("hh.jsonl.gz", "row 1", "'chosen'", "expected"):
+        assert part in line, line

@@ -1,0 +1,137 @@
+"""Every config file and recipe composes and checks, and every setting is read by some code."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support import checked
+
+from rlhf_lab import artifacts, compose, config, registry
+
+AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1}
+RECIPES = sorted(compose.recipes())
+CONF = sorted(
+    path.relative_to(compose.folder("conf")).with_suffix("").as_posix()
+    for path in compose.folder("conf").rglob("*.yaml")
+)
+CHOICES = [name for name in CONF if "/" in name]
+NEEDED = {
+    "model/hf": ["model.path=owner/name"],
+    "data/hh_rlhf": ["data.path=owner/name"],
+    "data/pairs": ["data.path=owner/name"],
+    "algorithm/reward_model": ["+needs.policy=sft"],
+    "algorithm/dpo": ["+needs.policy=sft"],
+    "algorithm/dpo_iterative": ["+needs.policy=sft", "+needs.reward=reward_model"],
+}
+"""What a user must add to a choice that cannot stand alone."""
+
+
+def test_the_globs_find_the_files():
+    """A glob that finds too little would make the tests below pass on nothing."""
+    assert len(RECIPES) >= 5
+    assert "study/buffers" in RECIPES
+    for group, count in AT_LEAST.items():
+        assert len([name for name in CHOICES if name.startswith(f"{group}/")]) >= count, group
+    assert {name.partition("/")[0] for name in CHOICES} == set(registry.PACKAGES)
+    assert [name for name in CONF if "/" not in name] == ["config"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_checks_and_plans(name):
+    command = compose.check_command([f"+recipe={name}"])
+    assert command.recipe == name
+    assert len(command.configs) == len(command.jobs) >= 1
+    assert bool(command.study) == name.startswith("study/")
+    for job in command.configs:
+        stages = list(artifacts.plan(job, name).upstream())
+        assert all(stage.key for stage in stages)
+        assert len({stage.key for stage in stages}) == len(stages)
+        assert job.question
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_opens_with_what_a_reader_asks(name):
+    lines = compose.recipes()[name].read_text().splitlines()
+    for line, word in zip(lines, ("Question", "Source", "Command", "Cost", "Expect"), strict=False):
+        assert line.startswith(f"# {word}:"), f"{name}: {line}"
+    assert f"+recipe={name}" in lines[2]
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_every_choice_checks(name):
+    group, _, option = name.partition("/")
+    job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
+    values = compose.read_yaml(compose.folder("conf") / f"{name}.yaml")
+    assert registry.kind_of(group, getattr(job, group)) == values["kind"]
+    for key, value in values.items():
+        if key != "kind" and f"{group}.{key}=owner/name" not in NEEDED.get(name, []):
+            assert getattr(getattr(job, group), key) == value
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_every_choice_says_what_it_is(name):
+    assert (compose.folder("conf") / f"{name}.yaml").read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_checked_config_survives_the_round_trip(name):
+    for job in compose.check_command([f"+recipe={name}"]).configs:
+        assert config.check(config.to_values(job)) == job
+
+
+@pytest.mark.parametrize("model", ["tiny", "small", "tiny_gpt2", "gpt2", "qwen2.5_0.5b"])
+@pytest.mark.parametrize("recipe", ["sft", "dpo_iterative"])
+def test_every_model_names_all_settings_that_are_left_to_it(recipe, model):
+    algorithm = checked(recipe, f"model={model}").algorithm
+    for name in ("optimizer", "lr", "batch_size", "max_length"):
+        assert getattr(algorithm, name) is not None
+
+
+def settings_classes() -> list[type]:
+    groups = [registry.settings_class(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
+    nested = [
+        type(f.default_factory()) for cls in groups for f in dataclasses.fields(cls) if callable(f.default_factory)
+    ]
+    sections = [config.Config, config.Evaluation, config.Runtime, config.Checkpoint, config.Artifacts, config.Study]
+    return [cls for cls in dict.fromkeys([*groups, *nested, *sections]) if dataclasses.is_dataclass(cls)]
+
+
+def names_read(package: Path) -> set[str]:
+    """Attributes, parameters and string keys in all modules but those that define settings and check them."""
+    found: set[str] = set()
+    for path in package.rglob("*.py"):
+        if path.name in ("settings.py", "config.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.arg):
+                found.add(node.arg)
+    return found
+
+
+def test_every_setting_is_read(package):
+    read = names_read(package)
+    classes = settings_classes()
+    assert len(classes) >= 18
+    unread = [f"{cls.__name__}.{f.name}" for cls in classes for f in dataclasses.fields(cls) if f.name not in read]
+    assert not unread, f"documented, validated and read by nothing: {unread}"
+
+
+def test_every_setting_is_documented():
+    def documented(cls: type) -> str:
+        return "\n".join(base.__doc__ or "" for base in cls.__mro__ if base is not object)
+
+    sections = ("model", "data", "algorithm", "reward", "rollout", "evaluation", "runtime", "checkpoint", "artifacts")
+    missing = [
+        f"{cls.__name__}.{f.name}"
+        for cls in settings_classes()
+        for f in dataclasses.fields(cls)
+        if f.name not in documented(cls) and not (cls is config.Config and f.name in (*sections, "study"))
+    ]
+    assert not missing

@@ -1,0 +1,46 @@
+"""Shared by all tests: one thread per process, no network, deterministic property tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.update(
+    OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", NO_COLOR="1"
+)
+
+import rlhf_lab
+
+ROOT = Path(rlhf_lab.__file__).resolve().parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+try:
+    from hypothesis import settings
+
+    settings.register_profile("lab", derandomize=True, deadline=None, database=None)
+    settings.load_profile("lab")
+except ImportError:  # property tests import it themselves and say what is missing
+    pass
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """The folder of the package's source."""
+    return Path(rlhf_lab.__file__).resolve().parent
+
+
+@pytest.fixture(scope="session")
+def shared_tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this test session share."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    (base / "shared").mkdir(exist_ok=True)
+    return base / "shared"
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    return sys.executable

@@ -1,0 +1,151 @@
+"""Runs the command line in processes of its own, at a size that takes seconds, with one store for the session."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_lab import artifacts, compose
+from rlhf_lab.files import read_json
+
+EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
+COMMON = [
+    "data=mini_hh_small",
+    "data.train_pairs=96",
+    "data.test_pairs=16",
+    *(f"evaluation.{key}={value}" for key, value in EVALUATION.items()),
+    "rollout.max_new_tokens=12",
+    "runtime.threads=1",
+    "model.hidden=16",
+    "model.layers=1",
+    "checkpoint.every_steps=1",
+]
+SMALL: dict[str, Any] = {
+    "epochs": 1,
+    "batch_size": 8,
+    "on_policy_fraction": 0,
+    "prompts_per_round": 12,
+    "samples_per_prompt": 2,
+    "rounds": 2,
+}
+"""Setting → size, for those of them that an algorithm has."""
+
+
+@cache
+def overrides(recipe: str) -> list[str]:
+    """Overrides that make a recipe and everything it starts from small."""
+    compose.register_store()
+    job = compose.check_command([f"+recipe={recipe}"]).configs[0]
+    found = [f"algorithm.{key}={value}" for key, value in _fitting(job).items()]
+    for name in compose.recipes():
+        if not name.startswith("study/"):
+            other = compose.check_command([f"+recipe={name}"]).configs[0]
+            found += [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(other).items()]
+            if "evaluation" in other.algorithm.uses:
+                found += [f"stages.{name}.evaluation.{key}={value}" for key, value in EVALUATION.items()]
+    return [*COMMON, *found]
+
+
+def _fitting(job: Any) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(job.algorithm)}
+    return {key: value for key, value in SMALL.items() if key in names}
+
+
+@dataclass
+class Lab:
+    """Starts commands in one working directory.
+
+    Attributes:
+        folder: working directory; outputs/ is below it.
+    """
+
+    folder: Path
+
+    def start(self, *arguments: str, code: str | None = None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "rlhf_lab"]
+        return subprocess.Popen(
+            [*command, *arguments],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run a command to its end; returns what it printed."""
+        process = self.start(*arguments)
+        out = finish(process)
+        assert process.returncode == status, out
+        return out
+
+    def recipe(self, name: str, *more: str, status: int = 0) -> str:
+        return self.run(f"+recipe={name}", *overrides(name), *more, status=status)
+
+    def stage(self, out: str, recipe: str) -> Path:
+        """Folder of a recipe's stage, from the plan that a run printed."""
+        match = re.search(rf"^  (?:build|reuse)\s+{re.escape(recipe)}\s+(\S+)", out, re.MULTILINE)
+        assert match, out
+        return self.folder / match.group(1)
+
+    def result(self, out: str, recipe: str) -> dict[str, Any]:
+        return json.loads((self.stage(out, recipe) / "result.json").read_text())
+
+    def completed(self, recipe: str) -> dict[str, dict[str, Any]]:
+        """Results of a recipe and what it starts from, by recipe; run now unless the store has them."""
+        job = compose.check_command([f"+recipe={recipe}", *overrides(recipe)]).configs[0]
+        stages = list(artifacts.plan(job, recipe).upstream())
+        paths = {stage.recipe: self.folder / stage.folder / "result.json" for stage in stages}
+        if any((read_json(path) or {}).get("status") != "completed" for path in paths.values()):
+            self.recipe(recipe)
+        return {name: read_json(path) for name, path in paths.items()}
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 240) -> str:
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        stop(process)
+        raise
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """kill -9 to the process and its children."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture(scope="session")
+def lab(shared_tmp: Path) -> Lab:
+    """The store of the session: whatever a test needs upstream is built once."""
+    (shared_tmp / "lab").mkdir(exist_ok=True)
+    return Lab(shared_tmp / "lab")
+
+
+@pytest.fixture(scope="session")
+def sized() -> Callable[[str], list[str]]:
+    return overrides
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Lab:
+    """An empty machine."""
+    return Lab(tmp_path)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if "/end_to_end/" in item.path.as_posix():
+            item.add_marker(pytest.mark.end_to_end)

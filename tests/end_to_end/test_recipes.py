@@ -1,0 +1,91 @@
+"""Every recipe runs to its end; a second run reuses what is there; studies survive failing jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab import compose
+
+RECIPES = sorted(compose.recipes())
+RUNS = [name for name in RECIPES if not name.startswith("study/")]
+STUDIES = [name for name in RECIPES if name.startswith("study/")]
+
+
+def study_folder(lab, out: str) -> Path:
+    """Where the last lines of a study say its table is."""
+    return (lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table"))).parent
+
+
+def test_the_glob_finds_the_recipes():
+    assert len(RUNS) >= 4
+    assert len(STUDIES) >= 1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_recipe(lab, name):
+    out = lab.recipe(name)
+    result = lab.result(out, name)
+    assert result["status"] == "completed"
+    report = lab.stage(out, name) / "report.html"
+    assert "<svg" in report.read_text()
+    assert "report" in out.splitlines()[-2]
+    for policy in result["policies"]:
+        assert policy["name"] in out
+        assert policy["metrics"]["kl"]["n"] == 8
+        assert policy["metrics"]["kl"]["clusters"] == 4
+    for metric in result["primary"]:
+        assert metric in out or metric not in result["metrics"]
+
+
+def test_a_second_run_reuses_and_gives_the_same_numbers(lab):
+    before = lab.completed("dpo_iterative")["dpo_iterative"]
+    second = lab.recipe("dpo_iterative", "checkpoint.every_steps=7", "algorithm.log_every_steps=2")
+    assert lab.result(second, "dpo_iterative") == before
+    plan = [line for line in second.splitlines() if line.startswith(("  build", "  reuse"))]
+    assert len(plan) == 4
+    assert all(line.startswith("  reuse") and "built" in line and "ago by 0." in line for line in plan)
+    names = [policy["name"] for policy in before["policies"]]
+    assert names == ["SFT", "one-pass DPO", "iteration 1", "iteration 2"]
+    assert before["policies"][0]["metrics"]["kl"]["mean"] == 0.0
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_study(lab, name):
+    out = lab.recipe(name, "seed=0")
+    folder = (
+        lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table")).rpartition("/")[0]
+    )
+    study = json.loads((folder / "study.json").read_text())
+    for job in study["jobs"]:
+        record = json.loads((folder / "jobs" / str(job["index"]) / "job.json").read_text())
+        assert record["status"] == "completed", record
+    assert "<svg" in (folder / "report.html").read_text()
+    assert (folder / "plot.svg").stat().st_size > 500
+    table = (folder / "table.md").read_text()
+    for level in dict.fromkeys(str(job["overrides"][study["compare"]]) for job in study["jobs"]):
+        assert level in table
+        assert level in out
+    for metric in study["metrics"][:1]:
+        assert metric in table
+
+
+def test_a_failed_job_is_a_row_and_the_partial_study_is_reported(lab):
+    """A learning rate of 1e30 makes the loss infinite; the other job's numbers are not lost."""
+    out = lab.recipe("dpo", "algorithm.lr=1e-4,1e30", "algorithm.log_every_steps=1", status=1)
+    assert "is not finite" in out
+    folder = (
+        lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table")).rpartition("/")[0]
+    )
+    records = [json.loads((folder / "jobs" / str(i) / "job.json").read_text()) for i in range(2)]
+    assert [record["status"] for record in records] == ["completed", "failed"]
+    assert "not finite" in records[1]["error"]
+    table = (folder / "table.md").read_text()
+    assert "1e+30" in table or "1e30" in table
+    assert "failed" in table
+    (folder / "report.html").unlink()
+    (folder / "jobs" / "1" / "job.json").unlink()
+    lab.run("report", str(folder))
+    assert "<svg" in (folder / "report.html").read_text()

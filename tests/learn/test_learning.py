@@ -1,0 +1,187 @@
+"""Each algorithm learns what was planted for it, in seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import ONE_LAYER, planned, prompt_text, toy_rows, write_pairs
+
+from rlhf_lab import registry
+from rlhf_lab.execute import ensure, execute
+from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.models.settings import Scratch
+from rlhf_lab.rollout.local import LocalSampler
+from rlhf_lab.rollout.settings import Local
+from rlhf_lab.train.run import Run
+from rlhf_lab.types import RewardBatch
+
+NO_CHECKPOINT = "checkpoint.every_steps=0"
+FIXED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", NO_CHECKPOINT)
+EVALUATION = ("evaluation.prompts=8", "evaluation.samples_per_prompt=4", "evaluation.pairs=20")
+
+
+def metrics(folder: Path) -> list[dict]:
+    from rlhf_lab.files import read_jsonl
+
+    return read_jsonl(folder / "metrics.jsonl")
+
+
+def test_sft_memorises_a_toy_corpus(tmp_path):
+    answers = {"where": "in the old town", "when": "at nine sharp", "who": "nobody we know", "why": "because it rains"}
+    rows = [(f"{q} is it {i}", reply, "no") for i in range(8) for q, reply in answers.items()]
+    data = write_pairs(tmp_path / "toy.jsonl", rows)
+    stage = planned(
+        "sft",
+        "data=pairs",
+        f"data.path={data}",
+        *FIXED,
+        "model.hidden=32",
+        "model.layers=1",
+        "algorithm.lr=1e-2",
+        "algorithm.epochs=40",
+        f"outputs={tmp_path}",
+    )
+    result = execute(stage)
+    assert result["metrics"]["heldout_nll"]["mean"] < 0.1
+    encoder = load_encoder(stage.model, Scratch())
+    sampler = LocalSampler(Local(temperature=0, max_new_tokens=12, max_prompt_tokens=32), encoder.eos_id)
+    prompts = [encoder.prompt(prompt_text(f"{q} is it 3")) for q in answers]
+    samples = sampler.sample(load_policy(stage.model, Scratch()), prompts, 1, 0)
+    assert [encoder.text(replies[0]) for replies in samples.replies_BG] == list(answers.values())
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> tuple[Path, Path]:
+    """(pairs whose chosen reply is the longer one, a policy that imitates both sides a little)."""
+    folder = tmp_path_factory.mktemp("toy")
+    data = write_pairs(folder / "longer.jsonl", toy_rows(200))
+    stage = planned("sft", "data=pairs", f"data.path={data}", *FIXED, *ONE_LAYER, f"outputs={folder}")
+    execute(stage)
+    return data, Path(stage.model)
+
+
+def test_reward_model_learns_that_longer_wins(toy, tmp_path):
+    data, policy = toy
+    stage = planned(
+        "reward_model",
+        "data=pairs",
+        f"data.path={data}",
+        f"needs.policy={policy}",
+        *FIXED,
+        "algorithm.lr=1e-2",
+        "algorithm.epochs=6",
+        "rollout.max_new_tokens=12",
+        f"outputs={tmp_path}",
+    )
+    result = execute(stage)
+    assert result["metrics"]["longer_wins"]["mean"] == 1.0
+    assert result["metrics"]["accuracy"]["mean"] >= 0.95
+    rows = metrics(stage.folder)
+    assert rows[0]["accuracy"] < rows[-1]["accuracy"]
+
+
+def test_dpo_raises_the_margin(toy, tmp_path):
+    data, policy = toy
+    stage = planned(
+        "dpo",
+        "data=pairs",
+        f"data.path={data}",
+        f"needs.policy={policy}",
+        "needs.reward=null",
+        *FIXED,
+        *EVALUATION,
+        "algorithm.lr=1e-2",
+        "algorithm.beta=0.3",
+        "algorithm.epochs=6",
+        "algorithm.log_every_steps=1",
+        "rollout.max_new_tokens=12",
+        f"outputs={tmp_path}",
+    )
+    result = execute(stage)
+    rows = metrics(stage.folder)
+    assert rows[0]["margin"] == pytest.approx(0, abs=1e-5)
+    assert rows[0]["loss"] == pytest.approx(np.log(2), abs=1e-6)
+    assert np.mean([row["margin"] for row in rows[-5:]]) > 1
+    assert np.mean([row["loss"] for row in rows[-5:]]) < 0.4
+    sft, dpo = (policy["metrics"] for policy in result["policies"])
+    assert dpo["implicit_accuracy"]["mean"] >= 0.9
+    assert dpo["kl"]["mean"] > 0
+    assert dpo["tokens"]["mean"] > sft["tokens"]["mean"]  # longer wins
+
+
+class CountsBlue:
+    """Reward: how often a reply says blue."""
+
+    def __call__(self, prompts, responses):
+        return RewardBatch(np.array([text.split().count("blue") for text in responses], dtype=float))
+
+
+@pytest.fixture
+def planted(monkeypatch) -> Iterator[type]:
+    """A reward of a plug-in, registered for one test."""
+    monkeypatch.setattr(registry, "_settings", dict(registry._settings))
+    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
+
+    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
+    @dataclass(frozen=True)
+    class Planted:
+        pass
+
+    monkeypatch.setattr("rlhf_lab.rewards.gold.build", lambda settings, run: CountsBlue())
+    yield Planted
+
+
+@pytest.mark.parametrize("buffer", ["current", "full"])
+def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
+    data, policy = toy
+    config = planned(
+        "dpo_iterative",
+        "data=pairs",
+        f"data.path={data}",
+        f"needs.policy={policy}",
+        "needs.baseline=null",
+        *FIXED,
+        *EVALUATION,
+        "algorithm.lr=3e-3",
+        "algorithm.rounds=3",
+        "algorithm.prompts_per_round=64",
+        "algorithm.updates_per_pair=2",
+        f"algorithm.buffer={buffer}",
+        "rollout.max_new_tokens=10",
+    ).config
+    from rlhf_lab.train.loop import train
+
+    run = Run(tmp_path, replace(config, reward=planted()), {"policy": str(policy)})
+    algorithm = registry.build("algorithm", config.algorithm, run)
+    train(algorithm, run, "planted")
+    result = algorithm.finish()
+    proxy = [policy["metrics"]["proxy"]["mean"] for policy in result.policies]
+    assert [policy["name"] for policy in result.policies] == ["SFT", "iteration 1", "iteration 2", "iteration 3"]
+    assert proxy[-1] > proxy[0] + 1
+    assert proxy[1] > proxy[0]
+    assert result.policies[-1]["metrics"]["win_rate"]["low"] > 0.5
+    assert result.metrics["staleness"] == (0 if buffer == "current" else pytest.approx(0.5, abs=0.1))
+    assert algorithm.reward.abstained == 0
+
+
+def test_refresh_builds_again_and_ends_the_same(toy, tmp_path):
+    data, _ = toy
+    common = ("data=pairs", f"data.path={data}", *FIXED, *ONE_LAYER, "algorithm.epochs=0.2", f"outputs={tmp_path}")
+    first = ensure(planned("sft", *common), 0)
+    stage = planned("sft", *common, "artifacts.refresh=true")
+    path = stage.folder / "result.json"
+    os.utime(path, (1, 1))
+    assert ensure(planned("sft", *common), time.time()) == first
+    assert path.stat().st_mtime == 1  # reused
+    again = ensure(stage, time.time() - 1)
+    assert path.stat().st_mtime > 1
+    assert again["metrics"] == first["metrics"]
+    built = path.stat().st_mtime_ns
+    ensure(stage, time.time() - 60)  # as another job of the same study: what this run built counts as fresh
+    assert path.stat().st_mtime_ns == built

@@ -1,0 +1,149 @@
+"""A run that was interrupted and resumed ends bit for bit where an uninterrupted one ends."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
+
+from rlhf_lab.artifacts import Stage
+from rlhf_lab.execute import execute
+from rlhf_lab.files import read_json, read_jsonl
+
+CLASSES = {
+    "sft": "SupervisedFineTuning",
+    "reward_model": "RewardModelling",
+    "dpo": "OnePassDPO",
+    "dpo_iterative": "IteratedDPO",
+}
+COMMON = ("algorithm.epochs=2", "algorithm.batch_size=16", "algorithm.lr=3e-3", "algorithm.muon_lr=5e-3")
+SIZES = {
+    "sft": ("algorithm.optimizer=muon", "algorithm.skip_garbled=false", "algorithm.eval_every_steps=4"),
+    "reward_model": ("algorithm.optimizer=muon", "algorithm.on_policy_fraction=0.2"),
+    "dpo": ("algorithm.optimizer=adamw", "algorithm.eval_every_steps=3"),
+    "dpo_iterative": (
+        "algorithm.optimizer=adamw",
+        "algorithm.prompts_per_round=48",
+        "algorithm.rounds=2",
+        "algorithm.buffer=full",
+        "needs.baseline=null",
+    ),
+}
+"""96 pairs: 12 steps for sft and dpo, about 14 for the reward model; iterative dpo takes 3 in each of 2 rounds."""
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory) -> dict[str, Path]:
+    """Policy and reward model that the later stages start from."""
+    out = tmp_path_factory.mktemp("upstream")
+    needs: dict[str, Path] = {}
+    for role, recipe in (("policy", "sft"), ("reward", "reward_model")):
+        stage = plan(recipe, out, needs)
+        execute(stage)
+        needs[role] = Path(stage.model)
+    return needs
+
+
+def plan(recipe: str, out: Path, upstream: dict[str, Path], every: int = 0) -> Stage:
+    roles = {"sft": (), "reward_model": ("policy",)}.get(recipe, ("policy", "reward"))
+    needs = [f"needs.{role}={upstream[role]}" for role in roles]
+    common = (*SMALL_WORLD, *ONE_LAYER, *COMMON, *SIZES[recipe], *needs)
+    return planned(recipe, *common, f"outputs={out}", f"checkpoint.every_steps={every}", "algorithm.log_every_steps=3")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, upstream) -> dict[str, Stage]:
+    stages = {recipe: plan(recipe, tmp_path_factory.mktemp(recipe), upstream) for recipe in CLASSES}
+    for stage in stages.values():
+        execute(stage)
+    return stages
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, recipe: str, at: int | None) -> None:
+    """Raise once the step's samples are made; None takes the trap away."""
+    monkeypatch.undo()
+    if at is None:
+        return
+    cls = getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
+    collect = cls.collect
+
+    def trap(self, step):
+        batch = collect(self, step)
+        if step == at:
+            raise Stopped
+        return batch
+
+    monkeypatch.setattr(cls, "collect", trap)
+
+
+def assert_same(one: Stage, other: Stage) -> None:
+    a, b = model_tensors(Path(one.model)), model_tensors(Path(other.model))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    first, second = (read_json(stage.folder / "result.json") for stage in (one, other))
+    assert second["status"] == "completed"
+    assert first["metrics"] == second["metrics"]
+    assert first["policies"] == second["policies"]
+    for name in ("evaluation.jsonl", "rounds/round_2.json"):
+        files = [stage.folder / name for stage in (one, other)]
+        assert files[0].exists() == files[1].exists()
+        assert not files[0].exists() or files[0].read_text() == files[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stops"),
+    [
+        ("sft", (5,)),
+        ("sft", (0, 2, 9, 11)),
+        ("reward_model", (5,)),
+        ("dpo", (4,)),
+        ("dpo", (1, 3, 7)),
+        ("dpo_iterative", (2,)),
+        ("dpo_iterative", (3,)),  # the second round's pairs are made, none is trained on
+        ("dpo_iterative", (0, 2, 3, 5)),
+    ],
+)
+def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninterrupted, monkeypatch):
+    stage = plan(recipe, tmp_path, upstream, every=2)
+    assert stage.key == uninterrupted[recipe].key
+    for stop in stops:
+        stop_at(monkeypatch, recipe, stop)
+        with pytest.raises(Stopped):
+            execute(stage)
+        assert read_json(stage.folder / "result.json")["status"] == "failed"
+    stop_at(monkeypatch, recipe, None)
+    execute(stage)
+    assert_same(uninterrupted[recipe], stage)
+    notes = read_json(stage.folder / "result.json")["notes"]
+    assert any(note.startswith("resumed at step") for note in notes)
+    steps = [row["step"] for row in read_jsonl(stage.folder / "metrics.jsonl")]
+    assert steps == sorted(steps)
+    assert not (stage.folder / "checkpoint.pt").exists()
+
+
+def test_a_damaged_checkpoint_starts_over_and_says_so(tmp_path, upstream, uninterrupted, monkeypatch):
+    stage = plan("sft", tmp_path, upstream, every=2)
+    stop_at(monkeypatch, "sft", 7)
+    with pytest.raises(Stopped):
+        execute(stage)
+    path = stage.folder / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:-2000])
+    stop_at(monkeypatch, "sft", None)
+    execute(stage)
+    assert_same(uninterrupted["sft"], stage)
+    assert any(note.startswith("started over") for note in read_json(stage.folder / "result.json")["notes"])
+
+
+def test_the_seed_decides_the_run(tmp_path, uninterrupted):
+    """Another seed ends elsewhere, so equality above is not the equality of constants."""
+    stage = planned("sft", *SMALL_WORLD, *ONE_LAYER, *COMMON, *SIZES["sft"], "seed=1", f"outputs={tmp_path}")
+    execute(stage)
+    a, b = model_tensors(Path(stage.model)), model_tensors(Path(uninterrupted["sft"].model))
+    assert any(not torch.equal(a[name], b[name]) for name in a)

@@ -1,0 +1,258 @@
+"""The sampler draws from the model's own distribution and reports its log-probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.rollout import linear
+from rlhf_lab.rollout.decoder import Decoder
+from rlhf_lab.rollout.local import LocalSampler, ModelDecoder, Samples, draw, regroup
+from rlhf_lab.rollout.settings import Local
+
+VOCABULARY, EOS = 300, 3
+LLAMA: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": VOCABULARY,
+    "eos_token_id": EOS,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+}
+CONFIGS: dict[str, Any] = {
+    "gpt2": GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=128, eos_token_id=EOS, bos_token_id=None
+    ),
+    "llama": LlamaConfig(**LLAMA),
+    "qwen2": Qwen2Config(**LLAMA),
+    "qwen3": Qwen3Config(**LLAMA, head_dim=16),
+    "mistral": MistralConfig(**LLAMA),
+    "gpt_neox": GPTNeoXConfig(**{k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}),  # Decoder knows it not
+}
+LENGTHS = (5, 9, 3, 12, 7)
+
+
+def random_model(config: Any, scale: float = 0.15) -> nn.Module:
+    """Weights large enough that logits differ by several nats; biases and norms are not at their start either."""
+    model = AutoModelForCausalLM.from_config(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator) * scale
+            parameter.copy_(noise if parameter.ndim == 2 else parameter + noise)
+    return model
+
+
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(5, VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def eager_eos(model: nn.Module, factor: float = 1.5) -> nn.Module:
+    """Make EOS likely, so that rows end at different times."""
+    head: Any = model.get_output_embeddings()
+    head.weight = nn.Parameter(head.weight.detach().clone())
+    bias = torch.zeros(VOCABULARY)
+    bias[EOS] = factor
+    if head.bias is not None:
+        bias += head.bias.detach()
+    head.bias = nn.Parameter(bias)
+    return model
+
+
+def sample(model: nn.Module, group: int = 3, **settings: Any) -> Samples:
+    options = Local(**{"max_new_tokens": 40, "max_prompt_tokens": 64, **settings})
+    return LocalSampler(options, EOS).sample(model, prompts(), group, seed=1)
+
+
+def flat(samples: Samples) -> tuple[list[tuple[list[int], list[int]]], torch.Tensor]:
+    rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+    return rows, torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logps_equal_the_teacher_forced_forward(family: str, temperature: float) -> None:
+    model = random_model(CONFIGS[family])
+    rows, logps_N = flat(sample(model, temperature=temperature))
+    with torch.no_grad():
+        expected = token_logps(model, TokenBatch.from_rows(rows), temperature=temperature)
+    assert (logps_N - expected.logps_N).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
+def test_logps_hold_when_rows_finish_at_different_times(family: str) -> None:
+    model = eager_eos(random_model(CONFIGS[family]), 4.0)
+    samples = sample(model, group=8)
+    lengths = [len(r) for replies in samples.replies_BG for r in replies]
+    assert min(lengths) < 10 < max(lengths)  # rows were dropped on the way
+    assert all(
+        e == (r[-1] == EOS)
+        for es, rs in zip(samples.ended_BG, samples.replies_BG, strict=True)
+        for e, r in zip(es, rs, strict=True)
+    )
+    rows, logps_N = flat(samples)
+    with torch.no_grad():
+        expected = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+    assert (logps_N - expected).abs().max() < 1e-5
+
+
+def test_packed_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(CONFIGS["llama"])
+    expected, expected_logps = flat(sample(model))
+    monkeypatch.setitem(linear.PACK_FROM, torch.float32, 1)
+    rows, logps_N = flat(sample(model))
+    assert rows == expected
+    assert (logps_N - expected_logps).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("pack_from", [1, 2**40])
+def test_bf16_is_close_to_float32(monkeypatch: pytest.MonkeyPatch, pack_from: int) -> None:
+    monkeypatch.setitem(linear.PACK_FROM, torch.bfloat16, pack_from)
+    model = random_model(CONFIGS["llama"])
+    rows, logps_N = flat(sample(model, dtype="bfloat16"))
+    with torch.no_grad():
+        expected = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+    assert (logps_N - expected).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_greedy_equals_generate(family: str) -> None:
+    model: Any = random_model(CONFIGS[family])
+    kind = Decoder.of(model, torch.float32, 100)
+    assert (kind is None) == (family == "gpt_neox")
+    replies = sample(model, group=1, temperature=0.0).replies_BG
+    for prompt, (reply,) in zip(prompts(), replies, strict=True):
+        generated = model.generate(
+            torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=EOS, pad_token_id=0
+        )
+        assert generated[0, len(prompt) :].tolist() == reply
+
+
+def test_sliding_window_uses_the_models_own_forward() -> None:
+    model = random_model(MistralConfig(**LLAMA, sliding_window=8))
+    assert Decoder.of(model, torch.float32, 8) is not None
+    assert Decoder.of(model, torch.float32, 9) is None
+
+
+def test_a_sample_does_not_depend_on_its_batch() -> None:
+    model = eager_eos(random_model(CONFIGS["llama"]))
+    together, _ = flat(sample(model, batch_rows=512))
+    apart, _ = flat(sample(model, batch_rows=3))
+    assert together == apart
+
+
+def test_same_seed_same_replies_and_another_seed_others() -> None:
+    model = random_model(CONFIGS["llama"])
+    settings = Local(max_new_tokens=8, max_prompt_tokens=64)
+    first, again, other = (LocalSampler(settings, EOS).sample(model, prompts(), 2, seed) for seed in (1, 1, 2))
+    assert first.replies_BG == again.replies_BG != other.replies_BG
+
+
+def test_no_prompts() -> None:
+    empty = LocalSampler(Local(max_new_tokens=4, max_prompt_tokens=4), EOS).sample(
+        random_model(CONFIGS["llama"]), [], 2, 0
+    )
+    assert empty.replies_BG == []
+
+
+@pytest.mark.parametrize("vocabulary", [40, 2048, 2049, 5003])
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_frequencies_match_the_softmax(vocabulary: int, temperature: float) -> None:
+    """Tokens in 40 bins of about equal probability, 40,000 draws."""
+    generator = torch.Generator().manual_seed(3)
+    logits_V = torch.randn(vocabulary, generator=generator) * 2
+    p_V = (logits_V.double() / temperature).softmax(0)
+    count_V = torch.zeros(vocabulary, dtype=torch.long)
+    for _ in range(20):
+        noise_R = torch.rand(2000, generator=generator)
+        token_R, logp_R = draw(logits_V.expand(2000, -1), noise_R, temperature)
+        assert (logp_R - p_V.log()[token_R]).abs().max() < 1e-5
+        count_V += torch.bincount(token_R, minlength=vocabulary)
+    bin_V = (p_V.cumsum(0) * 40).long().clamp(max=39)
+    expected = torch.zeros(40, dtype=torch.float64).index_add(0, bin_V, p_V) * 40_000
+    observed = torch.zeros(40, dtype=torch.long).index_add(0, bin_V, count_V)
+    full = expected > 0  # one token can fill several bins
+    assert chisquare(observed[full], expected[full]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("vocabulary", [40, 5003])
+def test_impossible_tokens_are_never_drawn(vocabulary: int) -> None:
+    """Also at the ends of the noise's range, where rounding would step outside."""
+    logits_RV = torch.full((1026, vocabulary), -torch.inf)
+    possible = torch.tensor([7, 8, vocabulary - 3])
+    logits_RV[:, possible] = torch.tensor([0.0, -1.0, 0.5])
+    noise_R = torch.cat([torch.linspace(0, 1, 1024), torch.tensor([1 - 2**-24, 2**-30])])
+    token_R, logp_R = draw(logits_RV, noise_R, 1.0)
+    assert set(token_R.tolist()) == set(possible.tolist())
+    assert torch.isfinite(logp_R).all()
+
+
+def test_greedy_draw_takes_the_mode() -> None:
+    logits_RV = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
+    token_R, logp_R = draw(logits_RV, torch.zeros(2), 0.0)
+    assert token_R.tolist() == [1, 0]
+    assert torch.allclose(logp_R, logits_RV.log_softmax(1).amax(1))
+
+
+def test_regroup_weighs_copies_of_the_prompt_against_idle_rows() -> None:
+    live_BG = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()
+    assert regroup(live_BG, row_cost=100, prompt_cost=1).tolist() == [[0], [2], [3], [9]]
+    # a long prompt: two lines of four rows, short of live rows, cost 2·(4 + 1000) instead of 4·(1 + 1000)
+    assert regroup(live_BG, row_cost=1, prompt_cost=1000).tolist() == [[0, 2, 3, 3], [9, 9, 9, 9]]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_dropping_rows_keeps_the_others_exact(family: str) -> None:
+    """The same hidden states whether or not other rows, and their prompts, were dropped and groups split."""
+    model = random_model(CONFIGS[family])
+    decoder = Decoder.of(model, torch.float32, 64)
+    assert decoder is not None
+    tokens_TR = torch.randint(5, VOCABULARY, (25, 20), generator=torch.Generator().manual_seed(5))
+    position_R = torch.tensor(LENGTHS).repeat_interleave(4)
+    with torch.no_grad():
+        _, whole = decoder.start(prompts(), 4, torch.device("cpu"))
+        _, part = decoder.start(prompts(), 4, torch.device("cpu"))
+        kept = torch.arange(20)
+        for t, token_R in enumerate(tokens_TR):
+            if t == 5:  # groups of 4 become lines of 2: prompts 0, 0, 2, 4
+                lines = torch.tensor([[0, 1], [3, 3], [9, 10], [16, 19]])
+                part.keep(lines)
+                kept = lines.flatten()
+            if t == 18:  # and then single rows
+                lines = torch.tensor([[0], [5], [7]])
+                part.keep(lines)
+                kept = kept[lines.flatten()]
+            expected = decoder.step(token_R, position_R + t, whole)[kept]
+            found = decoder.step(token_R[kept], (position_R + t)[kept], part)
+            assert (found - expected).abs().max() < 1e-5
+
+
+def test_the_models_own_forward_drops_rows_too() -> None:
+    model = random_model(CONFIGS["gpt_neox"])
+    decoder = ModelDecoder(model)
+    with torch.no_grad():
+        _, cache = decoder.start(prompts(), 2, torch.device("cpu"))
+        cache.keep(torch.tensor([[0], [3], [9]]))
+        logits = decoder.step(torch.tensor([5, 6, 7]), torch.tensor(LENGTHS)[[0, 1, 4]], cache)
+        for row, (prompt, token) in enumerate(((0, 5), (1, 6), (4, 7))):
+            direct = model(torch.tensor([[*prompts()[prompt], token]])).logits[0, -1]
+            assert (logits[row] - direct).abs().max() < 1e-5

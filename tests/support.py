@@ -1,0 +1,122 @@
+"""Helpers of several test modules: tiny stages, tiny Hugging Face folders, toy corpora."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab import artifacts, compose
+from rlhf_lab.config import Config
+
+ONE_LAYER = ("model.hidden=16", "model.layers=1", "model.heads=2")
+SMALL_WORLD = (
+    "data=mini_hh_small",
+    "data.train_pairs=96",
+    "data.test_pairs=24",
+    "evaluation.prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.pairs=12",
+    "rollout.max_new_tokens=12",
+)
+
+
+def checked(recipe: str, *overrides: str) -> Config:
+    return compose.check_command([f"+recipe={recipe}", *overrides]).configs[0]
+
+
+def planned(recipe: str, *overrides: str) -> artifacts.Stage:
+    return artifacts.plan(checked(recipe, *overrides), recipe)
+
+
+def prompt_text(question: str) -> str:
+    return f"\n\nHuman: {question}\n\nAssistant:"
+
+
+def write_pairs(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:
+    """(question, chosen, rejected) rows as a JSONL file for `data=pairs`."""
+    lines = [json.dumps({"prompt": prompt_text(q), "chosen": c, "rejected": r}) for q, c, r in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def toy_rows(count: int, seed: int = 0) -> list[tuple[str, str, str]]:
+    """Distinct questions; the chosen reply is many words, the rejected one few."""
+    rng = np.random.default_rng(seed)
+    words = np.array(["red", "green", "blue", "warm", "cold", "tall", "small", "old"])
+
+    def reply(length: int) -> str:
+        return " ".join(rng.choice(words, length))
+
+    return [
+        (f"what about {i} {' '.join(rng.choice(words, 2))}", reply(rng.integers(6, 9)), reply(rng.integers(2, 5)))
+        for i in range(count)
+    ]
+
+
+def model_tensors(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def bpe(texts: Sequence[str], vocabulary: int, specials: Sequence[str], **kwargs: Any) -> Any:
+    """A byte-level BPE tokenizer trained on `texts`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=list(specials), initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **kwargs)
+
+
+def gpt2_tokenizer(texts: Sequence[str], vocabulary: int = 400) -> Any:
+    """Like GPT-2's: one special token that is BOS and EOS, no pad, nothing added to a text."""
+    end = "<|endoftext|>"
+    return bpe(texts, vocabulary, [end], bos_token=end, eos_token=end)
+
+
+def llama_tokenizer(texts: Sequence[str], vocabulary: int = 400) -> Any:
+    """Like Llama's: BOS put before every text, EOS of its own, no pad."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = bpe(texts, vocabulary, ["<s>", "</s>"], bos_token="<s>", eos_token="</s>")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.bos_token_id)]
+    )
+    return tokenizer
+
+
+def save_tiny(family: str, tokenizer: Any, folder: Path) -> Path:
+    """A randomly initialised Hugging Face checkpoint of a family with its tokenizer, as a user would have it."""
+    import torch
+    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+    torch.manual_seed(0)
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if family == "gpt2":
+        config: Any = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=256, **ids)
+    else:
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=256,
+            tie_word_embeddings=False,
+            **ids,
+        )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

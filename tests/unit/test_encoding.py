@@ -1,0 +1,113 @@
+"""Text to token rows: spaces, BOS, EOS, truncation, for tokenizers of the families users bring."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import gpt2_tokenizer, llama_tokenizer, prompt_text
+
+from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.tokenizer import train_tokenizer
+
+PROMPT = prompt_text("When does the museum open?")
+REPLY = "It opens at nine, every day."
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+MAKERS = {
+    "trained": lambda texts: train_tokenizer(texts, 4096),
+    "gpt2": gpt2_tokenizer,
+    "llama": llama_tokenizer,
+}
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def encoder(request):
+    return Encoder(MAKERS[request.param]([PROMPT, f" {REPLY}"]))
+
+
+def test_a_reply_ends_with_eos_and_starts_with_its_space(encoder):
+    ids = encoder.response(REPLY)
+    assert ids[-1] == encoder.eos_id
+    assert encoder.eos_id not in ids[:-1]
+    assert encoder.tokenizer.decode(ids[:-1]) == f" {REPLY}"
+    assert encoder.text(ids) == REPLY
+
+
+def test_prompt_and_reply_are_the_transcript(encoder):
+    prompt, reply = encoder.row(PROMPT, REPLY, 200)
+    start = 1 if prompt[0] == encoder.tokenizer.bos_token_id else 0
+    assert encoder.tokenizer.decode(prompt[start:] + reply[:-1]) == f"{PROMPT} {REPLY}"
+    assert encoder.counts == {"rows": 1}
+
+
+def test_bos_only_where_the_tokenizer_puts_one():
+    texts = [PROMPT]
+    llama, gpt2 = Encoder(llama_tokenizer(texts)), Encoder(gpt2_tokenizer(texts))
+    assert llama.prompt(PROMPT)[0] == llama.tokenizer.bos_token_id
+    assert llama.prompt(PROMPT).count(llama.tokenizer.bos_token_id) == 1
+    assert llama.tokenizer.bos_token_id not in llama.response(REPLY)
+    assert gpt2.tokenizer.bos_token_id not in gpt2.prompt(PROMPT)  # it is GPT-2's EOS
+
+
+def test_no_pad_token_is_needed():
+    encoder = Encoder(gpt2_tokenizer([PROMPT]))
+    assert encoder.tokenizer.pad_token_id is None
+    batch = TokenBatch.from_rows([encoder.row(PROMPT, REPLY, 200), encoder.row(PROMPT, "No.", 200)])
+    row_N, column_N = batch.targets()
+    lengths = [len(encoder.response(text)) for text in (REPLY, "No.")]
+    assert torch.bincount(row_N).tolist() == lengths
+    assert batch.tokens_BT[row_N, column_N][-1] == encoder.eos_id  # EOS is part of the reply even where it pads
+
+
+@pytest.mark.parametrize("limit", [8, 16, 32, 64])
+@pytest.mark.parametrize("reply", [REPLY, REPLY * 20, "", "No."])
+def test_truncated_rows_are_counted_and_never_empty(encoder, limit, reply):
+    prompt, ids = encoder.row(PROMPT * 20, reply, limit)
+    assert len(prompt) + len(ids) <= limit
+    assert len(ids) >= min(len(encoder.response(reply)), limit // 4)
+    assert prompt
+    assert encoder.counts["prompts cut at the beginning"] == 1
+    whole = ids == encoder.response(reply)
+    assert whole == (ids[-1] == encoder.eos_id)
+    assert encoder.counts.get("replies cut at the end (no EOS)", 0) == (0 if whole else 1)
+
+
+def test_a_cut_prompt_keeps_its_end_and_its_bos():
+    encoder = Encoder(llama_tokenizer([PROMPT]))
+    whole, cut = encoder.prompt(PROMPT), encoder.prompt(PROMPT, 6)
+    assert cut == [whole[0], *whole[-5:]]
+
+
+def test_chat_template_is_used_and_bos_is_not_doubled():
+    tokenizer = llama_tokenizer([PROMPT])
+    tokenizer.chat_template = TEMPLATE
+    encoder = Encoder(tokenizer, to_messages)
+    ids = encoder.prompt(PROMPT)
+    assert tokenizer.decode(ids) == "<s>user: When does the museum open?\nassistant: "
+    assert ids.count(tokenizer.bos_token_id) == 1
+    assert tokenizer.decode(encoder.response(REPLY)[:-1]) == REPLY
+
+
+def test_special_tokens_written_in_a_text_are_text(encoder):
+    """A data row that says "<|endoftext|>" does not end the reply there."""
+    name = encoder.tokenizer.eos_token
+    ids = encoder.response(f"one {name} two")
+    assert encoder.eos_id not in ids[:-1]
+    assert encoder.text(ids) == f"one {name} two"
+
+
+def test_a_tokenizer_without_eos_is_refused():
+    tokenizer = gpt2_tokenizer([PROMPT])
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="no EOS"):
+        Encoder(tokenizer)
+
+
+def test_targets_are_reply_tokens_only():
+    rows = [([5, 6, 7], [8, 9]), ([5], [6, 7, 8]), ([], [4, 3])]
+    row_N, column_N = TokenBatch.from_rows(rows).targets()
+    # A row without a prompt has no context for its first token, which is therefore not predicted.
+    assert list(zip(row_N.tolist(), column_N.tolist(), strict=True)) == [(0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (2, 1)]

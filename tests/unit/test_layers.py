@@ -1,0 +1,110 @@
+"""Imports point downward and never in a circle; losses know only tensors; checking needs no torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import rlhf_lab
+from rlhf_lab import registry
+
+LAYERS = (
+    {"types", "errors", "files"},
+    {"schema", "registry", "config"},
+    {"losses", "world", "analysis"},
+    {"data", "models", "trackers"},
+    {"train"},
+    {"rollout", "rewards", "judge"},
+    {"algorithms", "agents", "speech"},
+    {"studies", "launch", "compose", "artifacts", "execute", "sweep", "summary"},
+    {"main"},
+    {"__main__"},
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+PACKAGE = Path(rlhf_lab.__file__).resolve().parent
+MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Modules of the package that a module imports anywhere in its text, functions included."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            base = str(node.module)
+            found |= {f"{base}.{a.name}" if _name(f"{base}.{a.name}") in MODULES else base for a in node.names}
+    return frozenset(_name(name) for name in found if name.startswith("rlhf_lab."))
+
+
+def _name(dotted: str) -> str:
+    name = dotted.removeprefix("rlhf_lab.")
+    return f"{name}.__init__" if f"{name}.__init__" in MODULES else name
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_the_walk_sees_the_package():
+    assert len(MODULES) > 60
+    assert "train.run" in imports("rewards.bt")
+    assert "execute" in imports("main") | imports("artifacts")  # imported inside a function
+
+
+def test_every_module_has_a_layer():
+    unplaced = {top(module) for module in MODULES} - LEVEL.keys() - {"__init__"}
+    assert not unplaced, f"name the layer of {sorted(unplaced)} in LAYERS"
+
+
+def test_imports_point_downward():
+    upward = [
+        f"{module} (layer {LEVEL[top(module)]}) imports {target} (layer {LEVEL[top(target)]})"
+        for module in MODULES
+        for target in imports(module)
+        if top(module) in LEVEL and LEVEL[top(target)] > LEVEL[top(module)]
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_no_circular_imports():
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            pytest.fail("circular import: " + " → ".join([*path[path.index(module) :], module]))
+        if module not in done:
+            for target in imports(module):
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in MODULES:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("package", ["losses", "analysis"])
+def test_mathematics_knows_only_types_and_errors(package):
+    allowed = {"types", "errors", package}
+    for module in (m for m in MODULES if top(m) == package):
+        assert {top(target) for target in imports(module)} <= allowed, module
+
+
+def test_checking_a_command_imports_no_torch():
+    modules = [f"rlhf_lab.{package}.settings" for package in registry.PACKAGES.values()]
+    code = (
+        f"import sys, importlib; [importlib.import_module(m) for m in {modules!r}]\n"
+        "from rlhf_lab import artifacts, compose, main, registry\n"
+        "command = compose.check_command(['+recipe=study/buffers'])\n"
+        "artifacts.plan(command.configs[0], 'study/buffers')\n"
+        "heavy = {'torch', 'transformers', 'scipy', 'pandas', 'datasets', 'trl'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

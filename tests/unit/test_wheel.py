@@ -1,0 +1,71 @@
+"""The wheel carries conf/, recipes/ and the report's templates, and its command works from any folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's content, unpacked as pip does."""
+    pytest.importorskip("hatchling", reason="hatchling builds the wheel; it comes with .[dev]")
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def command(installed: Path, elsewhere: Path, *arguments: str) -> str:
+    """Output of the console script's entry point, run on the unpacked wheel from another folder."""
+    code = "import rlhf_lab.main as m; print(m.__file__); m.main()"
+    environment = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *arguments],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    first, _, rest = done.stdout.partition("\n")
+    assert Path(first).is_relative_to(installed), f"ran {first}, not the wheel"
+    return rest
+
+
+def test_wheel_holds_every_file_of_the_package(installed: Path) -> None:
+    sources = {
+        "rlhf_lab": [p for p in (ROOT / "rlhf_lab").rglob("*") if p.is_file() and "__pycache__" not in p.parts],
+        "rlhf_lab/conf": list((ROOT / "conf").rglob("*.yaml")),
+        "rlhf_lab/recipes": list((ROOT / "recipes").rglob("*.yaml")),
+    }
+    assert len(sources["rlhf_lab/conf"]) >= 15 and len(sources["rlhf_lab/recipes"]) >= 5
+    for target, files in sources.items():
+        base = ROOT / (target if target == "rlhf_lab" else Path(target).name)
+        missing = [p for p in files if not (installed / target / p.relative_to(base)).is_file()]
+        assert not missing, f"not in the wheel: {missing}"
+    assert (installed / "rlhf_lab/studies/templates/report.html.j2").is_file()
+
+
+def test_wheel_has_the_console_script(installed: Path) -> None:
+    (entry_points,) = installed.glob("rlhf_lab-*.dist-info/entry_points.txt")
+    assert "rlhf-lab = rlhf_lab.main:main" in entry_points.read_text()
+
+
+def test_recipes_are_listed_and_composed_from_another_folder(installed: Path, tmp_path: Path) -> None:
+    listed = command(installed, tmp_path)
+    assert "study/buffers" in listed and "dpo_iterative" in listed
+    composed = command(installed, tmp_path, "+recipe=dpo", "--cfg", "job")
+    assert "kind: dpo" in composed and "policy: sft" in composed
+    assert not list(tmp_path.iterdir()), "listing and composing write nothing"
