@@ -28,7 +28,7 @@ class Evaluation:
         seed: of the sampling noise. Each policy draws from its own stream.
     """
 
-    prompts: int = 256
+    prompts: int = 384
     samples_per_prompt: int = 4
     pairs: int = 500
     seed: int = 0

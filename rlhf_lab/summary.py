@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -77,9 +76,9 @@ def policy_table(policies: list[dict[str, Any]]) -> Table:
     first: dict[str, Any] = next((p["metrics"]["kl"] for p in policies if "kl" in p["metrics"]), {})
     caption = f"mean ± half-width of the 95 % interval, clustered by prompt; n = {first.get('n')} replies, "
     table = Table(caption=caption + f"{first.get('clusters')} prompts", caption_justify="left")
-    table.add_column("policy", style="bold", no_wrap=True)
+    table.add_column("policy", style="bold", min_width=max(len(policy["name"]) for policy in policies))
     for label in shown.values():
-        table.add_column(label, justify="right", no_wrap=True)
+        table.add_column(label, justify="right", overflow="fold")  # a narrow terminal wraps numbers, never cuts them
     for policy in policies:
         table.add_row(policy["name"], *(_number(policy["metrics"].get(key)) for key in shown))
     return table
@@ -92,15 +91,10 @@ def _number(value: Any) -> str:
         if value.get("low") is None or value.get("high") is None:
             return f"{value['mean']:.3g}"
         half = (value["high"] - value["low"]) / 2
+        lopsided = abs(value["high"] + value["low"] - 2 * value["mean"]) > half  # a rate near 0 or 1
+        if lopsided:
+            return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
         return f"{value['mean']:.2f} ±{half:.2f}"
     if value is None:
         return "–"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def relative(path: Path) -> str:
-    """A path as short as it can be written from here."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

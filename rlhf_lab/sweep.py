@@ -42,11 +42,19 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     done = sum(stage.result() is not None for stage in stages)
     console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
     console.print(f"  {len(stages)} jobs, {done} of them already in the store; folder {folder}", soft_wrap=True)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, _interrupt)
     try:
         launch(_arguments(command, study, folder, config_dir))
     finally:
         failed = _finish(folder, len(stages))
     return 1 if failed else 0
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """End the sweep as Ctrl-C does: finished jobs keep their results, the table is written, the rest resumes later."""
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def _ad_hoc(command: compose.Command) -> config.Study:

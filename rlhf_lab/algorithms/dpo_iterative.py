@@ -38,7 +38,7 @@ METRICS = {
     "reward_best": "mean reward of the chosen replies",
     "reward_worst": "mean reward of the rejected replies",
     "pair_gold_agreement": "share of the round's pairs whose chosen reply also has the higher gold, ties half",
-    "staleness": "mean age of the trained pairs in rounds; 0 is on-policy",
+    "staleness": "mean age in rounds of the trained pairs that a policy sampled; 0 is on-policy",
     "buffer_pairs": "pairs the round draws from",
 }
 
@@ -63,7 +63,8 @@ class IteratedDPO(Algorithm):
         self.reward = self.evaluator.reward
         self.sampler = registry.build("rollout", run.config.rollout, self.encoder)
         batch_size = settings.batch_size or 16
-        self.round_steps = max(1, math.ceil(settings.updates_per_pair * settings.prompts_per_round / batch_size))
+        round_pairs = settings.prompts_per_round / (1 - settings.corpus_fraction)
+        self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / batch_size))
         self.total_steps = settings.rounds * self.round_steps
         self.round = self.logged_round = 0
         self.staleness: list[float] = []
@@ -115,7 +116,9 @@ class IteratedDPO(Algorithm):
                 f"round {index}: no prompt gave two replies of different reward; raise algorithm.samples_per_prompt or "
                 "rollout.temperature"
             )
-        ages = np.array([index - part.round for part in buffer for _ in part.pairs])
+        corpus = self._corpus_pairs(index, len(pairs))
+        ages = np.array([*(index - part.round for part in buffer for _ in part.pairs), *(math.nan for _ in corpus)])
+        pairs += corpus
         self.table = PairTable(pairs, pair_logps(self.reference, pairs, self.run.device), self.run.device)
         batch_size = self.settings.batch_size or 16
         self.steps = plan_steps(
@@ -127,12 +130,23 @@ class IteratedDPO(Algorithm):
         )
         self.steps += self.steps[: self.round_steps - len(self.steps)]
         used = [ages[i] for step in self.steps[: self.round_steps] for i in step]
-        self.staleness = [*self.staleness[: index - 1], float(np.mean(used))]
+        self.staleness = [*self.staleness[: index - 1], float(np.nanmean(used))]
         metrics = read_json(self._round_path(index))["metrics"]
         if self.logged_round < index:
             step = (index - 1) * self.round_steps
             self.run.log(step, round=index, staleness=self.staleness[-1], buffer_pairs=len(pairs), **metrics)
         self.round = self.logged_round = index
+
+    def _corpus_pairs(self, index: int, on_policy: int) -> list[PairRows]:
+        """Corpus pairs that join a buffer of `on_policy` pairs, drawn anew each round."""
+        fraction, corpus = self.settings.corpus_fraction, self.run.corpus.train
+        wanted = min(round(on_policy * fraction / (1 - fraction)), len(corpus))
+        generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/corpus", index))
+        chosen = [corpus[i] for i in torch.randperm(len(corpus), generator=generator)[:wanted].tolist()]
+        length = self.settings.max_length or 512
+        return [
+            (self.encoder.row(p.prompt, p.chosen, length), self.encoder.row(p.prompt, p.rejected, length)) for p in chosen
+        ]
 
     def _window(self) -> int:
         return {"current": 1, "rolling": self.settings.window, "full": self.settings.rounds}[self.settings.buffer]

@@ -41,7 +41,7 @@ class RewardModel(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     centering: float = 0.001
     margin: float = 0.0
-    on_policy_fraction: float = 0.3
+    on_policy_fraction: float = 0.25
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -99,7 +99,9 @@ class IterativeDPO(PreferenceSettings):
         samples_per_prompt: replies sampled per prompt (G); the best and the worst by reward become the pair.
         buffer: pairs a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
         window: rounds kept by `buffer=rolling`.
-        updates_per_pair: optimiser steps per round = updates_per_pair × prompts_per_round / batch_size.
+        corpus_fraction: share of a round's pairs that come from the corpus: the hybrid setting of arXiv:2312.11456,
+            where labelled pairs hold the learned reward's mistakes in check. 0 trains on the policy's own replies alone.
+        updates_per_pair: optimiser steps per round = updates_per_pair × (prompts_per_round + corpus pairs) / batch_size.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
@@ -111,6 +113,7 @@ class IterativeDPO(PreferenceSettings):
     samples_per_prompt: int = 4
     buffer: Literal["current", "rolling", "full"] = "current"
     window: int = 2
+    corpus_fraction: float = 0.5
     updates_per_pair: float = 1.0
 
     def rules(self) -> tuple[Rule, ...]:
@@ -121,5 +124,6 @@ class IterativeDPO(PreferenceSettings):
             (self.prompts_per_round >= 1, f"prompts_per_round={self.prompts_per_round} must be at least 1"),
             (group >= 2, f"samples_per_prompt={group} leaves nothing to compare; use 2 or more"),
             (self.window >= 1, f"window={self.window} must be at least 1 round"),
+            (0 <= self.corpus_fraction < 1, f"corpus_fraction={self.corpus_fraction} is outside [0, 1)"),
             (self.updates_per_pair > 0, f"updates_per_pair={self.updates_per_pair} must be above 0"),
         )

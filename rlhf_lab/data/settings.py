@@ -57,7 +57,7 @@ class MiniHH(DataSettings):
     domains: int = 6
     topics: int = 4
     attributes: int = 5
-    train_pairs: int = 12000
+    train_pairs: int = 16000
     test_pairs: int = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
 

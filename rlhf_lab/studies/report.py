@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import is_study, read_study
-from rlhf_lab.studies.run_view import run_view
+from rlhf_lab.studies.run_view import kl_frontier, run_markdown, run_view
 from rlhf_lab.studies.rundir import is_run, read_run
 from rlhf_lab.studies.study_view import level_dots, study_view
 from rlhf_lab.studies.svg import DARK, LIGHT, STYLE
@@ -40,9 +40,15 @@ def write_report(folder: Path | str) -> Path:
 
 
 def write_run_report(folder: Path | str) -> Path:
-    """Write `report.html` into a run directory, however far the run came."""
+    """Write `report.html` into a run directory, however far the run came; `table.md` and `plot.svg` when it compares
+    policies."""
     run = read_run(folder)
-    return _write(run.path, "run.html.j2", **run_view(run))
+    view = run_view(run)
+    plot = kl_frontier(run, standalone=True)
+    if plot:
+        (run.path / "plot.svg").write_text(plot, encoding="utf-8")
+        (run.path / "table.md").write_text(run_markdown(view), encoding="utf-8")
+    return _write(run.path, "run.html.j2", **view)
 
 
 def write_study_report(folder: Path | str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,29 @@ def gain_table(run: Run) -> dict[str, Any] | None:
     return {"first": names[0], "rows": rows} if rows else None
 
 
-def kl_frontier(run: Run) -> str | None:
+def run_markdown(view: Mapping[str, Any]) -> str:
+    """A run's comparison as a page of Markdown: question, command, policies, gains over the first policy."""
+    run, header, table, gains = view["run"], view["header"], view["policies"], view["gains"]
+    lines = [f"# {run.manifest.get('question') or run.recipe}", "", f"`{header['command']}`", ""]
+    facts = "; ".join(f"{name} {value}" for name, value in header["facts"])
+    lines += [f"{facts}. {header['world'].capitalize()}.", ""]
+    heads = ["policy", "n / prompts", *(title for title, _ in table["columns"])]
+    lines += [_row(heads), _row(["---"] * 2 + ["---:"] * len(table["columns"]))]
+    lines += [_row([name, size, *cells]) for name, size, cells in table["rows"]]
+    lines += ["", "Means with 95 % intervals clustered by prompt."]
+    if gains:
+        lines += ["", f"## Gain over {gains['first']}", ""]
+        heads = ["metric", "policy", "difference", "p (Holm)", "detectable", "prompts"]
+        lines += [_row(heads), _row(["---"] * 2 + ["---:"] * 4), *(_row(row) for row in gains["rows"])]
+        lines += ["", "Paired by prompt; detectable is the difference that would be found with 80 % power."]
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def kl_frontier(run: Run, *, standalone: bool = False) -> str | None:
     """Gain in proxy and gold reward against √KL, in standard deviations of the first policy where scales differ."""
     names = policy_names(run)
     divergence = {name: policy_mean(run, name, "kl") for name in names}
@@ -160,6 +182,7 @@ def kl_frontier(run: Run) -> str | None:
             x_label="√KL from the reference policy, √nats per response",
             y_label=f"gain over {names[0]}, {unit}",
             origin=True,
+            standalone=standalone,
         )
         if series
         else None

@@ -1,7 +1,8 @@
 """The training loop of every algorithm: plain calls in visible order.
 
 An algorithm says how a step's samples are made (`collect`) and what each of them costs (`loss`, unreduced). The loop
-owns the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation, checkpoints.
+owns the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation,
+checkpoints.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from rlhf_lab.errors import require
 
-
 Rule = tuple[bool, str]
 
 

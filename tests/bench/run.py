@@ -42,7 +42,8 @@ def main() -> None:
     rows += [] if options.only == "sampler" else training.rows(rounds)
 
     machine = f"{cpu_name()}, {os.cpu_count()} cores, {options.threads} thread(s), torch {torch.__version__}"
-    title = f"Ratio of time, theirs / ours: median of {rounds} rounds in turns\n{machine}"
+    clock = "CPU time" if options.threads == 1 else "wall time"
+    title = f"Ratio of {clock}, theirs / ours: median of {rounds} rounds in turns\n{machine}"
     table = Table(title=title, title_justify="left")
     for name, justify in (("work", "left"), ("against", "left"), ("ours s", "right"), ("theirs s", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -58,7 +59,7 @@ def main() -> None:
         table.add_row(row.work, row.against, *numbers, row.verdict, style=colour.get(row.verdict))
     Console(width=None if Console().is_terminal else 150).print(table)
     if options.json:
-        record = {"machine": machine, "rounds": rounds, "rows": [row.as_dict() for row in rows]}
+        record = {"machine": machine, "clock": clock, "rounds": rounds, "rows": [row.as_dict() for row in rows]}
         options.json.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -1,9 +1,12 @@
 """SFT and DPO steps against TRL's trainers and a plain loop: same model, batches, optimiser and float32.
 
-Timed: forward, loss, backward, gradient clipping and one fused AdamW update on batches that are already tensors. Ours
-is `token_logps`, the product's loss and its `Optimizers`; TRL's is `training_step` and its trainer's optimiser, with the
-same clipping; the plain loop is the model's own `labels` loss (SFT) or log-softmax of all logits (DPO). The
-log-probabilities of the reference are given.
+Timed: forward, loss, backward, gradient clipping and one fused AdamW update on batches that are already tensors.
+
+- Ours: `token_logps`, the product's loss and its `Optimizers`.
+- TRL: `training_step` and its trainer's optimiser, with the same clipping.
+- Plain loop: the model's own `labels` loss (SFT), or log-softmax of all logits (DPO).
+
+The log-probabilities of the reference are given. The first step's losses must agree, or nothing is timed.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import copy
 import importlib.util
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from shapes import build_model
-from timing import Row, Work, compare, race
+from timing import Row, compare, race
 from torch import Tensor, nn
 
 from rlhf_lab.losses.preference import PairLogps, dpo
@@ -24,6 +28,7 @@ from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.train.optim import Optimizers
 from rlhf_lab.train.settings import TrainingSettings
 
+Step = Callable[[], Tensor]
 PAIRS, SFT_ROWS, PROMPT_TOKENS, BETA, LR, CLIP = 16, 32, 32, 0.1, 1e-4, 1.0
 SFT_BAR, DPO_BAR = 1.0, {1000: None, 32000: 1.5}
 HAS_TRL = importlib.util.find_spec("trl") is not None
@@ -40,8 +45,11 @@ def rows(rounds: int) -> list[Row]:
 
 
 def _rows(
-    work: str, contestants: dict[str, Work], rounds: int, trl_bar: float | None, plain_bar: float | None
+    work: str, contestants: dict[str, Step], rounds: int, trl_bar: float | None, plain_bar: float | None
 ) -> list[Row]:
+    losses = {name: float(step()) for name, step in contestants.items()}
+    if max(losses.values()) - min(losses.values()) > 1e-4:
+        raise RuntimeError(f"{work}: the contestants do not compute the same loss: {losses}")
     seconds = race(contestants, rounds)
     trl = "TRL training_step"
     if "trl" in seconds:
@@ -69,39 +77,40 @@ def _masks(batch: TokenBatch) -> tuple[Tensor, Tensor]:
     return attention.long(), (attention & (column_T >= batch.prompt_len_B[:, None])).long()
 
 
-def _update(model: nn.Module, optimizers: Optimizers, loss: Tensor) -> None:
+def _update(optimizers: Optimizers, loss: Tensor) -> Tensor:
     loss.backward()
     nn.utils.clip_grad_norm_(optimizers.parameters, CLIP)
     optimizers.step(1.0)
+    return loss.detach()
 
 
 def _settings() -> TrainingSettings:
     return TrainingSettings(optimizer="adamw", lr=LR, adam_betas=(0.9, 0.999))
 
 
-def _sft(model: nn.Module, vocabulary: int) -> dict[str, Work]:
+def _sft(model: nn.Module, vocabulary: int) -> dict[str, Step]:
     batch = _batch(SFT_ROWS, vocabulary)
     attention, completion = _masks(batch)
     labels = batch.tokens_BT.masked_fill(completion == 0, -100)
     mine, plain = copy.deepcopy(model), copy.deepcopy(model)
     my_optimizers, plain_optimizers = Optimizers(mine, _settings()), Optimizers(plain, _settings())
 
-    def ours() -> None:
+    def ours() -> Tensor:
         loss_N = -token_logps(mine, batch).logps_N
-        _update(mine, my_optimizers, loss_N.sum() / len(loss_N))
+        return _update(my_optimizers, loss_N.sum() / len(loss_N))
 
-    def plain_loop() -> None:
+    def plain_loop() -> Tensor:
         out: Any = plain(input_ids=batch.tokens_BT, attention_mask=attention, labels=labels, use_cache=False)
-        _update(plain, plain_optimizers, out.loss)
+        return _update(plain_optimizers, out.loss)
 
-    contestants: dict[str, Work] = {"ours": ours, "plain": plain_loop}
+    contestants: dict[str, Step] = {"ours": ours, "plain": plain_loop}
     if HAS_TRL:
         inputs = {"input_ids": batch.tokens_BT, "attention_mask": attention, "labels": labels}
         contestants["trl"] = _trl_step("sft", model, vocabulary, inputs)
     return contestants
 
 
-def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Work]:
+def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Step]:
     batch = _batch(2 * PAIRS, vocabulary)  # chosen rows, then rejected rows
     batch.tokens_BT[PAIRS:, :PROMPT_TOKENS] = batch.tokens_BT[:PAIRS, :PROMPT_TOKENS]
     attention, completion = _masks(batch)
@@ -110,17 +119,17 @@ def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Work]:
     mine, plain = copy.deepcopy(model), copy.deepcopy(model)
     my_optimizers, plain_optimizers = Optimizers(mine, _settings()), Optimizers(plain, _settings())
 
-    def ours() -> None:
+    def ours() -> Tensor:
         policy = PairLogps(*token_logps(mine, batch).sum_B().chunk(2))
-        _update(mine, my_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
+        return _update(my_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
 
-    def plain_loop() -> None:
+    def plain_loop() -> Tensor:
         out: Any = plain(input_ids=batch.tokens_BT, attention_mask=attention, use_cache=False)
         logps = out.logits[:, :-1].log_softmax(-1).gather(2, batch.tokens_BT[:, 1:, None])[..., 0]
         policy = PairLogps(*(logps * completion[:, 1:]).sum(1).chunk(2))
-        _update(plain, plain_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
+        return _update(plain_optimizers, dpo(policy, ref, beta=BETA).per_pair_B.mean())
 
-    contestants: dict[str, Work] = {"ours": ours, "plain": plain_loop}
+    contestants: dict[str, Step] = {"ours": ours, "plain": plain_loop}
     if HAS_TRL:
         inputs = {"input_ids": batch.tokens_BT, "attention_mask": attention, "completion_mask": completion}
         inputs |= {"ref_chosen_logps": ref.chosen, "ref_rejected_logps": ref.rejected}
@@ -128,7 +137,7 @@ def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Work]:
     return contestants
 
 
-def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Tensor]) -> Work:
+def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Tensor]) -> Step:
     """One TRL training step on `inputs`. The trainer's data set is a placeholder that is never loaded."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
@@ -162,11 +171,12 @@ def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Te
     tokens = (inputs["labels"] != -100).sum() if "labels" in inputs else None
     theirs.train()
 
-    def step() -> None:
-        trainer.training_step(theirs, dict(inputs), num_items_in_batch=tokens)
+    def step() -> Tensor:
+        loss = trainer.training_step(theirs, dict(inputs), num_items_in_batch=tokens)
         nn.utils.clip_grad_norm_(theirs.parameters(), CLIP)
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
+        return loss
 
     return step
 

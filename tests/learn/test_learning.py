@@ -87,7 +87,9 @@ def test_reward_model_learns_that_longer_wins(toy, tmp_path):
 
 
 def test_dpo_raises_the_margin(toy, tmp_path):
-    data, policy = toy
+    """The policy has imitated long replies; the pairs it is now trained on prefer short ones."""
+    _, policy = toy
+    data = write_pairs(tmp_path / "shorter.jsonl", [(q, short, long) for q, long, short in toy_rows(200)])
     stage = planned(
         "dpo",
         "data=pairs",
@@ -112,7 +114,7 @@ def test_dpo_raises_the_margin(toy, tmp_path):
     sft, dpo = (policy["metrics"] for policy in result["policies"])
     assert dpo["implicit_accuracy"]["mean"] >= 0.9
     assert dpo["kl"]["mean"] > 0
-    assert dpo["tokens"]["mean"] > sft["tokens"]["mean"]  # longer wins
+    assert dpo["tokens"]["mean"] < sft["tokens"]["mean"] - 1
 
 
 class CountsBlue:
@@ -151,6 +153,7 @@ def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
         "algorithm.lr=3e-3",
         "algorithm.rounds=3",
         "algorithm.prompts_per_round=64",
+        "algorithm.corpus_fraction=0",
         "algorithm.updates_per_pair=2",
         f"algorithm.buffer={buffer}",
         "rollout.max_new_tokens=10",

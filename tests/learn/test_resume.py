@@ -26,7 +26,8 @@ SIZES = {
     "dpo": ("algorithm.optimizer=adamw", "algorithm.eval_every_steps=3"),
     "dpo_iterative": (
         "algorithm.optimizer=adamw",
-        "algorithm.prompts_per_round=48",
+        "algorithm.prompts_per_round=32",
+        "algorithm.corpus_fraction=0.33",
         "algorithm.rounds=2",
         "algorithm.buffer=full",
         "needs.baseline=null",

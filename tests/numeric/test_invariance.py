@@ -13,8 +13,7 @@ from rlhf_lab.execute import execute
 from rlhf_lab.train.loop import train
 from rlhf_lab.train.run import Run
 
-
-# Muon works in bfloat16, and Adam scales a gradient that is rounding noise up to a full step unless epsilon is above it.
+# Muon works in bfloat16, and Adam scales a gradient of rounding noise up to a full step unless epsilon is above it.
 SMOOTH = ("algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3")
 
 
@@ -27,7 +26,10 @@ def policy(tmp_path_factory) -> Path:
     return Path(stage.model)
 
 
-def trained(recipe: str, folder: Path, policy: Path, micro_batch_tokens: int, lr: str = "1e-2") -> tuple[dict[str, torch.Tensor], int]:
+Trained = tuple[dict[str, torch.Tensor], int]
+
+
+def trained(recipe: str, folder: Path, policy: Path, micro_batch_tokens: int, lr: str = "1e-2") -> Trained:
     """Parameters after a few steps of the real loop in float64, and the number of forward passes."""
     needs = {"sft": ()}.get(recipe, (f"needs.policy={policy}",))
     extra = {"dpo": ("needs.reward=null",), "reward_model": ("algorithm.on_policy_fraction=0",)}.get(recipe, ())
