@@ -15,7 +15,7 @@ from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.train.run import Run
-from rlhf_lab.types import Corpus
+from rlhf_lab.types import Corpus, Pair
 
 PairRows = tuple[Row, Row]
 HELD_OUT_PAIRS = 1000
@@ -31,6 +31,11 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
     texts = (text for pair in run.corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
     return scratch_policy(settings, tokenizer, run.seed("init")).to(run.device), Encoder(tokenizer)
+
+
+def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
+    """Both sides of a pair as token rows."""
+    return encoder.row(pair.prompt, pair.chosen, max_length), encoder.row(pair.prompt, pair.rejected, max_length)
 
 
 def corpus_report(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:

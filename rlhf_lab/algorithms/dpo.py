@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import PairRows, corpus_report, pair_batch, pair_length, pair_logps
+from rlhf_lab.algorithms.common import PairRows, corpus_report, pair_batch, pair_length, pair_logps, pair_rows
 from rlhf_lab.algorithms.evaluation import Evaluator
 from rlhf_lab.algorithms.settings import DPO, PreferenceSettings
 from rlhf_lab.losses.preference import PREFERENCE_LOSSES, PairLogps
@@ -17,7 +17,7 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.train.batching import micro_batches, plan_steps
+from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.run import Result, Run
 
@@ -69,18 +69,9 @@ class OnePassDPO(Algorithm):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
         max_length = settings.max_length or 512
-        pairs: list[PairRows] = [
-            (self.encoder.row(p.prompt, p.chosen, max_length), self.encoder.row(p.prompt, p.rejected, max_length))
-            for p in run.corpus.train
-        ]
+        pairs = [pair_rows(self.encoder, pair, max_length) for pair in run.corpus.train]
         self.table = PairTable(pairs, pair_logps(self.reference, pairs, run.device), run.device)
-        self.steps = plan_steps(
-            self.table.lengths,
-            batch_size=settings.batch_size or 16,
-            epochs=settings.epochs or 1.0,
-            bucket_batches=settings.length_bucket_batches,
-            seed=run.seed("dpo/order"),
-        )
+        self.steps = epoch_steps(self.table.lengths, settings, run.seed("dpo/order"))
         self.total_steps = len(self.steps)
         self.evaluator = build_evaluator(run, self.reference, self.encoder, settings)
 

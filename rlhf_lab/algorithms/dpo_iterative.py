@@ -7,14 +7,14 @@ take the same number of steps; a buffer decides which rounds' pairs those steps 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import PairRows, corpus_report, pair_logps
+from rlhf_lab.algorithms.common import PairRows, corpus_report, pair_logps, pair_rows
 from rlhf_lab.algorithms.dpo import (
     REFERENCE_NAME,
     PairTable,
@@ -34,6 +34,7 @@ from rlhf_lab.train.run import Result, Run
 METRICS = {
     "round": "round of roll out and training, from 1",
     "pairs": "pairs made in the round",
+    "prompts_cut": "prompts of the round that lost their beginning to rollout.max_prompt_tokens",
     "ties": "prompts without a pair: all samples equal in reward or text",
     "reward_best": "mean reward of the chosen replies",
     "reward_worst": "mean reward of the rejected replies",
@@ -143,10 +144,8 @@ class IteratedDPO(Algorithm):
         wanted = min(round(on_policy * fraction / (1 - fraction)), len(corpus))
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/corpus", index))
         chosen = [corpus[i] for i in torch.randperm(len(corpus), generator=generator)[:wanted].tolist()]
-        length = self.settings.max_length or 512
-        return [
-            (self.encoder.row(p.prompt, p.chosen, length), self.encoder.row(p.prompt, p.rejected, length)) for p in chosen
-        ]
+        encoder = replace(self.encoder, counts={})  # a resumed run encodes these again: they must not count twice
+        return [pair_rows(encoder, pair, self.settings.max_length or 512) for pair in chosen]
 
     def _window(self) -> int:
         return {"current": 1, "rolling": self.settings.window, "full": self.settings.rounds}[self.settings.buffer]
@@ -163,7 +162,8 @@ class IteratedDPO(Algorithm):
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/prompts", index))
         chosen = torch.randperm(len(everything), generator=generator)[: settings.prompts_per_round].tolist()
         prompts = [everything[i] for i in chosen]
-        ids = [self.encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
+        encoder = replace(self.encoder, counts={})  # a resumed run does not roll out again: counted in the round's file
+        ids = [encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
         samples = self.sampler.sample(self.model, ids, group, self.run.seed("dpo_iterative/rollout", index))
         texts = [self.encoder.text(reply) for replies in samples.replies_BG for reply in replies]
         repeated = [prompt for prompt in prompts for _ in range(group)]
@@ -175,7 +175,9 @@ class IteratedDPO(Algorithm):
             best, worst = int(np.nanargmax(scores_G)), int(np.nanargmin(scores_G))
             pairs.append([samples.prompts[b], samples.replies_BG[b][best], samples.replies_BG[b][worst]])
             picked.append((b * group + best, b * group + worst))
-        return {"metrics": self._round_metrics(len(prompts), scores_BG, picked, repeated, texts), "pairs": pairs}
+        metrics = self._round_metrics(len(prompts), scores_BG, picked, repeated, texts)
+        metrics["prompts_cut"] = float(sum(encoder.counts.values()))
+        return {"metrics": metrics, "pairs": pairs}
 
     def _round_metrics(
         self, prompts: int, scores_BG: np.ndarray, picked: list[tuple[int, int]], repeated: list[str], texts: list[str]

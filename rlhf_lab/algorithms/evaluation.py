@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import PairRows, length_batches, pair_logps
+from rlhf_lab.algorithms.common import length_batches, pair_logps, pair_rows
 from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate, ratio_of_means
 from rlhf_lab.files import append_jsonl, read_jsonl, truncate
@@ -69,9 +69,7 @@ class Evaluator:
         self.prompts = run.corpus.prompts("test")[: self.settings.prompts]
         self.prompt_ids = [encoder.prompt(text, self.rollout.max_prompt_tokens) for text in self.prompts]
         pairs = run.corpus.test[: self.settings.pairs]
-        self.pairs: list[PairRows] = [
-            (encoder.row(p.prompt, p.chosen, max_length), encoder.row(p.prompt, p.rejected, max_length)) for p in pairs
-        ]
+        self.pairs = [pair_rows(encoder, pair, max_length) for pair in pairs]
         self.pair_prompts = [p.prompt for p in pairs]
         self.p_chosen = [p.meta.get("p_chosen") for p in pairs]
         self._reference_pairs: PairLogps | None = None

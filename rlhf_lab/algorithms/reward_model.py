@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, PairRows, corpus_report, pair_batch, pair_length
+from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, pair_batch, pair_length, pair_rows
 from rlhf_lab.algorithms.settings import RewardModel
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
 from rlhf_lab.rewards.bt import SCALE_FILE, BTReward, ScoreScale
-from rlhf_lab.train.batching import micro_batches, plan_steps
+from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.run import Result, Run
 from rlhf_lab.types import Pair
@@ -57,22 +57,10 @@ class RewardModelling(Algorithm):
             run.note(f"data={run.corpus.name} has no annotator: the reward model trains on the corpus pairs alone")
         self.on_policy = wanted if run.corpus.oracle else 0
         pairs += self._label_on_policy("train", self.on_policy)
-        self.rows: list[PairRows] = [self._rows(pair) for pair in pairs]
+        self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
-        self.steps = plan_steps(
-            self.lengths,
-            batch_size=settings.batch_size or 16,
-            epochs=settings.epochs or 1.0,
-            bucket_batches=settings.length_bucket_batches,
-            seed=run.seed("reward_model/order"),
-        )
+        self.steps = epoch_steps(self.lengths, settings, run.seed("reward_model/order"))
         self.total_steps = len(self.steps)
-
-    def _rows(self, pair: Pair) -> PairRows:
-        return (
-            self.encoder.row(pair.prompt, pair.chosen, self.max_length),
-            self.encoder.row(pair.prompt, pair.rejected, self.max_length),
-        )
 
     def _label_on_policy(self, split: str, count: int) -> list[Pair]:
         """`count` pairs of distinct policy replies to prompts of a split, labelled by the annotator."""

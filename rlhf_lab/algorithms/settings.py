@@ -100,8 +100,9 @@ class IterativeDPO(PreferenceSettings):
         buffer: pairs a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
         window: rounds kept by `buffer=rolling`.
         corpus_fraction: share of a round's pairs that come from the corpus: the hybrid setting of arXiv:2312.11456,
-            where labelled pairs hold the learned reward's mistakes in check. 0 trains on the policy's own replies alone.
-        updates_per_pair: optimiser steps per round = updates_per_pair × (prompts_per_round + corpus pairs) / batch_size.
+            where labelled pairs hold the learned reward's mistakes in check. 0 trains on own replies alone.
+        updates_per_pair: optimiser steps per round = updates_per_pair × (prompts_per_round + corpus pairs) /
+            batch_size.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")

@@ -12,7 +12,7 @@ from rlhf_lab.algorithms.settings import SFT
 from rlhf_lab.analysis.statistics import clustered_mean
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.train.batching import micro_batches, plan_steps
+from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.run import Result, Run
 
@@ -33,13 +33,7 @@ class SupervisedFineTuning(Algorithm):
         held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
         self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
         self.lengths = [len(p) + len(r) for p, r in self.rows]
-        self.steps = plan_steps(
-            self.lengths,
-            batch_size=settings.batch_size or 16,
-            epochs=settings.epochs or 1.0,
-            bucket_batches=settings.length_bucket_batches,
-            seed=run.seed("sft/order"),
-        )
+        self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
         self.total_steps = len(self.steps)
 
     def collect(self, step: int) -> StepBatch:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from rlhf_lab.train.settings import TrainingSettings
+
 
 def plan_steps(
     lengths: Sequence[int], *, batch_size: int, epochs: float, bucket_batches: int, seed: int
@@ -35,6 +37,17 @@ def plan_steps(
             steps += [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
         epoch += 1
     return steps[:total]
+
+
+def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -> list[list[int]]:
+    """`plan_steps` for the batch size, epochs and bucketing of an algorithm's settings."""
+    return plan_steps(
+        lengths,
+        batch_size=settings.batch_size or 16,
+        epochs=settings.epochs or 1.0,
+        bucket_batches=settings.length_bucket_batches,
+        seed=seed,
+    )
 
 
 def micro_batches(indices: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """`make bench`: one table of speed ratios, measured side by side in this run. Takes a few minutes.
 
-python tests/bench/run.py [--threads 1] [--rounds 7] [--json FILE] [--only sampler|training]
+python tests/bench/run.py [--threads 1] [--rounds 5] [--json FILE] [--only sampler|training]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_DATASET
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7, help="timed turns of every contestant, at least 5")
+    parser.add_argument("--rounds", type=int, default=5, help="timed turns of every contestant, at least 5")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--only", choices=["sampler", "training"])
     options = parser.parse_args()
