@@ -151,7 +151,7 @@ class Evaluator:
         if judge:
             wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
             found["win_rate"] = clustered_mean(wins, clusters)
-        if "proxy" in found and found["kl"].mean > 0:
+        if "proxy" in found and found["kl"].low > 0:
             found["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
         return found
 

@@ -110,11 +110,11 @@ class IterativeDPO(PreferenceSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     final_lr_fraction: float = 1.0
     rounds: int = 3
-    prompts_per_round: int = 1000
+    prompts_per_round: int = 700
     samples_per_prompt: int = 4
     buffer: Literal["current", "rolling", "full"] = "current"
     window: int = 2
-    corpus_fraction: float = 0.5
+    corpus_fraction: float = 0.75
     updates_per_pair: float = 1.0
 
     def rules(self) -> tuple[Rule, ...]:

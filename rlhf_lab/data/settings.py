@@ -21,7 +21,7 @@ class AnnotatorSettings:
         temperature: noise of the choice; 0 always takes the better side.
     """
 
-    length_bias: float = 0.75
+    length_bias: float = 0.6
     affirmation_bias: float = 0.5
     closing_bias: float = 0.3
     temperature: float = 0.7

@@ -18,7 +18,7 @@ def _tuned_from_scratch() -> Tuned:
         "sft": {**small, "lr": 2e-2, "muon_lr": 1e-2, "epochs": 2.0, "batch_size": 16},
         "reward_model": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
         "dpo": {**small, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
-        "dpo_iterative": {**small, "optimizer": "adamw", "lr": 1e-4, "batch_size": 32, "beta": 0.3},
+        "dpo_iterative": {**small, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
         "rollout": {"max_new_tokens": 80, "max_prompt_tokens": 48},
     }
 

@@ -11,8 +11,10 @@ The log-probabilities of the reference are given. The first step's losses must a
 
 from __future__ import annotations
 
+import atexit
 import copy
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -144,6 +146,7 @@ def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Te
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
     folder = tempfile.mkdtemp(prefix="bench-trl-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     model.save_pretrained(folder)  # type: ignore[operator]
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     common: dict[str, Any] = {
