@@ -23,7 +23,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, config, summary, sweep
+from rlhf_lab import artifacts, compose, config, registry, summary, sweep
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.trackers.console import console
 
@@ -110,7 +110,8 @@ def _set_threads(checked: config.Config) -> None:
     import torch
 
     share = int(os.environ.get(sweep.PROCESSES, "1"))
-    threads = checked.runtime.threads or max(1, sweep.usable_cores() // share)
+    small = registry.kind_of("model", checked.model) == "scratch"  # a second thread costs it more than it gives
+    threads = checked.runtime.threads or (1 if small else max(1, sweep.usable_cores() // share))
     torch.set_num_threads(threads)
 
 
@@ -128,7 +129,6 @@ def report_command(arguments: Sequence[str]) -> int:
 
 def audit_command(arguments: Sequence[str]) -> int:
     """`audit data=… data.path=…`: what is wrong with a data set, counted by reason."""
-    from rlhf_lab import registry
     from rlhf_lab.data.audit import audit
     from rlhf_lab.data.audit_report import render
 
