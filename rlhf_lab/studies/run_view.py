@@ -173,7 +173,7 @@ def kl_frontier(run: Run, *, standalone: bool = False) -> str | None:
             if change and nats and not math.isnan(nats.mean):
                 points.append(_gain_point(change, nats, name if metric == "proxy" else ""))
         if len(points) > 1:
-            series.append(Series(metric_title(metric), points, colour))
+            series.append(Series(metric_title(metric), sorted(points, key=lambda point: point.x), colour))
     unit = f"standard deviations of {names[0]}" if standard else "reward"
     return (
         frontier(
@@ -204,7 +204,7 @@ def _root(nats: Estimate | None, missing: float) -> tuple[float, float, float]:
 
 
 def proxy_against_gold(run: Run) -> str | None:
-    """Where each policy stands: proxy reward across, gold reward up, joined in order of training."""
+    """Where each policy stands: proxy reward across, gold reward up, joined in order of proxy."""
     points = []
     for name in policy_names(run):
         proxy, gold = policy_mean(run, name, "proxy"), policy_mean(run, name, "gold")
@@ -212,7 +212,7 @@ def proxy_against_gold(run: Run) -> str | None:
             points.append(Point(proxy.mean, gold.mean, gold.low, gold.high, proxy.low, proxy.high, name))
     if len(points) < 2:
         return None
-    series = [Series("policies in order of training", points, 2)]
+    series = [Series("policies in order of proxy", sorted(points, key=lambda point: point.x), 2)]
     return frontier(series, title="Gold against proxy reward", x_label="proxy reward", y_label="gold reward")
 
 
