@@ -25,6 +25,7 @@ class Study:
     """A sweep over one factor, repeated over seeds.
 
     Attributes:
+        command: the command line that ran the study.
         compare: the override that is compared, e.g. "algorithm.buffer".
         baseline: its level that the others are compared with.
         metrics: metrics to tabulate; `primary` is the one the question is about.
@@ -38,6 +39,7 @@ class Study:
 
     path: Path
     recipe: str
+    command: str
     question: str
     hypothesis: str | None
     compare: str
@@ -95,6 +97,7 @@ def read_study(folder: Path | str) -> Study:
     return Study(
         path=folder,
         recipe=str(plan.get("recipe") or folder.name),
+        command=f"python -m rlhf_lab {plan.get('command') or ''}".strip(),
         question=str(plan.get("question") or ""),
         hypothesis=plan.get("hypothesis"),
         compare=compare,

@@ -237,7 +237,7 @@ def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tup
     """(chart name, SVG) for the first metrics, and (name, first, last) for the others."""
     if rows.empty or "step" not in rows:
         return [], []
-    names = [name for name in rows if name not in ("step", "time", "stage") and _is_number(rows[name])]
+    names = [str(name) for name in rows if name not in ("step", "time", "stage") and _is_number(rows[name])]
     moving = [name for name in names if rows[name].nunique() > 1]
     moving.sort(key=_interest)
     charts = [(name, _chart(rows, name)) for name in moving[:CHARTS]]

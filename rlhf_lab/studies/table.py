@@ -160,8 +160,9 @@ def markdown(study: Study, sections: list[Section], finding: str) -> str:
     page.write(f"# {study.question or study.recipe}\n\n{finding}\n\n")
     if study.hypothesis:
         page.write(f"Published claim: {study.hypothesis}\n\n")
-    page.write(f"Recipe `{study.recipe}`. Numbers are {label(study)}. Intervals are 95 %, over seeds; differences are ")
-    page.write(f"from `{study.baseline}`, paired by seed; “detectable” is the difference found with 80 % power.\n")
+    page.write(f"Command: `{study.command}`. Numbers are {label(study)}. Intervals are 95 %, over seeds; ")
+    page.write(f"differences are from `{study.baseline}`, paired by seed; ")
+    page.write("“detectable” is the difference found with 80 % power.\n")
     for section in sections:
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {metric_title(section.metric)} ({kind})\n\n")
