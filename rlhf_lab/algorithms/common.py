@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
-from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
+from rlhf_lab.models.encoding import Encoder, Row, TokenBatch, length_batches
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.models.tokenizer import train_tokenizer
@@ -45,16 +45,6 @@ def corpus_report(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
         flat |= {f"data/{split}/rows": report.rows, f"data/{split}/kept": report.kept}
         flat |= {f"data/{split}/dropped/{reason}": count for reason, count in report.dropped.items()}
     return flat
-
-
-def length_batches(rows: Sequence[Row], max_tokens: int, device: str) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Batches of at most `max_tokens` padded tokens in order of length, with the index of each row."""
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]) - len(rows[i][1]))
-    while order:
-        width = len(rows[order[0]][0]) + len(rows[order[0]][1])
-        count = max(1, max_tokens // width)
-        part, order = order[:count], order[count:]
-        yield part, TokenBatch.from_rows([rows[i] for i in part], device)
 
 
 @torch.no_grad()

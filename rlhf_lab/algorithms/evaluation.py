@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import length_batches, pair_logps, pair_rows
+from rlhf_lab.algorithms.common import pair_logps, pair_rows
 from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate, ratio_of_means
 from rlhf_lab.files import append_jsonl, read_jsonl, truncate
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
-from rlhf_lab.models.encoding import Encoder, Row
+from rlhf_lab.models.encoding import Encoder, Row, length_batches
 from rlhf_lab.models.logprobs import exact_kl
 from rlhf_lab.rollout.local import Samples
 from rlhf_lab.train.run import Run

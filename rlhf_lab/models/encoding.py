@@ -6,7 +6,7 @@ reply; a reply that had to be cut has none, and is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,3 +108,13 @@ class TokenBatch:
         mask_BT = (column_T >= first_B[:, None]) & (column_T < self.length_B[:, None])
         row_N, column_N = mask_BT.nonzero(as_tuple=True)
         return row_N, column_N
+
+
+def length_batches(rows: Sequence[Row], max_tokens: int, device: str) -> Iterator[tuple[list[int], TokenBatch]]:
+    """Batches of at most `max_tokens` padded tokens in order of length, with the index of each row."""
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]) - len(rows[i][1]))
+    while order:
+        width = len(rows[order[0]][0]) + len(rows[order[0]][1])
+        count = max(1, max_tokens // width)
+        part, order = order[:count], order[count:]
+        yield part, TokenBatch.from_rows([rows[i] for i in part], device)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.models.build import load_encoder, load_reward_model, reward_scores
-from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.encoding import Encoder, length_batches
 from rlhf_lab.rewards.settings import BradleyTerry
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import RewardBatch
@@ -54,13 +54,8 @@ class BTReward:
     def raw(self, prompts: Sequence[str], responses: Sequence[str]) -> Any:
         """Unstandardised scores, (N,) float64."""
         rows = [self.encoder.row(p, r, self.scale.max_length) for p, r in zip(prompts, responses, strict=True)]
-        order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]) - len(rows[i][1]))
         scores = torch.zeros(len(rows), dtype=torch.float64)
-        while order:
-            width = sum(map(len, rows[order[0]]))
-            count = max(1, self.batch_tokens // width)
-            part, order = order[:count], order[count:]
-            batch = TokenBatch.from_rows([rows[i] for i in part], self.device)
+        for part, batch in length_batches(rows, self.batch_tokens, self.device):
             scores[part] = reward_scores(self.model, batch).double().cpu()
         return scores.numpy()
 
