@@ -66,26 +66,23 @@ def register_store() -> None:
         for name in options(group):
             values = read_yaml(folder("conf") / group / f"{name}.yaml")
             cls = registry.settings_class(group, values["kind"])
-            store.store(name=name, group=group, node={"kind": values["kind"], **_merge(schema.defaults(cls), values)})
+            store.store(name=name, group=group, node={"kind": values["kind"], **merge(schema.defaults(cls), values)})
     sections = {"evaluation": config_module.Evaluation, "runtime": config_module.Runtime}
     sections |= {"checkpoint": config_module.Checkpoint, "artifacts": config_module.Artifacts}
     root = schema.defaults(config_module.Config) | {name: schema.defaults(cls) for name, cls in sections.items()}
-    store.store(name="config", node=_merge(root, read_yaml(folder("conf") / "config.yaml")))
+    store.store(name="config", node=merge(root, read_yaml(folder("conf") / "config.yaml")))
     for name, path in recipes().items():
         group, _, leaf = f"recipe/{name}".rpartition("/")
         store.store(name=leaf, group=group, node=read_yaml(path), package="_global_")
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` onto `base`, mappings merged key by key."""
     merged = dict(base)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = merge(merged[key], value) if both else value
     return merged
-
-
-merge = _merge
 
 
 @contextmanager

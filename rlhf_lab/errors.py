@@ -39,10 +39,6 @@ class MissingDependency(LabError, ImportError):
         super().__init__(f"{feature} needs a library that is not installed. Run: pip install {install}")
 
 
-class BudgetExceeded(LabError, RuntimeError):
-    """A limit set by the user (tokens, seconds, dollars) was reached."""
-
-
 class NumericError(LabError, ArithmeticError):
     """A loss, gradient or score became NaN or infinite, or an invariant of training does not hold."""
 

@@ -34,23 +34,21 @@ def defaults(cls: type) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         if field.default is not dataclasses.MISSING:
-            values[field.name] = _plain(field.default)
+            values[field.name] = plain(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            values[field.name] = _plain(field.default_factory())
+            values[field.name] = plain(field.default_factory())
     return values
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Settings objects, mappings and tuples as plain YAML values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
-
-
-plain = _plain
 
 
 def build(cls: type, values: Any, where: str, problems: list[str]) -> Any:

@@ -12,7 +12,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from rich.markup import escape
 
 from rlhf_lab import artifacts, compose, config
-from rlhf_lab.errors import ConfigError, DataError, LabError
+from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import read_json, write_json
 from rlhf_lab.trackers.console import console
 
@@ -57,13 +56,19 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _ad_hoc(command: compose.Command) -> config.Study:
-    """A study for a sweep that was typed instead of written: compares the first swept key that is not the seed."""
+def _levels(command: compose.Command) -> dict[str, list[Any]]:
+    """Swept key → its values, both in job order."""
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
         for key, value in job.items():
             if value not in levels.setdefault(key, []):
                 levels[key].append(value)
+    return levels
+
+
+def _ad_hoc(command: compose.Command) -> config.Study:
+    """A study for a sweep that was typed instead of written: compares the first swept key that is not the seed."""
+    levels = _levels(command)
     compare = next((key for key in levels if key != "seed"), "seed")
     if not levels:
         raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
@@ -89,11 +94,7 @@ def _write_plan(folder: Path, command: compose.Command, study: config.Study, fix
 
 def _arguments(command: compose.Command, study: config.Study, folder: Path, config_dir: str | None) -> list[str]:
     """Hydra's command line for the sweep. Seeds vary fastest, so parallel jobs rarely wait for the same upstream."""
-    levels: dict[str, list[Any]] = {}
-    for job in command.jobs:
-        for key, value in job.items():
-            if value not in levels.setdefault(key, []):
-                levels[key].append(value)
+    levels = _levels(command)
     arguments = ["--multirun", *(["--config-dir", config_dir] if config_dir else []), *command.overrides]
     arguments += [f"{key}={','.join(compose.literal(v) for v in values)}" for key, values in levels.items()]
     arguments += [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
@@ -115,11 +116,11 @@ def run_job(
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"status": "failed", "run": None, "error": None}
     try:
-        stage = artifacts.plan(replace(config.check({**values, "study": None})), recipe)
+        stage = artifacts.plan(config.check({**values, "study": None}), recipe)
         record["run"] = str(stage.folder.resolve())
         _, result = run_stage(stage)
         record |= {"status": result["status"], "error": result.get("error")}
-    except (ConfigError, DataError, LabError) as error:
+    except LabError as error:
         record["error"] = str(error)
         console.print(f"[red]job {settings.job.num} failed:[/] {escape(str(error))}", soft_wrap=True)
     except Exception as error:  # a job's bug must not take the sweep's table with it

@@ -145,7 +145,7 @@ class Evaluator:
             for key, values in column.items()
             if not np.isnan(values).all()
         }
-        if self._reference_rows is rows or rows[0]["policy"] == self._reference_rows[0]["policy"]:
+        if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return found
         judge = "gold" if "gold" in found else "proxy" if "proxy" in found else None
         if judge:

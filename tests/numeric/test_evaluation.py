@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,20 +12,11 @@ from rlhf_lab import registry
 from rlhf_lab.algorithms.common import pair_batch
 from rlhf_lab.algorithms.dpo import preference_step
 from rlhf_lab.algorithms.evaluation import METRICS, SAMPLE_KEYS
-from rlhf_lab.execute import execute
 from rlhf_lab.files import read_jsonl
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.train.run import Run
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("policy")
-    stage = planned("sft", *SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", f"outputs={out}", "checkpoint.every_steps=0")
-    execute(stage)
-    return Path(stage.model)
 
 
 @pytest.fixture(params=[0, 512], ids=["whole", "micro-batches"])

@@ -9,21 +9,11 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 
 from rlhf_lab import registry
-from rlhf_lab.execute import execute
 from rlhf_lab.train.loop import train
 from rlhf_lab.train.run import Run
 
 # Muon works in bfloat16, and Adam scales a gradient of rounding noise up to a full step unless epsilon is above it.
 SMOOTH = ("algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3")
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    """An SFT policy to start from."""
-    out = tmp_path_factory.mktemp("policy")
-    stage = planned("sft", *SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", f"outputs={out}", "checkpoint.every_steps=0")
-    execute(stage)
-    return Path(stage.model)
 
 
 Trained = tuple[dict[str, torch.Tensor], int]
