@@ -43,10 +43,10 @@ def message(source, limit=0):
         ("a.jsonl", JSONL),
         ("a.jsonl", "\ufeff" + JSONL),
         ("a.jsonl", JSONL.replace("\n", "\r\n\n").rstrip()),
-        ("a.jsonl.gz", gzip.compress(JSONL.encode())),
+        ("a.jsonl.gz", gzip.compress(JSONL.encode(), mtime=0)),
         ("a.json", json.dumps(ROWS, indent=1)),
         ("a.json", JSONL),
-        ("a.json.gz", gzip.compress(json.dumps(ROWS).encode())),
+        ("a.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
     ],
 )
 def test_text_forms(tmp_path, name, content):
@@ -110,8 +110,8 @@ def test_reading_stops_when_the_list_is_long_enough(tmp_path):
     ("name", "content", "expected"),
     [
         ("a.jsonl.gz", JSONL, "the name says gzip, the content is not; rename it to a.jsonl"),
-        ("a.jsonl.gz", gzip.compress(JSONL.encode() * 99)[:-9], "the gzip data is damaged after row"),
-        ("a.jsonl", gzip.compress(JSONL.encode()), "is gzip-compressed; rename it to a.jsonl.gz"),
+        ("a.jsonl.gz", gzip.compress(JSONL.encode() * 99, mtime=0)[:-9], "the gzip data is damaged after row"),
+        ("a.jsonl", gzip.compress(JSONL.encode(), mtime=0), "is gzip-compressed; rename it to a.jsonl.gz"),
         ("a.jsonl", JSONL.encode("utf-16"), "is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.jsonl"),
         ("a.jsonl", "version https://git-lfs.github.com/spec/v1\n", "run: git lfs pull"),
         ("a.json", '[{"a": 1},\n{"a" 2}]', "broken JSON in line 2, column 6"),
