@@ -207,8 +207,11 @@ def _cross_check(root: Config) -> list[str]:
     for role in root.needs:
         if role not in allowed:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
-    if registry.kind_of("reward", root.reward) == "gold" and registry.kind_of("data", root.data) != "mini_hh":
+    data_kind, reward_kind = registry.kind_of("data", root.data), registry.kind_of("reward", root.reward)
+    if reward_kind == "gold" and data_kind != "mini_hh":
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
+    if algorithm.needs_preferences and not root.data.preferences:
+        problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
     positions = getattr(root.model, "max_positions", None)
     if positions:
         needed = {"algorithm.max_length": algorithm.max_length or 0}

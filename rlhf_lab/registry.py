@@ -1,7 +1,7 @@
 """One registry for every config group: the name in YAML is the file, the key and the config file.
 
 `algorithm=dpo` reads `conf/algorithm/dpo.yaml` (`kind: dpo`), is checked against the dataclass registered for
-("algorithm", "dpo") in `rlhf_lab/algorithms/settings.py`, and is built by `build` in `rlhf_lab/algorithms/dpo.py`.
+("algorithm", "dpo") in `rlhf_lab/algorithms/settings/`, and is built by `build` in `rlhf_lab/algorithms/dpo.py`.
 Settings modules import neither torch nor transformers, so checking a config costs milliseconds; implementations are
 imported only when they are built. YAML never names a Python path. Other packages add kinds through the entry-point
 group `rlhf_lab.plugins`: an entry point is a function without arguments that calls `register`.

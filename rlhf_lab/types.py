@@ -71,7 +71,7 @@ class Oracle(Protocol):
     """A world whose truth is known: it can grade any reply and label any pair. Real data has none."""
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Score replies, each (N,). Always has `gold` (true reward), `verbose` (0/1) and `garble` (0/1)."""
+        """Score replies, each (N,): those of `gold` (true reward), `verbose`, `garble`, `correct` (0/1) it knows."""
         ...
 
     def prefer(
@@ -106,6 +106,8 @@ class Corpus:
         train, test: preference pairs; prompts of the two never overlap.
         fingerprint: changes when the content changes; part of every artifact's identity.
         oracle: the known truth behind the data, or None.
+        preferences: False when the data are demonstrations only: every `rejected` is then empty.
+        answers: prompt → the answer that a reply must reach, for data with verifiable answers; else empty.
         report: what was read and what was dropped, per split.
     """
 
@@ -114,6 +116,8 @@ class Corpus:
     test: Sequence[Pair]
     fingerprint: str
     oracle: Oracle | None = None
+    preferences: bool = True
+    answers: Mapping[str, str] = field(default_factory=dict)
     report: Mapping[str, LoadReport] = field(default_factory=dict)
 
     def prompts(self, split: str) -> list[str]:

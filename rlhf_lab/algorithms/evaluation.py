@@ -37,13 +37,15 @@ METRICS = {
     "tokens": "reply length, EOS included",
     "verbose": "share of replies the world calls verbose (affirmations + fillers + closings ≥ 3)",
     "garble": "share of replies with an unreadable sentence",
+    "correct": "share of sampled replies whose final answer is right (data with verifiable answers only)",
+    "correct_greedy": "the same for one greedy reply per prompt",
     "ended": "share of replies that ended with EOS within the token limit",
     "chosen_logp_drift": "log π(chosen) − log π_ref(chosen) on held-out pairs, nats per reply",
     "ranking_accuracy": "share of held-out pairs with log π(chosen) > log π(rejected)",
     "implicit_accuracy": "the same for log π − log π_ref: accuracy of the implicit reward",
     "idealised_ranking": "ranking accuracy of the optimum of the DPO objective, from the annotator's probabilities",
 }
-SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "ended")
+SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", "ended")
 
 
 class Evaluator:
@@ -87,9 +89,10 @@ class Evaluator:
         samples = self.sampler.sample(model, self.prompt_ids, self.settings.samples_per_prompt, stream)
         rows = self._sample_rows(name, model, samples)
         self._reference_rows = self._reference_rows or rows
+        found = {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)}
         summary = {
             "name": name,
-            "metrics": {k: v.to_dict() for k, v in {**self._summarise(rows), **self._pair_metrics(model)}.items()},
+            "metrics": {key: estimate.to_dict() for key, estimate in found.items()},
             "rows_end": append_jsonl(self._rows_path, rows),
         }
         append_jsonl(self._policies_path, [summary])
@@ -155,8 +158,20 @@ class Evaluator:
             found["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
         return found
 
+    def _greedy(self, model: nn.Module) -> dict[str, Estimate]:
+        """Accuracy of the most likely reply, for data with verifiable answers."""
+        oracle = self.run.corpus.oracle
+        if oracle is None or not self.run.corpus.answers:
+            return {}
+        samples = self.sampler.sample(model, self.prompt_ids, 1, 0, temperature=0.0)
+        texts = [self.encoder.text(reply) for (reply,) in samples.replies_BG]
+        correct = oracle.measure(self.prompts, texts)["correct"]
+        return {"correct_greedy": clustered_rate(correct, np.arange(len(texts)))}
+
     def _pair_metrics(self, model: nn.Module) -> dict[str, Estimate]:
         """Metrics of held-out preference pairs (arXiv:2405.19534)."""
+        if not self.run.corpus.preferences:
+            return {}
         if self._reference_pairs is None:
             self._reference_pairs = pair_logps(self.reference, self.pairs, self.run.device)
         ref = self._reference_pairs
@@ -177,8 +192,8 @@ class Evaluator:
         return found
 
 
-TRUTH = ("verbose", "garble")
-RATES = ("verbose", "garble", "ended")
+TRUTH = ("verbose", "garble", "correct")
+RATES = (*TRUTH, "ended")
 
 
 def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rlhf_lab.registry import register
 
@@ -40,6 +41,7 @@ class DataSettings:
             repeats training on the same data.
     """
 
+    preferences: ClassVar[bool] = True
     seed: int = 0
 
 

@@ -46,9 +46,22 @@ class LocalSampler:
         self.settings, self.eos_id = settings, eos_id
 
     @torch.no_grad()
-    def sample(self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int) -> Samples:
-        """`group` replies to each prompt. The same arguments give the same replies."""
-        slots, temperature = self.settings.max_new_tokens or 1, self.settings.temperature
+    def sample(
+        self,
+        model: nn.Module,
+        prompts: Sequence[list[int]],
+        group: int,
+        seed: int,
+        *,
+        temperature: float | None = None,
+    ) -> Samples:
+        """`group` replies to each prompt. The same arguments give the same replies.
+
+        Args:
+            temperature: in place of `rollout.temperature`; 0 is greedy.
+        """
+        slots = self.settings.max_new_tokens or 1
+        temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
             return Samples([], [], [], [])
         noise_RT = torch.rand(len(prompts) * group, slots, generator=torch.Generator().manual_seed(seed))

@@ -37,6 +37,7 @@ class TrainingSettings:
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model",)
+    needs_preferences: ClassVar[bool] = False
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
 

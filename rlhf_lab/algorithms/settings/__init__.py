@@ -1,0 +1,6 @@
+"""Settings of every algorithm (`algorithm=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+
+from rlhf_lab.algorithms.settings.preference import DPO, IterativeDPO, PreferenceSettings
+from rlhf_lab.algorithms.settings.supervised import SFT, RewardModel
+
+__all__ = ["DPO", "SFT", "IterativeDPO", "PreferenceSettings", "RewardModel"]
