@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from rlhf_lab.files import read_json
 
 CARRIED = ("model", "data", "rollout", "seed", "runtime", "checkpoint", "artifacts", "outputs", "stages")
 """Sections an upstream stage takes over from the run that needs it."""
+
+WORLDS = {"mini_hh": "rlhf_lab.world.dialogue", "arithmetic": "rlhf_lab.world.arithmetic"}
+"""Embedded data → the module whose VERSION is part of what the data are."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ class Stage:
         """Hash of everything that decides the stage's result."""
         values = config.to_values(self.config)
         sections = {name: values[name] for name in self.config.algorithm.uses}
-        sections["model"] = {k: v for k, v in values["model"].items() if k != "tuned"}
+        sections["model"] = {k: v for k, v in values["model"].items() if k not in ("tuned", "lora")}
+        lora = values["model"].get("lora") or {}
+        if lora.get("rank"):  # lr_multiple has done its work: algorithm.lr is in the key
+            sections["model"]["lora"] = {k: v for k, v in lora.items() if k != "lr_multiple"}
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
         material = {
@@ -83,8 +90,9 @@ class Stage:
     def result(self) -> dict[str, Any] | None:
         """The stage's result when it is complete, else None."""
         result = read_json(self.folder / "result.json")
-        complete = isinstance(result, dict) and result.get("status") == "completed" and Path(self.model).is_dir()
-        return result if complete else None
+        complete = isinstance(result, dict) and result.get("status") == "completed"
+        has_model = Path(self.model).is_dir() or not self.config.algorithm.makes_model
+        return result if complete and has_model else None
 
     def upstream(self) -> Iterator[Stage]:
         """Stages this one starts from, deepest first, each once, itself last."""
@@ -123,7 +131,10 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
     values = _recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
     values = compose.merge(values, parent.stages.get(source, {}))
     try:
-        return plan(config.check(values), source)
+        checked = config.check(values)
+        if not checked.algorithm.makes_model:
+            raise ConfigError("it only evaluates and makes no model to start from")
+        return plan(checked, source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
 
@@ -135,8 +146,14 @@ def _recipe_values(recipe: str) -> dict[str, Any]:
 
 
 def model_identity(source: str) -> str:
-    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id."""
+    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id.
+
+    With an adapter goes the identity of its base.
+    """
     folder, digest = Path(source), sha256(source.encode() if not Path(source).is_dir() else b"")
+    base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
+    if base and not (folder / "config.json").is_file() and base != source:
+        digest.update(model_identity(base).encode())
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):
             size = path.stat().st_size
@@ -151,10 +168,8 @@ def model_identity(source: str) -> str:
 def _data_identity(settings: Any) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
-    if values["kind"] == "mini_hh":
-        from rlhf_lab.world.dialogue import VERSION
-
-        return {**values, "world_version": VERSION}
+    if values["kind"] in WORLDS:
+        return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}
     for name in ("path", "test_path"):
         files = local_files(values[name]) if values.get(name) else None
         if files:

@@ -205,7 +205,7 @@ def _check_choices(parsed: list[Override], problems: list[str], config_dir: str 
     for override in parsed:
         key, value = _key(override), override._value
         if key == "recipe" or key in registry.PACKAGES:
-            known = list(recipes()) if key == "recipe" else options(key)
+            known = list(recipes() if key == "recipe" else options(key))
             if extra:
                 known += [p.relative_to(extra / key).with_suffix("").as_posix() for p in (extra / key).rglob("*.yaml")]
             chosen = [str(v) for v in _sweep_values(override)] if override.is_sweep_override() else [str(value)]

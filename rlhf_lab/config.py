@@ -89,6 +89,8 @@ class Study:
         compare: the key whose levels are compared.
         baseline: the level that the others are compared with.
         metrics: reported metrics; the first is the primary one.
+        curves: `overoptimization` adds gold and proxy against √KL along training, a fitted curve per level and where
+            it turns (arXiv:2210.10760).
         processes: jobs that run at once on this machine.
     """
 
@@ -98,6 +100,7 @@ class Study:
     compare: str = ""
     baseline: Any = None
     metrics: list[str] = field(default_factory=list)
+    curves: Literal["overoptimization"] | None = None
     processes: int = 2
 
     def __post_init__(self) -> None:
@@ -186,7 +189,11 @@ def _resolve_tuned(root: Config, problems: list[str]) -> Config:
         target = getattr(root, section)
         tuned = {k: v for k, v in root.model.tuned.get(name, {}).items() if getattr(target, k, v) is None}
         base = {f.name: getattr(target, f.name) for f in dataclasses.fields(target)}
-        replaced[section] = schema.build(type(target), {**base, **tuned}, f"model.tuned.{name}", problems) or target
+        found = schema.build(type(target), {**base, **tuned}, f"model.tuned.{name}", problems) or target
+        lora = getattr(root.model, "lora", None)
+        if lora and lora.rank and "lr" in tuned and found.optimizer == "adamw" and found.lr is not None:
+            found = dataclasses.replace(found, lr=found.lr * lora.lr_multiple)
+        replaced[section] = found
     return dataclasses.replace(root, **replaced)
 
 
@@ -198,23 +205,32 @@ def _cross_check(root: Config) -> list[str]:
     problems += [
         f"algorithm.{name} has no value and model.tuned.{kind} names none; set algorithm.{name}" for name in missing
     ]
-    if algorithm.optimizer == "muon" and algorithm.muon_lr is None:
+    if getattr(algorithm, "optimizer", None) == "muon" and algorithm.muon_lr is None:
         problems.append("algorithm.optimizer=muon needs algorithm.muon_lr; try 0.02, or use algorithm.optimizer=adamw")
     for role in algorithm.required_needs:
         if not root.needs.get(role):
             problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
     allowed = (*algorithm.required_needs, *algorithm.optional_needs)
     for role in root.needs:
-        if role not in allowed:
+        if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
     data_kind, reward_kind = registry.kind_of("data", root.data), registry.kind_of("reward", root.reward)
     if reward_kind == "gold" and data_kind != "mini_hh":
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
+    if reward_kind == "verifier" and not root.data.answers:
+        problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
     if algorithm.needs_preferences and not root.data.preferences:
         problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
+    starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
+        problems.append(
+            f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
+            "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
+            "run's: stages.RECIPE.model.lora.rank=0)"
+        )
     positions = getattr(root.model, "max_positions", None)
     if positions:
-        needed = {"algorithm.max_length": algorithm.max_length or 0}
+        needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
         if "rollout" in algorithm.uses:
             needed["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
         problems += [
@@ -225,7 +241,7 @@ def _cross_check(root: Config) -> list[str]:
     return problems
 
 
-_MUST_RESOLVE = ("optimizer", "lr", "batch_size", "max_length", "beta")
+_MUST_RESOLVE = ("optimizer", "lr", "critic_lr", "batch_size", "max_length", "beta")
 
 
 def _is_none(settings: Any, name: str) -> bool:

@@ -21,12 +21,12 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.files import read_json, replacing, write_json, write_text
 from rlhf_lab.models.build import save_model
 from rlhf_lab.trackers.console import console
-from rlhf_lab.train import checkpoint
+from rlhf_lab.train import checkpoint, memory
 from rlhf_lab.train.loop import Interrupted, train
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core", "peft")
 
 
 def ensure(stage: Stage, started: float) -> dict[str, Any]:
@@ -70,10 +70,10 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     Args:
         discard: forget an earlier attempt.
     """
-    folder, begin = stage.folder, time.monotonic()
+    folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
     folder.mkdir(parents=True, exist_ok=True)
     state, problem = (None, None) if discard else checkpoint.load(folder)
-    if state is None:
+    if state is None and (makes_model or discard):  # without a model, the policies evaluated so far are the checkpoint
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     run = Run(folder, stage.config, {role: need.model for role, need in stage.needs.items()}, state)
@@ -84,15 +84,18 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     write_text(folder / "config.yaml", yaml.safe_dump(config.to_values(stage.config), sort_keys=False))
     result: dict[str, Any] = {"status": "running", "error": None, "seconds": 0.0, "policies": [], "metrics": {}}
     write_json(folder / "result.json", result)
+    memory.reset_peak()
     try:
         write_json(folder / "manifest.json", _manifest(stage, run.corpus))
         _note_data(run)
         algorithm = registry.build("algorithm", stage.config.algorithm, run)
-        train(algorithm, run, stage.recipe)
+        if makes_model:
+            train(algorithm, run, stage.recipe)
         found = algorithm.finish()
-        with replacing(folder / "model") as part:
-            save_model(algorithm.model, algorithm.encoder, part)
-            algorithm.save_extra(part)
+        if makes_model:
+            with replacing(folder / "model") as part:
+                save_model(algorithm.model, algorithm.encoder, part)
+                algorithm.save_extra(part)
         result |= {
             "status": "completed",
             "policies": found.policies,
@@ -104,7 +107,8 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         result |= {"status": "interrupted" if _is_interrupt(error) else "failed", "error": _describe(error)}
         raise
     finally:
-        write_json(folder / "result.json", result | {"seconds": round(time.monotonic() - begin, 1), "notes": run.notes})
+        cost = {"seconds": round(time.monotonic() - begin, 1), "peak_gib": memory.peak_gib()}
+        write_json(folder / "result.json", result | cost | {"notes": run.notes})
     return read_json(folder / "result.json")
 
 

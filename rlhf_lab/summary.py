@@ -14,7 +14,10 @@ from rlhf_lab.trackers.console import console
 
 COLUMNS = {
     "gold": "gold",
+    "correct": "correct",
+    "correct_greedy": "greedy",
     "proxy": "proxy",
+    "proxy_sd": "proxy sd",
     "win_rate": "win rate",
     "kl": "KL (nats)",
     "reward_per_nat": "proxy/nat",
@@ -22,6 +25,7 @@ COLUMNS = {
     "verbose": "verbose",
     "garble": "garble",
     "ranking_accuracy": "ranking",
+    "seconds": "seconds",
 }
 
 

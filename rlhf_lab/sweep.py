@@ -88,7 +88,8 @@ def _write_plan(folder: Path, command: compose.Command, study: config.Study, fix
         (folder / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
     values: dict[str, Any] = {"recipe": command.recipe, "command": " ".join(sys.argv[1:]), "overrides": fixed}
     values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
-    values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0], "jobs": jobs}
+    values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0]}
+    values |= {"curves": study.curves, "jobs": jobs}
     write_json(folder / "study.json", values)
 
 

@@ -1,21 +1,37 @@
-"""One pass of DPO over the corpus: policy and reference start as the same model.
+"""One pass of preference optimisation over the corpus: policy and reference start as the same model.
 
-The reference's log-probabilities are computed once, before the first step.
+`algorithm.loss` picks the objective (`losses/objective.py`); what it needs is computed and nothing else. The
+reference's log-probabilities are computed once, before the first step, and kept on disk for the next run.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import PairRows, corpus_report, pair_batch, pair_length, pair_logps, pair_rows
+from rlhf_lab.algorithms.common import (
+    PairRows,
+    corpus_report,
+    mismatched_kl,
+    model_size,
+    pair_batch,
+    pair_length,
+    pair_rows,
+    pair_tokens,
+)
 from rlhf_lab.algorithms.evaluation import Evaluator
+from rlhf_lab.algorithms.reference_cache import reference_logps
 from rlhf_lab.algorithms.settings import DPO, PreferenceSettings
-from rlhf_lab.losses.preference import PREFERENCE_LOSSES, PairLogps
+from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs
+from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
@@ -23,63 +39,125 @@ from rlhf_lab.train.run import Result, Run
 
 METRICS = {
     "accuracy": "share of pairs whose implicit reward margin is positive",
-    "margin": "mean β·(log-ratio of chosen − log-ratio of rejected)",
+    "margin": "mean implicit-reward margin, as the loss defines it; sigmoid: β·(log-ratio of chosen − of rejected)",
     "chosen_logp": "mean log π(chosen), nats per reply",
     "rejected_logp": "mean log π(rejected), nats per reply",
+    "chosen_drift": "mean log π(chosen) − log π_ref(chosen), nats per reply (losses with a reference)",
+    "z_ref": "estimated KL(π ‖ π_ref) that rewards are measured against, nats per reply (kto)",
 }
 REFERENCE_NAME = "SFT"
 
 
+@dataclass(frozen=True)
+class Given:
+    """What is known about pairs before the step's forward pass, each (B,); None for what the loss does not need.
+
+    Attributes:
+        ref, previous: log-probabilities under the reference, and under the policy as the round began.
+        z_ref: KL estimate of the whole step, scalar.
+        consistency_B: CREAM's C of each pair.
+    """
+
+    ref: PairLogps | None = None
+    previous: PairLogps | None = None
+    z_ref: Tensor | None = None
+    consistency_B: Tensor | None = None
+
+
+PairMicro = tuple[list[PairRows], Given]
+
+
 def preference_step(
-    model: nn.Module, pairs: list[PairRows], ref: PairLogps, settings: PreferenceSettings, device: str
+    model: nn.Module,
+    pairs: list[PairRows],
+    ref: PairLogps | None,
+    settings: PreferenceSettings,
+    device: str,
+    given: Given | None = None,
 ) -> LossOutput:
-    """Loss of each pair from one forward pass over chosen and rejected rows together."""
+    """Loss of each pair from one forward pass over chosen and rejected rows together.
+
+    Args:
+        ref: log-probabilities under the reference; None for a loss without one.
+        given: what a loss needs besides.
+    """
+    given = given or Given()
     both_2B = token_logps(model, pair_batch(pairs, device)).sum_B()
     policy = PairLogps(*both_2B.chunk(2))
-    loss = PREFERENCE_LOSSES[settings.loss](policy, ref, beta=settings.beta, label_smoothing=settings.label_smoothing)
+    inputs = PairInputs(policy, pair_tokens(pairs, device), ref, given.previous, given.z_ref)
+    loss = PREFERENCE_LOSSES[settings.loss](inputs, settings.coefficients(), given.consistency_B)
     metrics = {
         "accuracy": (loss.margin_B > 0).float(),
         "margin": loss.margin_B,
         "chosen_logp": policy.chosen,
         "rejected_logp": policy.rejected,
     }
+    if ref is not None:
+        metrics["chosen_drift"] = policy.chosen - ref.chosen
+    if given.z_ref is not None:
+        metrics["z_ref"] = given.z_ref.expand(len(pairs))
     return LossOutput(loss.per_pair_B, metrics)
 
 
 class PairTable:
-    """Tokenised pairs with their reference log-probabilities, cut into micro-batches."""
+    """Tokenised pairs with what is known about them, cut into micro-batches."""
 
-    def __init__(self, pairs: list[PairRows], ref: PairLogps, device: str):
-        self.pairs, self.ref, self.device = pairs, ref, device
+    def __init__(self, pairs: list[PairRows], given: Given, device: str):
+        self.pairs, self.given, self.device = pairs, given, device
         self.lengths = [pair_length(pair) for pair in pairs]
 
-    def batch(self, indices: list[int], micro_batch_tokens: int) -> StepBatch:
+    def batch(self, indices: list[int], micro_batch_tokens: int, z_ref: Tensor | None = None) -> StepBatch:
         parts = micro_batches(indices, self.lengths, (micro_batch_tokens + 1) // 2)
-        micro = [([self.pairs[i] for i in part], PairLogps(*(self._pick(x, part) for x in self.ref))) for part in parts]
-        return StepBatch(micro, units=len(indices))
+        return StepBatch([self._micro(part, z_ref) for part in parts], units=len(indices))
 
-    def _pick(self, values: Tensor, part: list[int]) -> Tensor:
-        return values[torch.tensor(part)].to(self.device)
+    def _micro(self, part: list[int], z_ref: Tensor | None) -> PairMicro:
+        given, index = self.given, torch.tensor(part)
+
+        def pick(logps: PairLogps | None) -> PairLogps | None:
+            return None if logps is None else PairLogps(*(values[index].to(self.device) for values in logps))
+
+        consistency_B = None if given.consistency_B is None else given.consistency_B[index].to(self.device)
+        return [self.pairs[i] for i in part], Given(pick(given.ref), pick(given.previous), z_ref, consistency_B)
 
 
-class OnePassDPO(Algorithm):
-    """DPO on the corpus pairs, evaluated next to its starting point."""
+class PreferenceAlgorithm(Algorithm):
+    """Policy, frozen reference and objective: what all training on pairs has in common."""
+
+    def __init__(self, settings: PreferenceSettings, run: Run):
+        self.settings, self.run = settings, run
+        self.objective = PREFERENCE_LOSSES[settings.loss]
+        self.model, self.reference, self.encoder = load_policy_twice(run)
+        self.max_length = settings.max_length or 512
+        beta = settings.beta if self.objective.dpo_optimum else None
+        self.evaluator = Evaluator(run, self.reference, self.encoder, build_reward(run), beta, self.max_length)
+
+    def batch(self, table: PairTable, indices: list[int]) -> StepBatch:
+        """One step on pairs of the table. A KL estimate is of the whole step, however the step is cut."""
+        z_ref = None
+        if self.objective.needs("z_ref"):
+            pairs = [table.pairs[i] for i in indices]
+            with self.run.autocast():
+                z_ref = mismatched_kl(self.model, self.reference, pairs, self.max_length, self.run.device)
+        return table.batch(indices, self.settings.micro_batch_tokens, z_ref)
+
+    def loss(self, micro: PairMicro) -> LossOutput:
+        pairs, given = micro
+        return preference_step(self.model, pairs, given.ref, self.settings, self.run.device, given)
+
+
+class OnePassDPO(PreferenceAlgorithm):
+    """Preference optimisation on the corpus pairs, evaluated next to its starting point."""
 
     def __init__(self, settings: DPO, run: Run):
-        self.settings, self.run = settings, run
-        self.model, self.reference, self.encoder = load_policy_twice(run)
-        max_length = settings.max_length or 512
-        pairs = [pair_rows(self.encoder, pair, max_length) for pair in run.corpus.train]
-        self.table = PairTable(pairs, pair_logps(self.reference, pairs, run.device), run.device)
+        super().__init__(settings, run)
+        pairs = [pair_rows(self.encoder, pair, self.max_length) for pair in run.corpus.train]
+        ref = reference_logps(run, self.reference, pairs) if self.objective.needs("ref") else None
+        self.table = PairTable(pairs, Given(ref), run.device)
         self.steps = epoch_steps(self.table.lengths, settings, run.seed("dpo/order"))
         self.total_steps = len(self.steps)
-        self.evaluator = build_evaluator(run, self.reference, self.encoder, settings)
 
     def collect(self, step: int) -> StepBatch:
-        return self.table.batch(self.steps[step], self.settings.micro_batch_tokens)
-
-    def loss(self, micro: tuple[list[PairRows], PairLogps]) -> LossOutput:
-        return preference_step(self.model, *micro, self.settings, self.run.device)
+        return self.batch(self.table, self.steps[step])
 
     def evaluate(self, step: int) -> None:
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
@@ -87,14 +165,17 @@ class OnePassDPO(Algorithm):
 
     def finish(self) -> Result:
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
-        self.evaluator.evaluate("one-pass DPO", self.model)
-        return Result(self.evaluator.policies, corpus_report(self.run.corpus, self.encoder))
+        self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
+        report = corpus_report(self.run.corpus, self.encoder)
+        return Result(self.evaluator.policies, {**model_size(self.model), **report})
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
-    """(trainable policy, frozen reference, encoder), both from `needs.policy`."""
+    """(trainable policy, frozen reference, encoder), both from `needs.policy`; an adapter's base is the reference."""
     source, settings = run.needs["policy"], run.config.model
-    model = load_policy(source, settings, device=run.device)
+    model = trainable(load_policy(source, settings, device=run.device), settings.lora, run.seed("lora"))
+    if has_adapter(model):
+        return model, without_adapter(model), load_encoder(source, settings)
     reference = load_policy(source, settings, device=run.device).requires_grad_(False)
     return model, reference, load_encoder(source, settings)
 
@@ -107,7 +188,8 @@ def build_reward(run: Run) -> CheckedReward | None:
     return CheckedReward(kind, registry.build("reward", run.config.reward, run))
 
 
-def build_evaluator(run: Run, reference: nn.Module, encoder: Encoder, settings: PreferenceSettings) -> Evaluator:
+def build_evaluator(run: Run, reference: nn.Module, encoder: Encoder, settings: Any) -> Evaluator:
+    """The evaluator of an algorithm whose `beta` weighs the KL from the reference, as in DPO's objective."""
     return Evaluator(run, reference, encoder, build_reward(run), settings.beta, settings.max_length or 512)
 
 

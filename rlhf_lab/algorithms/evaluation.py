@@ -8,7 +8,7 @@ stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,33 +78,49 @@ class Evaluator:
         self._rows_path, self._policies_path = run.folder / "evaluation.jsonl", run.folder / "policies.jsonl"
         self.policies = read_jsonl(self._policies_path)
         truncate(self._rows_path, self.policies[-1]["rows_end"] if self.policies else 0)
-        self._reference_rows = self._read_rows(self.policies[0]["name"]) if self.policies else []
+        self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
 
-    def evaluate(self, name: str, model: nn.Module) -> dict[str, Any]:
-        """Metrics of one policy by name; appends its rows and its summary unless they are there already."""
-        done = next((p for p in self.policies if p["name"] == name), None)
+    def find(self, name: str) -> dict[str, Any] | None:
+        """The summary of a policy that was evaluated before, in this attempt or an earlier one."""
+        return next((policy for policy in self.policies if policy["name"] == name), None)
+
+    def evaluate(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> dict[str, Any]:
+        """Metrics of one policy by name; appends its rows and its summary unless they are there already.
+
+        Args:
+            samples_per_prompt: None takes that of the settings; policies that are compared need the same number.
+        """
+        done = self.find(name)
         if done:
             return done
-        stream = self.run.seed(f"evaluation/{name}", self.settings.seed)
-        samples = self.sampler.sample(model, self.prompt_ids, self.settings.samples_per_prompt, stream)
-        rows = self._sample_rows(name, model, samples)
+        rows = self.sample(name, model, samples_per_prompt)
         self._reference_rows = self._reference_rows or rows
-        found = {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)}
+        return self.add(name, rows, {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)})
+
+    def add(self, name: str, rows: list[dict[str, Any]], metrics: Mapping[str, Estimate]) -> dict[str, Any]:
+        """Log a policy: its rows, then its summary, which commits them."""
         summary = {
             "name": name,
-            "metrics": {key: estimate.to_dict() for key, estimate in found.items()},
+            "metrics": {key: estimate.to_dict() for key, estimate in metrics.items()},
             "rows_end": append_jsonl(self._rows_path, rows),
         }
         append_jsonl(self._policies_path, [summary])
         self.policies.append(summary)
         return summary
 
-    def _read_rows(self, name: str) -> list[dict[str, Any]]:
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The logged rows of one policy, prompt-major."""
         return [row for row in read_jsonl(self._rows_path) if row["policy"] == name]
+
+    def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
+        """Scored replies to the held-out prompts, prompt-major, drawn from the stream that `name` stands for."""
+        stream = self.run.seed(f"evaluation/{name}", self.settings.seed)
+        group = samples_per_prompt or self.settings.samples_per_prompt
+        return self._sample_rows(name, model, self.sampler.sample(model, self.prompt_ids, group, stream))
 
     def _sample_rows(self, name: str, model: nn.Module, samples: Samples) -> list[dict[str, Any]]:
         """One row per reply, prompt-major."""
-        group = self.settings.samples_per_prompt
+        group = len(samples.replies_BG[0])
         prompts = [text for text in self.prompts for _ in range(group)]
         token_rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
         responses = [self.encoder.text(reply) for _, reply in token_rows]
@@ -190,6 +206,13 @@ class Evaluator:
                 idealised_ranking(ref, probability, beta=self.beta).double().numpy(), clusters
             )
         return found
+
+
+def held_out_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward: Reward | None) -> Evaluator:
+    """For a stage that trains nothing: held-out pairs are cut to what a rollout may be long."""
+    rollout = run.config.rollout
+    window = (rollout.max_prompt_tokens or 256) + (rollout.max_new_tokens or 256)
+    return Evaluator(run, reference.requires_grad_(False), encoder, reward, None, window)
 
 
 TRUTH = ("verbose", "garble", "correct")

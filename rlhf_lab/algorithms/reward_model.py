@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from rlhf_lab import registry
-from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, pair_batch, pair_length, pair_rows
+from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, model_size, pair_batch, pair_length, pair_rows
 from rlhf_lab.algorithms.settings import RewardModel
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
+from rlhf_lab.models.lora import trainable
 from rlhf_lab.rewards.bt import SCALE_FILE, BTReward, ScoreScale
 from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
@@ -48,7 +49,8 @@ class RewardModelling(Algorithm):
         source, model_settings = run.needs["policy"], run.config.model
         self.policy = load_policy(source, model_settings, device=run.device)
         self.encoder = load_encoder(source, model_settings)
-        self.model = load_reward_model(source, model_settings, device=run.device)
+        scored = load_reward_model(source, model_settings, device=run.device)
+        self.model = trainable(scored, model_settings.lora, run.seed("lora"))
         self.sampler = registry.build("rollout", run.config.rollout, self.encoder)
         self.max_length = settings.max_length or 512
         pairs = list(run.corpus.train)
@@ -121,7 +123,8 @@ class RewardModelling(Algorithm):
             "pairs/on_policy": len(self.rows) - len(self.run.corpus.train),
         }
         primary = ["accuracy", "longer_wins", "accuracy/on_policy", "gold_agreement", "filler_shift"]
-        return Result(metrics={**audit, **counts, **corpus_report(self.run.corpus, self.encoder)}, primary=primary)
+        known = {**counts, **model_size(self.model), **corpus_report(self.run.corpus, self.encoder)}
+        return Result(metrics={**audit, **known}, primary=primary)
 
     def save_extra(self, folder: Any) -> None:
         """The score scale travels with the model."""

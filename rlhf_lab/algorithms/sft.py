@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, start_policy
+from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, model_size, start_policy
 from rlhf_lab.algorithms.settings import SFT
 from rlhf_lab.analysis.statistics import clustered_mean
 from rlhf_lab.models.encoding import Row, TokenBatch
@@ -54,7 +54,7 @@ class SupervisedFineTuning(Algorithm):
             "heldout_nll": clustered_mean(np.concatenate(nll), rows),
             "rows": len(self.rows),
             "steps": self.total_steps,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }
         return Result(metrics=metrics, primary=["heldout_nll"])

@@ -22,6 +22,7 @@ __all__ = ["AuditReport", "Finding", "audit", "render"]
 Encode = Callable[[str], Sequence[int]]
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 NOT_WORD = re.compile(r"\W+")
+CONTRADICTS = "contradicts another pair"
 
 # Checks on one pair: name → (why it matters, test given the pair and its prompt's oddities).
 PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
@@ -46,6 +47,8 @@ PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
         lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies(pair)))),
     ),
 }
+NEED_TWO_REPLIES = (transcript.EMPTY_REJECTED, transcript.IDENTICAL, transcript.PREFIX, CONTRADICTS)
+"""Checks that say nothing about demonstrations, whose rejected reply is empty."""
 
 
 def audit(
@@ -56,7 +59,7 @@ def audit(
     eos_id: int | None = None,
     bos_id: int | None = None,
 ) -> AuditReport:
-    """Check both splits of a corpus.
+    """Check both splits of a corpus. Demonstrations are not checked as pairs; `skipped` names those checks.
 
     Args:
         encode: full text (prompt, space, reply) → token ids, exactly as training encodes it.
@@ -70,9 +73,12 @@ def audit(
         oddities = [transcript.prompt_oddities(pair.prompt) for pair in pairs]
         for check, (why, test) in PAIR_CHECKS.items():
             found = (pair for pair, odd in zip(pairs, oddities, strict=True) if test(pair, odd))
-            _add(report, check, split, "pairs", why, pairs, found)
-        _add_duplicates(report, split, pairs)
-        _add_lengths(report, split, pairs)
+            if corpus.preferences or check not in NEED_TWO_REPLIES:
+                _add(report, check, split, "pairs", why, pairs, found)
+        _add_duplicates(report, split, pairs, corpus.preferences)
+        _add_lengths(report, split, pairs, corpus.preferences)
+    if not corpus.preferences:
+        report.skipped |= dict.fromkeys(NEED_TWO_REPLIES, "preference pairs")
     _add_overlap(report, corpus)
     if encode is None:
         needs = "an encoder"
@@ -83,8 +89,9 @@ def audit(
     return report
 
 
-def _replies(pair: Pair) -> tuple[str, str]:
-    return pair.chosen, pair.rejected
+def _replies(pair: Pair) -> tuple[str, ...]:
+    """The replies there are: a demonstration has no rejected one."""
+    return (pair.chosen, pair.rejected) if pair.rejected else (pair.chosen,)
 
 
 def example_of(pair: Pair) -> str:
@@ -122,7 +129,7 @@ def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
         report.statistics |= {f"{split}/{name}, all rows read": value for name, value in loaded.statistics.items()}
 
 
-def _add_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair]) -> None:
+def _add_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
     seen: set[tuple[bytes, ...]] = set()
     duplicates, contradictions = [], []
     for pair in pairs:
@@ -134,7 +141,8 @@ def _add_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair]) -> N
         seen.add((prompt, chosen, rejected))
     why = "counts twice in training and in every interval"
     _add(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
-    _add(report, "contradicts another pair", split, "pairs", "the labels cancel out", pairs, contradictions)
+    if preferences:
+        _add(report, CONTRADICTS, split, "pairs", "the labels cancel out", pairs, contradictions)
     counts = Counter(pair.prompt for pair in pairs)
     repeated = (pair for pair in {p.prompt: p for p in pairs}.values() if counts[pair.prompt] > 1)
     why = "pairs of one prompt are not independent: cluster intervals by prompt"
@@ -170,8 +178,11 @@ def _add_overlap(report: AuditReport, corpus: Corpus) -> None:
         _add(report, check, "test", "prompts", why, list(prompts), found)
 
 
-def _add_lengths(report: AuditReport, split: str, pairs: Sequence[Pair]) -> None:
+def _add_lengths(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
     if not pairs:
+        return
+    if not preferences:
+        report.statistics[f"{split}/median characters"] = float(np.median([len(pair.chosen) for pair in pairs]))
         return
     chosen, rejected = (np.array([len(getattr(pair, side)) for pair in pairs]) for side in ("chosen", "rejected"))
     report.statistics[f"{split}/longer wins"] = float(np.mean(chosen > rejected))

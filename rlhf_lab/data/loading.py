@@ -37,10 +37,11 @@ class SplitReader:
     """Collects the pairs of one split and counts what happens to its rows.
 
     "longer wins" counts every readable pair, dropped or kept: chosen reply strictly longer, in characters of the
-    stripped reply; a tie is not a win.
+    stripped reply; a tie is not a win. Demonstrations have no rejected reply to compare with.
     """
 
     max_pairs: int
+    preferences: bool = True
     pairs: list[Pair] = field(default_factory=list)
     report: SourceReport = field(default_factory=SourceReport)
     longer: int = 0
@@ -58,7 +59,7 @@ class SplitReader:
     def add(self, split: Split, where: str, *, also_in: set[str] | None = None) -> None:
         """Count one parsed row and keep its pair unless there is a reason not to."""
         self.report.rows += 1
-        if split.chosen or split.rejected:
+        if self.preferences and (split.chosen or split.rejected):
             self.compared += 1
             self.longer += len(split.chosen) > len(split.rejected)
             self.ties += len(split.chosen) == len(split.rejected)
@@ -103,7 +104,7 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse) -> Corpus:
     Raises:
         DataError: a file is missing or damaged, more than `max_bad_rows` rows are bad, or a split is empty.
     """
-    train, test = SplitReader(settings.max_pairs), SplitReader(settings.max_pairs)
+    train, test = (SplitReader(settings.max_pairs, settings.preferences) for _ in range(2))
     if settings.test_path is None:
 
         def choose(split: Split) -> SplitReader:
@@ -120,6 +121,7 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse) -> Corpus:
         train=train.pairs,
         test=test.pairs,
         fingerprint=fingerprint(train.pairs, test.pairs),
+        preferences=settings.preferences,
         report={"train": train.finish(), "test": test.finish(), "all": _total(train, test)},
     )
 

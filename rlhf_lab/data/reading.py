@@ -30,6 +30,7 @@ def read_rows(source: str, bad: BadRows) -> Iterator[Row]:
 
     Args:
         source: a path; or a hub data set as `owner/name`, `owner/name:split`, `owner/name/folder:split` (split: train).
+            A configuration that the data set declares is named like a folder: `openai/gsm8k/main`.
         bad: receives rows that are not JSON objects.
     Raises:
         DataError: nothing is there, or a file is damaged.
@@ -236,8 +237,11 @@ def _read_hub(source: str) -> Iterator[Row]:
     assert parts is not None, f"{source} is not a hub id"
     split = parts["split"] or "train"
     datasets = _datasets()
+    folder, configuration = parts["folder"], None
     try:
-        table = datasets.load_dataset(parts["id"], data_dir=parts["folder"], split=split)
+        if folder and folder in datasets.get_dataset_config_names(parts["id"]):
+            folder, configuration = None, folder
+        table = datasets.load_dataset(parts["id"], configuration, data_dir=folder, split=split)
     except Exception as error:  # the hub client raises a different type for each of a dozen network failures
         offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
         if offline:

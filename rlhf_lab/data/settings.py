@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rlhf_lab.registry import register
 
@@ -42,6 +42,7 @@ class DataSettings:
     """
 
     preferences: ClassVar[bool] = True
+    answers: ClassVar[bool] = False
     seed: int = 0
 
 
@@ -72,13 +73,51 @@ class MiniHH(DataSettings):
                 raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
 
 
+@register("data", "arithmetic")
+@dataclass(frozen=True)
+class Arithmetic(DataSettings):
+    """The embedded arithmetic world: word problems in the form of GSM8K, whose every step can be checked.
+
+    Args:
+        min_steps, max_steps: steps of a solution.
+        largest: the largest total of a story; operands of + and − are at most a quarter of it. Up to 50, the
+            tokenizer of `model=tiny` has a token for every number.
+        train_problems, test_problems: distinct problems per split; no two of different splits have the same numbers.
+        slip: probability that a demonstration has a wrong step, from which it goes on. So this share of a perfect
+            imitator's answers is wrong.
+        temperature: noise of the annotator behind `oracle.prefer`, in answers; 0 always takes the better side.
+    """
+
+    answers: ClassVar[bool] = True
+    min_steps: int = 2
+    max_steps: int = 4
+    largest: int = 50
+    train_problems: int = 16000
+    test_problems: int = 500
+    slip: float = 0.15
+    temperature: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("train_problems", "test_problems"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; at least 1 problem is needed")
+        if not 1 <= self.min_steps <= self.max_steps:
+            raise ValueError(f"min_steps={self.min_steps} must be between 1 and max_steps={self.max_steps}")
+        if not 10 <= self.largest <= 10_000:
+            raise ValueError(f"largest={self.largest} is outside 10…10000")
+        if not 0 <= self.slip <= 1:
+            raise ValueError(f"slip={self.slip} is a probability, 0…1")
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless annotator")
+
+
 @dataclass(frozen=True)
 class FileSettings(DataSettings):
     """Sources that are read from a file or a hub.
 
     Args:
         path: a local file, folder or glob (.jsonl, .jsonl.gz, .json, .parquet); or a hub data set as `owner/name`,
-            `owner/name:split` or `owner/name/folder:split` (split: train).
+            `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like a folder.
         test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
         test_fraction: share of prompts held out, in (0, 1).
         max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
@@ -122,3 +161,17 @@ class Pairs(FileSettings):
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
+
+
+@register("data", "gsm8k")
+@dataclass(frozen=True)
+class GSM8K(FileSettings):
+    """GSM8K (arXiv:2110.14168) and files of its form: `question`, and `answer`, a worked solution ending in "#### N".
+
+    Args:
+        annotations: calculator annotations in the solutions ("48+24 = <<48+24=72>>72"); `strip` leaves "48+24 = 72".
+    """
+
+    preferences: ClassVar[bool] = False
+    answers: ClassVar[bool] = True
+    annotations: Literal["keep", "strip"] = "strip"

@@ -2,7 +2,8 @@
 
 A policy folder is what `AutoModelForCausalLM` loads; a reward-model folder is what
 `AutoModelForSequenceClassification(num_labels=1)` loads. So any stage can start from a folder or hub id of someone
-else, and anyone else can use ours.
+else, and anyone else can use ours. A model that was trained with LoRA is stored merged, with its adapter in `adapter/`;
+a folder that holds nothing but an adapter is loaded onto the base it names.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from transformers.utils import logging as hf_logging
 
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.errors import ArtifactError
+from rlhf_lab.models import lora
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.settings import HuggingFace, Scratch
 
@@ -69,18 +71,14 @@ def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: 
 
 def load_policy(source: str | Path, settings: Scratch | HuggingFace, *, device: str = "cpu") -> nn.Module:
     """A causal LM from a folder or hub id, float32, dropout off. Raises ArtifactError when it cannot be loaded."""
-    attention, revision = getattr(settings, "attention", "sdpa"), _revision(settings, source)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(source), dtype=torch.float32, attn_implementation=attention, revision=revision, use_safetensors=True
-        )
-    except (OSError, ValueError) as error:
-        raise ArtifactError(_load_message("a causal language model", source, error)) from error
+    model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {})
     return _without_dropout(model).to(device)
 
 
 def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder:
     """The tokenizer stored with a model, wrapped."""
+    base = None if (Path(source) / "tokenizer_config.json").is_file() else lora.adapter_base(source)
+    source = base or source
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(source), revision=_revision(settings, source))
     except (OSError, ValueError) as error:
@@ -89,27 +87,17 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
 
 
 def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
-    """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads."""
-    model.save_pretrained(folder)  # type: ignore[operator]
+    """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads; see the module on LoRA."""
+    lora.merged(model).save_pretrained(folder)  # type: ignore[operator]
+    if lora.has_adapter(model):
+        lora.save_adapter(model, folder / "adapter")
     encoder.tokenizer.save_pretrained(folder)
 
 
 def load_reward_model(source: str | Path, settings: Scratch | HuggingFace, *, device: str = "cpu") -> nn.Module:
     """A scalar reward model. From a policy folder the head is new: zero, so that every reply scores 0 at the start."""
-    try:
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            str(source),
-            num_labels=1,
-            dtype=torch.float32,
-            attn_implementation=getattr(settings, "attention", "sdpa"),
-            revision=_revision(settings, source),
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError) as error:
-        raise ArtifactError(_load_message("a model for a scalar head", source, error)) from error
-    if any(key.startswith("score.") for key in info["missing_keys"]):
-        nn.init.zeros_(model.score.weight)
+    what, options = "a model for a scalar head", {"num_labels": 1}
+    model = _load(AutoModelForSequenceClassification, what, source, settings, options)
     return _without_dropout(model).to(device)
 
 
@@ -118,6 +106,31 @@ def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
     last_Bd = hidden_BTd[torch.arange(len(batch.length_B), device=hidden_BTd.device), batch.length_B - 1]
     return model.score(last_Bd)[:, 0].float()  # type: ignore[operator]
+
+
+def _load(
+    auto: Any, what: str, source: str | Path, settings: Scratch | HuggingFace, options: dict[str, Any]
+) -> nn.Module:
+    """A model of class `auto`, a missing scalar head zero, an adapter merged. Raises ArtifactError when it cannot."""
+    base = lora.adapter_base(source)
+    place = f"{base}, the base of adapter {source}," if base else str(source)
+    try:
+        model, info = auto.from_pretrained(
+            base or str(source),
+            dtype=torch.float32,
+            attn_implementation=getattr(settings, "attention", "sdpa"),
+            revision=_revision(settings, base or source),
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError) as error:
+        raise ArtifactError(_load_message(what, place, error)) from error
+    if lora.has_adapter(model):
+        raise ArtifactError(f"{place} is an adapter on a hub; download it and write its folder here")
+    if any(key.startswith("score.") for key in info["missing_keys"]):
+        nn.init.zeros_(model.score.weight)
+    return lora.apply_adapter(model, source) if base else model
 
 
 def _revision(settings: Scratch | HuggingFace, source: str | Path) -> str | None:

@@ -87,11 +87,18 @@ class TokenBatch:
     Attributes:
         tokens_BT: token ids, 0 beyond each row's length.
         prompt_len_B, length_B: tokens of the prompt, and of prompt and reply.
+        prompt_of_B: which distinct prompt a row starts with; None when no two rows share one.
+        first_row_P: a row that starts with each distinct prompt.
+        prompts_width, replies_width: tokens of the longest prompt and of the longest reply.
     """
 
     tokens_BT: torch.Tensor
     prompt_len_B: torch.Tensor
     length_B: torch.Tensor
+    prompt_of_B: torch.Tensor | None = None
+    first_row_P: torch.Tensor | None = None
+    prompts_width: int = 0
+    replies_width: int = 0
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], device: torch.device | str = "cpu") -> TokenBatch:
@@ -99,7 +106,24 @@ class TokenBatch:
         width = max(lengths)
         tokens = torch.tensor([[*p, *r, *([0] * (width - n))] for (p, r), n in zip(rows, lengths, strict=True)])
         prompt_len = torch.tensor([len(p) for p, _ in rows])
-        return cls(tokens.to(device), prompt_len.to(device), torch.tensor(lengths).to(device))
+        number: dict[tuple[int, ...], int] = {}
+        prompt_of = [number.setdefault(tuple(p), len(number)) for p, _ in rows]
+        shared = len(number) < len(rows) and all(p for p, _ in rows)
+        first_row = [prompt_of.index(i) for i in range(len(number))] if shared else []
+        return cls(
+            tokens.to(device),
+            prompt_len.to(device),
+            torch.tensor(lengths).to(device),
+            torch.tensor(prompt_of).to(device) if shared else None,
+            torch.tensor(first_row).to(device) if shared else None,
+            max(len(p) for p, _ in rows),
+            max(len(r) for _, r in rows),
+        )
+
+    @property
+    def prompts(self) -> int:
+        """Distinct prompts, or rows when none is shared."""
+        return len(self.tokens_BT if self.first_row_P is None else self.first_row_P)
 
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows and columns (each (N,)) of the reply tokens that are predicted: row-major, column ≥ 1."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.shared_prompt import hidden_states
 
 KEPT_ENTRIES = 2**27  # N·V probabilities kept for backward; above this each chunk is computed again
 CHUNK_ENTRIES = 2**24
@@ -42,13 +43,52 @@ def sum_rows(values_N: torch.Tensor, row_N: torch.Tensor, rows: int) -> torch.Te
     return values_N.new_zeros(rows).index_add(0, row_N, values_N)
 
 
-def token_logps(model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> TokenLogps:
-    """Log-probability of every reply token under `model` at `temperature`, float32, differentiable."""
+@dataclass(frozen=True)
+class ReplyStates:
+    """What predicts the reply tokens of a batch: hidden states and the output head.
+
+    Attributes:
+        x_Nd: hidden state before each reply token (logits, for models without a plain linear head).
+        weight_Vd, bias_V: of the head (identity, for models without a plain linear head).
+        target_N, row_N: the token, and the row it belongs to.
+        rows: B.
+    """
+
+    x_Nd: torch.Tensor
+    weight_Vd: torch.Tensor
+    bias_V: torch.Tensor | None
+    target_N: torch.Tensor
+    row_N: torch.Tensor
+    rows: int
+
+    def logps(self, temperature: float = 1.0) -> TokenLogps:
+        """Log-probability of every reply token at `temperature`, float32, differentiable."""
+        logps_N = _LinearLogProb.apply(self.x_Nd, self.weight_Vd, self.bias_V, self.target_N, 1.0 / temperature)
+        return TokenLogps(logps_N, self.row_N, self.rows)
+
+
+def reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
+    """One forward pass of the backbone. Models that do more than a linear head (see `has_linear_head`) give logits."""
     row_N, column_N = batch.targets()
     target_N = batch.tokens_BT[row_N, column_N]
-    x_Nd, weight_Vd, bias_V = _head_inputs(model, batch, row_N, column_N)
-    logps_N = _LinearLogProb.apply(x_Nd, weight_Vd, bias_V, target_N, 1.0 / temperature)
-    return TokenLogps(logps_N, row_N, len(batch.length_B))
+    causal: Any = model
+    if has_linear_head(model):
+        head = causal.get_output_embeddings()
+        x_Nd = hidden_states(causal.base_model, batch, row_N, column_N)
+        weight_Vd, bias_V = head.weight, getattr(head, "bias", None)
+    else:
+        x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
+        weight_Vd, bias_V = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device), None
+    device = x_Nd.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        x_Nd, weight_Vd = x_Nd.to(dtype), weight_Vd.to(dtype)
+    return ReplyStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B))
+
+
+def token_logps(model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> TokenLogps:
+    """Log-probability of every reply token under `model` at `temperature`, float32, differentiable."""
+    return reply_states(model, batch).logps(temperature)
 
 
 @torch.no_grad()
@@ -58,8 +98,9 @@ def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temp
     Exact over the vocabulary at every visited state. Averaged over rows that were sampled from `policy` it is an
     unbiased estimate of the sequence KL with less variance than the log-ratio of the sampled tokens.
     """
-    row_N, column_N = batch.targets()
-    p, q = _head_inputs(policy, batch, row_N, column_N), _head_inputs(reference, batch, row_N, column_N)
+    states = reply_states(policy, batch), reply_states(reference, batch)
+    p, q = ((x.x_Nd, x.weight_Vd, x.bias_V) for x in states)
+    row_N = states[0].row_N
     chunk = max(1, CHUNK_ENTRIES // p[1].shape[0])
     kl_N = torch.cat(
         [
@@ -80,29 +121,6 @@ def _logits(
 ) -> torch.Tensor:
     z = (x_Nd[part] @ weight_Vd.T).float()
     return (z if bias_V is None else z.add_(bias_V)).mul_(inv_tau)
-
-
-def _head_inputs(
-    model: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Hidden states that predict the reply tokens, the head's weight and its bias.
-
-    Models that do more than a linear head (soft-capped or scaled logits; see `has_linear_head`) give their logits, with
-    an identity in place of the weight.
-    """
-    causal: Any = model
-    if has_linear_head(model):
-        hidden_BTd = causal.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state
-        head = causal.get_output_embeddings()
-        x_Nd, weight_Vd, bias_V = hidden_BTd[row_N, column_N - 1], head.weight, getattr(head, "bias", None)
-    else:
-        x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
-        weight_Vd, bias_V = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device), None
-    device = x_Nd.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        x_Nd, weight_Vd = x_Nd.to(dtype), weight_Vd.to(dtype)
-    return x_Nd, weight_Vd, bias_V
 
 
 @torch.no_grad()

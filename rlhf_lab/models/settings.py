@@ -14,11 +14,14 @@ Tuned = dict[str, dict[str, Any]]
 def _tuned_from_scratch() -> Tuned:
     """What trains a 0.1–1M parameter model well on the embedded world, measured there."""
     small = {"optimizer": "muon", "max_length": 128}
+    policy = {"optimizer": "adamw", "lr": 3e-4}
     return {
         "sft": {**small, "lr": 2e-2, "muon_lr": 1e-2, "epochs": 2.0, "batch_size": 16},
         "reward_model": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
         "dpo": {**small, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
         "dpo_iterative": {**small, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
+        "ppo": {**small, **policy, "epochs": 2.0, "batch_size": 32, "critic_lr": 1e-3, "beta": 0.2},
+        "grpo": {**small, **policy, "epochs": 1.0, "batch_size": 64, "beta": 0.5},
         "rollout": {"max_new_tokens": 80, "max_prompt_tokens": 48},
     }
 
@@ -31,8 +34,43 @@ def _tuned_gpt2() -> Tuned:
         "reward_model": {**large, "lr": 1e-5, "epochs": 1.0},
         "dpo": {**large, "lr": 5e-7, "epochs": 1.0, "beta": 0.1},
         "dpo_iterative": {**large, "lr": 5e-7, "beta": 0.1},
+        "ppo": {**large, "lr": 1e-6, "epochs": 4.0, "critic_lr": 1e-5, "beta": 0.2},
+        "grpo": {**large, "lr": 1e-6, "epochs": 1.0, "beta": 0.04},
         "rollout": {"max_new_tokens": 256, "max_prompt_tokens": 256},
     }
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Train an adapter on a frozen model instead of all parameters (arXiv:2106.09685). Needs `rlhf_lab[lora]`.
+
+    There is no dropout: a log-probability does not depend on the call.
+
+    Args:
+        rank: columns of the adapter; 0 trains all parameters and leaves the rest of this section without effect.
+        alpha: the adapter's product counts alpha/rank times. Kept fixed over ranks, the same learning rate moves the
+            policy equally far at each (measured: KL 0.19, 0.17, 0.18 at ranks 4, 8, 16; with 2·rank 0.07, 0.17, 0.40).
+        targets: layers by the end of their names, e.g. [q_proj,v_proj]; null is every linear layer of the blocks. The
+            embeddings and the output head have none.
+        rslora: count it alpha/√rank times instead (arXiv:2312.03732).
+        lr_multiple: the `lr` that `tuned` names is for all parameters; under AdamW an adapter takes this many times it
+            (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken as it is. Muon's steps have a
+            size of their own: its rates stay.
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    targets: list[str] | None = None
+    rslora: bool = False
+    lr_multiple: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(
+            (self.rank >= 0, f"rank={self.rank} is negative; 0 trains all parameters"),
+            (self.alpha > 0, f"alpha={self.alpha} must be above 0"),
+            (self.targets is None or len(self.targets) > 0, "targets=[] names no layer; null is every linear layer"),
+            (self.lr_multiple > 0, f"lr_multiple={self.lr_multiple} must be above 0"),
+        )
 
 
 @register("model", "scratch")
@@ -46,6 +84,7 @@ class Scratch:
         max_positions: longest sequence in tokens.
         vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
             with bytes for the rest; anything larger becomes byte-level BPE.
+        lora: train an adapter instead of all parameters.
         tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
     """
 
@@ -56,6 +95,7 @@ class Scratch:
     mlp: int = 0
     max_positions: int = 256
     vocabulary: int = 4096
+    lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=_tuned_from_scratch)
 
     def __post_init__(self) -> None:
@@ -78,6 +118,7 @@ class HuggingFace:
         chat_template: format prompts with the tokenizer's chat template instead of the plain Human/Assistant
             transcript.
         attention: Hugging Face's attention implementation.
+        lora: train an adapter instead of all parameters.
         tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
     """
 
@@ -85,6 +126,7 @@ class HuggingFace:
     revision: str | None = None
     chat_template: bool = False
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=_tuned_gpt2)
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ class GroupCache:
         own.view(2, prompts, kv, group, slots, dim)[..., self.used - 1, :] = new
         q = qkv[:, :heads].view(prompts, group, kv, shared, dim).transpose(1, 2).reshape(prompts * kv, -1, dim)
         over_prompt = torch.bmm(q, prompt_k.transpose(1, 2)).view(-1, width)
-        over_own = torch.bmm(q.view(-1, shared, dim), own[0].transpose(1, 2)).view(-1, slots)
+        over_own = torch.bmm(q.reshape(-1, shared, dim), own[0].transpose(1, 2)).view(-1, slots)
         scores = torch.cat([over_prompt, over_own], dim=1).view(prompts, -1, width + slots)
         weight = scores.add_(self.mask_BT[:, None]).softmax(-1).view(-1, width + slots)
         mixed = torch.bmm(weight[:, :width].view(prompts * kv, -1, width), prompt_v).view(-1, shared, dim)

@@ -5,7 +5,7 @@ It reads the weights of a Hugging Face model and decodes without modules or a ca
 - the prompt is run once per group; its keys and values are shared by the group's samples;
 - all rows generate in step, so slot t is the t-th new token of every row and only positions differ between rows;
 - large projections hold their weights packed for the CPU (`linear.py`);
-- norm weights, √d and the attention scale are multiplied into the weights once.
+- norm weights, √d and the attention scale are multiplied into the weights once, and so is an adapter's product.
 
 Left out: sliding windows shorter than the sequence, cross-attention, mixture of experts. `Decoder.of` returns None for
 a model it does not know, and the sampler then uses the model's own forward.
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlhf_lab.models.lora import effective_weight
 from rlhf_lab.rollout.cache import GroupCache
 from rlhf_lab.rollout.linear import ACTIVATIONS, Activation, Linear
 
@@ -171,9 +172,10 @@ def _read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
 
     def qkv(block: Any) -> Linear:
         a = block.self_attn
-        q = (paired(a.q_proj.weight * scale), paired(None if a.q_proj.bias is None else a.q_proj.bias * scale))
-        k = (paired(a.k_proj.weight), paired(a.k_proj.bias))
-        return after(block.input_layernorm, q, k, (a.v_proj.weight, a.v_proj.bias))
+        bias = a.q_proj.bias
+        q = (paired(effective_weight(a.q_proj) * scale), paired(None if bias is None else bias * scale))
+        k = (paired(effective_weight(a.k_proj)), paired(a.k_proj.bias))
+        return after(block.input_layernorm, q, k, (effective_weight(a.v_proj), a.v_proj.bias))
 
     def head_norm(a: Any) -> Tensor | None:
         if not normed_heads:
@@ -183,15 +185,15 @@ def _read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         return torch.stack([q * attention.scaling] * config.num_attention_heads + [k] * config.num_key_value_heads)
 
     def layer(block: Any) -> Layer:
-        a, mlp = block.self_attn, block.mlp
+        a, mlp, gate_up = block.self_attn, block.mlp, (block.mlp.gate_proj, block.mlp.up_proj)
         return Layer(
             norm_1=norm,
             qkv=qkv(block),
             head_norm=head_norm(a),
-            out=_fuse([a.o_proj.weight], [a.o_proj.bias], dtype),
+            out=_fuse([effective_weight(a.o_proj)], [a.o_proj.bias], dtype),
             norm_2=norm,
-            up=after(block.post_attention_layernorm, *((m.weight, m.bias) for m in (mlp.gate_proj, mlp.up_proj))),
-            down=_fuse([mlp.down_proj.weight], [mlp.down_proj.bias], dtype),
+            up=after(block.post_attention_layernorm, *((effective_weight(m), m.bias) for m in gate_up)),
+            down=_fuse([effective_weight(mlp.down_proj)], [mlp.down_proj.bias], dtype),
         )
 
     position = torch.arange(positions, device=body.embed_tokens.weight.device)[None]
@@ -217,7 +219,7 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     hidden = config.n_embd
 
     def linear(module: Any, scale_D: Tensor | float = 1.0) -> Linear:
-        return _fuse([(module.weight * scale_D).T], [module.bias * scale_D], dtype)
+        return _fuse([(effective_weight(module) * scale_D).T], [module.bias * scale_D], dtype)
 
     def norm(module: nn.LayerNorm) -> Activation:
         weight, bias = module.weight.detach().float(), module.bias.detach().float()

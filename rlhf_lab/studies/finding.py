@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import Row, Section
 from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
@@ -25,6 +26,7 @@ def write_finding(study: Study, sections: list[Section]) -> str:
         sentences.append(_indistinct(unclear, study))
     if lonely := [row.level for row in section.rows if row.level != study.baseline and row.versus is None]:
         sentences.append(f"{_names(lonely)} shares no completed seed with the baseline and is not compared.")
+    sentences.append(curve_finding(study))
     if done < total:
         counts = study.incomplete["status"].value_counts()
         causes = ", ".join(f"{count} {status}" for status, count in counts.items())

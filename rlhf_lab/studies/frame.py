@@ -29,6 +29,7 @@ class Study:
         compare: the override that is compared, e.g. "algorithm.buffer".
         baseline: its level that the others are compared with.
         metrics: metrics to tabulate; `primary` is the one the question is about.
+        curves: which curves the report adds, or None.
         factors: every override that some job sets.
         frame: one row per job: index, status, error, run (Path or None), level, one column per factor, and per metric
             m the columns m, "m/low", "m/high", "m/n".
@@ -46,6 +47,7 @@ class Study:
     baseline: str
     metrics: tuple[str, ...]
     primary: str
+    curves: str | None
     factors: tuple[str, ...]
     frame: pd.DataFrame
     policies: pd.DataFrame
@@ -104,6 +106,7 @@ def read_study(folder: Path | str) -> Study:
         baseline=rows[0]["level"] if baseline is None else level_name(baseline),
         metrics=tuple(metrics),
         primary=primary,
+        curves=plan.get("curves"),
         factors=factors,
         frame=pd.DataFrame(rows),
         policies=pd.DataFrame(policies),

@@ -34,12 +34,19 @@ def policy_names(run: Run) -> list[str]:
     return listed + [name for name in sampled if name not in listed]
 
 
+def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """A metric row by row. Best-of-n rows show one reply each and carry, as `expected_…`, the mean over all choices."""
+    expected = f"expected_{metric}"
+    return rows[expected].fillna(rows[metric]) if expected in rows else rows[metric]
+
+
 def by_prompt(run: Run, policy: str, metric: str) -> pd.Series:
     """Mean of a metric per prompt, unscored samples left out: index prompt_id."""
     rows = run.evaluation
     if metric not in rows:
         return pd.Series(dtype=float)
-    return rows[rows["policy"] == policy].groupby("prompt_id", sort=False)[metric].mean()
+    rows = rows[rows["policy"] == policy]
+    return scores(rows, metric).groupby(rows["prompt_id"], sort=False).mean()
 
 
 def policy_mean(run: Run, policy: str, metric: str) -> Estimate | None:

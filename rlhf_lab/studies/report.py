@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.studies.curves import curve_figure, level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.run_view import kl_frontier, run_markdown, run_view
@@ -52,12 +53,14 @@ def write_run_report(folder: Path | str) -> Path:
 
 
 def write_study_report(folder: Path | str) -> Path:
-    """Write `report.html`, `table.md`, `table.csv` and `plot.svg` into a study directory."""
+    """Write `report.html`, `table.md`, `table.csv`, `plot.svg` and what `curves` asks for into a study directory."""
     study = read_study(folder)
     sections = build_sections(study)
     finding = write_finding(study, sections)
     write_tables(study, sections, finding)
     (study.path / "plot.svg").write_text(level_dots(study, sections[0], standalone=True), encoding="utf-8")
+    if study.curves and (found := level_curves(study)):
+        (study.path / f"{study.curves}.svg").write_text(curve_figure(found, standalone=True), encoding="utf-8")
     return _write(study.path, "study.html.j2", **study_view(study, sections, finding))
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from rlhf_lab.analysis.statistics import Comparison, Estimate, check_mean, holm
 from rlhf_lab.errors import NumericError
 from rlhf_lab.studies.figures import Point, Series, curves, frontier, spread
-from rlhf_lab.studies.gains import five_numbers, gain, lights, policy_mean, policy_names, spread_of_first
+from rlhf_lab.studies.gains import five_numbers, gain, lights, policy_mean, policy_names, scores, spread_of_first
 from rlhf_lab.studies.rundir import Run
 from rlhf_lab.studies.samples import pack, pick_samples
 from rlhf_lab.studies.wording import TITLES, compact, duration, metric_note, metric_title, p_text, signed
@@ -94,7 +94,7 @@ def mismatches(run: Run) -> list[str]:
         for metric in ("gold", "proxy", "tokens"):
             if metric in rows and metric in policy.metrics and len(rows):
                 try:
-                    check_mean(policy.metrics[metric].mean, rows[metric].to_numpy(), decimals=2)
+                    check_mean(policy.metrics[metric].mean, scores(rows, metric).to_numpy(), decimals=2)
                 except NumericError as fault:
                     found.append(f"{policy.name}, {metric_title(metric)}: {fault}")
     return found

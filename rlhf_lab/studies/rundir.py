@@ -39,6 +39,7 @@ class Run:
         status: completed, failed, interrupted, or "unfinished" when no result was written.
         policies: evaluated policies in the order of training; the first is the starting point.
         results: flat run-level numbers, e.g. "gold/best".
+        cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included.
         problems: what was missing or unreadable, in words.
     """
 
@@ -52,6 +53,7 @@ class Run:
     seconds: float | None
     policies: tuple[Policy, ...]
     results: Mapping[str, Estimate]
+    cost: Mapping[str, Estimate]
     problems: tuple[str, ...]
 
     @property
@@ -67,6 +69,8 @@ class Run:
 
     def metric(self, name: str) -> Estimate | None:
         """A run-level number, or else that metric of the last policy."""
+        if name in self.cost:
+            return self.cost[name]
         if name in self.results:
             return self.results[name]
         return self.policies[-1].metrics.get(name) if self.policies else None
@@ -104,6 +108,7 @@ def read_run(folder: Path | str) -> Run:
         seconds=None if seconds is None else float(seconds),
         policies=policies,
         results=estimates(result.get("metrics"), problems),
+        cost=estimates({k: result[k] for k in ("seconds", "peak_gib") if result.get(k) is not None}, problems),
         problems=tuple(problems),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import clustered_mean
+from rlhf_lab.studies.curves import curve_view
 from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import HEADINGS, Section, cells, label, seeds
@@ -27,6 +28,7 @@ def study_view(study: Study, sections: list[Section], finding: str) -> dict[str,
         "sections": [_section(study, section) for section in sections],
         "paths": policy_paths(study),
         "frontier": level_frontier(study),
+        "curves": curve_view(study),
         "jobs": jobs(study),
         "factors": study.factors,
     }

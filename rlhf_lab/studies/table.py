@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
+from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
 
@@ -169,6 +170,7 @@ def markdown(study: Study, sections: list[Section], finding: str) -> str:
         page.write(_markdown_row((study.compare, *HEADINGS[1:])) + _markdown_row(["---"] + ["---:"] * 6))
         for row in section.rows:
             page.write(_markdown_row(cells(study, row)))
+    page.write(curve_markdown(study))
     if len(study.incomplete):
         page.write("\n## Jobs without a result\n\n")
         for job in study.incomplete.to_dict("records"):

@@ -7,6 +7,7 @@ checkpoints.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -16,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rlhf_lab.errors import NumericError
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.trackers.console import progress
 from rlhf_lab.train import checkpoint
-from rlhf_lab.train.optim import Optimizers, lr_scale
+from rlhf_lab.train.optim import Optimizers, Part, lr_scale
 from rlhf_lab.train.run import Result, Run
 from rlhf_lab.train.settings import TrainingSettings
 
@@ -33,7 +33,7 @@ class StepBatch:
     """Everything one optimiser step trains on.
 
     Attributes:
-        micro: forward passes; what is in them is the algorithm's business.
+        micro: forward passes; what is in them is the algorithm's business. Without any, no update is made.
         units: tokens or pairs in all of them: the step's loss is the sum over units divided by this.
     """
 
@@ -62,6 +62,11 @@ class Algorithm(ABC):
     model: nn.Module
     encoder: Encoder
     total_steps: int
+
+    def parts(self) -> dict[str, Part]:
+        """Everything that is trained; more than the model where a critic is."""
+        muon = self.settings.optimizer == "muon"
+        return {"model": Part(self.model, self.settings.lr or 0.0, self.settings.muon_lr if muon else None)}
 
     @abstractmethod
     def collect(self, step: int) -> StepBatch:
@@ -103,9 +108,9 @@ class Interrupted(BaseException):
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
     """Run the algorithm's remaining steps. Resumes from the stage's checkpoint when there is one."""
-    settings, model = algorithm.settings, algorithm.model
-    optimizers = Optimizers(model, settings)
-    first = _resume(algorithm, optimizers, run)
+    settings, parts = algorithm.settings, algorithm.parts()
+    optimizers = Optimizers(parts, settings)
+    first = _resume(algorithm, parts, optimizers, run)
     every = run.config.checkpoint.every_steps
     totals = _Totals()
     with progress(name, algorithm.total_steps, first) as ticker, _graceful_stop() as stop:
@@ -114,20 +119,23 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
             for micro in batch.micro:
                 with run.autocast():
                     out = algorithm.loss(micro)
-                (out.loss_N.sum() / batch.units).backward()
-                totals.add(out)
-            grad_norm = nn.utils.clip_grad_norm_(optimizers.parameters, settings.max_grad_norm)
+                share = out.loss_N.sum() / batch.units
+                share.backward()
+                totals.add(out, share)
             scale = _schedule(step, algorithm.total_steps, settings)
-            optimizers.step(scale)
+            if batch.micro:
+                totals.norms = optimizers.clip()
+                totals.steps += 1
+                optimizers.step(scale)
             last, due = step + 1 == algorithm.total_steps, algorithm.due(step)
             save = last or due or stop.is_set() or (every and (step + 1) % every == 0)
             if save or (step + 1) % settings.log_every_steps == 0:
-                totals.flush(run, step + 1, scale, grad_norm)
+                totals.flush(run, step + 1, scale)
             if due:
                 algorithm.evaluate(step)
             ticker.advance(note=totals.note)
             if save and (every or stop.is_set()):
-                _save(step + 1, algorithm, optimizers, run)
+                _save(step + 1, algorithm, parts, optimizers, run)
             if stop.is_set():
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
 
@@ -140,36 +148,44 @@ class _Totals:
     """Sums over the steps since the last log, kept as tensors: one device sync per logged step."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.units = 0
+        self.norms: dict[str, Tensor] = {}
         self.note = ""
+        self._clear()
 
-    def add(self, out: LossOutput) -> None:
+    def _clear(self) -> None:
+        self.loss: Tensor | float = 0.0
+        self.sums: dict[str, Tensor] = {}
+        self.units = self.steps = 0
+
+    def add(self, out: LossOutput, share: Tensor) -> None:
+        """Count a micro-batch; `share` is its part of the step's loss."""
         self.units += len(out.loss_N)
-        for key, value in {"loss": out.loss_N, **out.metrics}.items():
+        self.loss = self.loss + share.detach()
+        for key, value in out.metrics.items():
             total = value.detach().float().sum()
             self.sums[key] = self.sums[key] + total if key in self.sums else total
 
-    def flush(self, run: Run, step: int, scale: float, grad_norm: Tensor) -> None:
-        """Log means over units and forget them. Raises NumericError when the loss or gradient is not finite."""
+    def flush(self, run: Run, step: int, scale: float) -> None:
+        """Log means over steps and units and forget them. Raises NumericError when loss or gradient is not finite."""
         if not self.units:
             return
         means = {key: (total / self.units).item() for key, total in self.sums.items()}
-        norm = float(grad_norm)
-        run.log(step, **means, lr_scale=scale, grad_norm=norm, units=self.units)
-        if not torch.isfinite(torch.tensor([means["loss"], norm])).all():
+        loss = float(self.loss) / self.steps
+        norms = {"grad_norm" if name == "model" else f"grad_norm/{name}": float(n) for name, n in self.norms.items()}
+        run.log(step, loss=loss, **means, lr_scale=scale, **norms, units=self.units)
+        if not all(map(math.isfinite, (loss, *norms.values()))):
             raise NumericError(
-                f"loss {means['loss']} or gradient norm {norm} is not finite at step {step}; "
+                f"loss {loss} or gradient norm {norms} is not finite at step {step}; "
                 "lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
             )
-        self.note = f"loss {means['loss']:.3f}"
-        self.sums, self.units = {}, 0
+        self.note = f"loss {loss:.3f}"
+        self._clear()
 
 
-def _save(step: int, algorithm: Algorithm, optimizers: Optimizers, run: Run) -> None:
+def _save(step: int, algorithm: Algorithm, parts: dict[str, Part], optimizers: Optimizers, run: Run) -> None:
     state = {
         "step": step,
-        "model": algorithm.model.state_dict(),
+        "parts": {name: checkpoint.trained_state(part.module) for name, part in parts.items()},
         "optimizers": optimizers.state_dict(),
         "algorithm": algorithm.state_dict(),
         "log_size": run.log_size(),
@@ -177,12 +193,13 @@ def _save(step: int, algorithm: Algorithm, optimizers: Optimizers, run: Run) -> 
     checkpoint.save(run.folder, state)
 
 
-def _resume(algorithm: Algorithm, optimizers: Optimizers, run: Run) -> int:
+def _resume(algorithm: Algorithm, parts: dict[str, Part], optimizers: Optimizers, run: Run) -> int:
     """Restore the checkpoint; returns the first step to take."""
     state, run.checkpoint = run.checkpoint, None
     if state is None:
         return 0
-    algorithm.model.load_state_dict(state["model"])
+    for name, part in parts.items():
+        checkpoint.load_trained_state(part.module, state["parts"][name])
     optimizers.load_state_dict(state["optimizers"])
     algorithm.load_state_dict(state["algorithm"])
     run.rewind_log(state["log_size"])

@@ -3,53 +3,73 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlhf_lab.train.settings import TrainingSettings
 
 
+class Part(NamedTuple):
+    """A module that is trained, and its peak learning rates. Without `muon_lr` all of it goes to AdamW."""
+
+    module: nn.Module
+    lr: float
+    muon_lr: float | None = None
+
+
 class Optimizers:
-    """AdamW, or Muon on hidden matrices with AdamW on the rest, stepped as one.
+    """AdamW, or Muon on hidden matrices with AdamW on the rest, for every trained part, stepped as one.
 
     Muon (arXiv:2502.16982) orthogonalises the update of a matrix; embeddings, heads, norms and biases are not matrices
     in that sense and stay with AdamW.
     """
 
-    def __init__(self, model: nn.Module, settings: TrainingSettings):
-        trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        hidden = [p for name, p in trainable if settings.optimizer == "muon" and _is_hidden_matrix(name, p)]
+    def __init__(self, parts: Mapping[str, Part], settings: TrainingSettings):
+        self.settings = settings
+        self.trained: dict[str, list[nn.Parameter]] = {}
+        self.optimizers: list[tuple[torch.optim.Optimizer, float]] = []
+        for name, part in parts.items():
+            self._add(name, part)
+
+    def _add(self, name: str, part: Part) -> None:
+        trainable = [(n, p) for n, p in part.module.named_parameters() if p.requires_grad]
+        hidden = [p for n, p in trainable if part.muon_lr is not None and _is_hidden_matrix(n, p)]
         taken = {id(p) for p in hidden}
         rest = [p for _, p in trainable if id(p) not in taken]
         groups = [
-            {"params": [p for p in rest if p.ndim >= 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in rest if p.ndim >= 2], "weight_decay": self.settings.weight_decay},
             {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
         ]
-        lr, eps = settings.lr or 0.0, settings.adam_eps
-        betas = (settings.adam_betas[0], settings.adam_betas[1])
-        self.parameters = [p for _, p in trainable]
-        self.parts: list[tuple[torch.optim.Optimizer, float]] = [
-            (torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, eps=eps, fused=True), lr)
-        ]
-        if hidden:
-            muon_lr = settings.muon_lr or 0.0
-            self.parts.append((torch.optim.Muon(hidden, lr=muon_lr, weight_decay=settings.weight_decay), muon_lr))
+        betas, eps = (self.settings.adam_betas[0], self.settings.adam_betas[1]), self.settings.adam_eps
+        self.trained[name] = [p for _, p in trainable]
+        if rest:
+            adamw = torch.optim.AdamW([g for g in groups if g["params"]], lr=part.lr, betas=betas, eps=eps, fused=True)
+            self.optimizers.append((adamw, part.lr))
+        if hidden and part.muon_lr is not None:
+            muon = torch.optim.Muon(hidden, lr=part.muon_lr, weight_decay=self.settings.weight_decay)
+            self.optimizers.append((muon, part.muon_lr))
+
+    def clip(self) -> dict[str, Tensor]:
+        """Clip the gradient of each part to `max_grad_norm`. Returns their norms before clipping."""
+        limit = self.settings.max_grad_norm
+        return {name: nn.utils.clip_grad_norm_(parameters, limit) for name, parameters in self.trained.items()}
 
     def step(self, scale: float) -> None:
         """One update at `scale` times the peak learning rates."""
-        for optimizer, peak in self.parts:
+        for optimizer, peak in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = peak * scale
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [optimizer.state_dict() for optimizer, _ in self.parts]
+        return [optimizer.state_dict() for optimizer, _ in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        for (optimizer, _), state in zip(self.parts, states, strict=True):
+        for (optimizer, _), state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
 
 

@@ -22,9 +22,10 @@ from rlhf_lab.files import append_jsonl, truncate
 from rlhf_lab.types import Corpus
 
 METRICS = {
-    "loss": "mean loss of the logged steps, per token (sft) or per pair",
+    "loss": "mean loss of the logged steps, per token (sft), per pair or as the algorithm weighs its tokens",
     "lr_scale": "share of the peak learning rate",
-    "grad_norm": "gradient norm before clipping, last step",
+    "grad_norm": "gradient norm of the model before clipping, last step",
+    "grad_norm/critic": "the same for the critic",
     "units": "tokens or pairs trained on in the logged steps",
 }
 """Keys the loop writes to metrics.jsonl; each algorithm documents its own in a METRICS of its module."""

@@ -1,4 +1,4 @@
-"""Settings every trained stage shares. Imports no torch."""
+"""Settings that stages share. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,34 @@ Rule = tuple[bool, str]
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class StageSettings:
+    """What the lab asks of the settings of every algorithm, whether it trains or not.
+
+    Class attributes:
+        uses: sections of the config that decide the stage's result, and so its key.
+        needs_preferences: whether it takes preference pairs; demonstrations are then refused.
+        required_needs, optional_needs: roles of what it starts from.
+        any_needs: whether other roles are welcome, each naming a policy.
+        makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model",)
+    needs_preferences: ClassVar[bool] = False
+    required_needs: ClassVar[tuple[str, ...]] = ()
+    optional_needs: ClassVar[tuple[str, ...]] = ()
+    any_needs: ClassVar[bool] = False
+    makes_model: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(*self.rules())
+
+    def rules(self) -> tuple[Rule, ...]:
+        """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
+        return ()
+
+
+@dataclass(frozen=True)
+class TrainingSettings(StageSettings):
     """The part of an algorithm's settings that the training loop reads.
 
     Fields that default to None take the value that the model names for this algorithm (`model.tuned.<algorithm>`),
@@ -36,11 +63,6 @@ class TrainingSettings:
         log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
     """
 
-    uses: ClassVar[tuple[str, ...]] = ("model",)
-    needs_preferences: ClassVar[bool] = False
-    required_needs: ClassVar[tuple[str, ...]] = ()
-    optional_needs: ClassVar[tuple[str, ...]] = ()
-
     optimizer: Literal["adamw", "muon"] | None = None
     lr: float | None = None
     muon_lr: float | None = None
@@ -58,12 +80,9 @@ class TrainingSettings:
     log_every_steps: int = 10
     eval_every_steps: int = 0
 
-    def __post_init__(self) -> None:
-        require(*self.rules())
-
     def rules(self) -> tuple[Rule, ...]:
-        """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
         return (
+            *super().rules(),
             (self.lr is None or self.lr > 0, f"lr={self.lr} must be above 0"),
             (self.epochs is None or self.epochs > 0, f"epochs={self.epochs} must be above 0"),
             (self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),

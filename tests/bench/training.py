@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.train.optim import Optimizers
+from rlhf_lab.train.optim import Optimizers, Part
 from rlhf_lab.train.settings import TrainingSettings
 
 Step = Callable[[], Tensor]
@@ -81,13 +81,14 @@ def _masks(batch: TokenBatch) -> tuple[Tensor, Tensor]:
 
 def _update(optimizers: Optimizers, loss: Tensor) -> Tensor:
     loss.backward()
-    nn.utils.clip_grad_norm_(optimizers.parameters, CLIP)
+    optimizers.clip()
     optimizers.step(1.0)
     return loss.detach()
 
 
-def _settings() -> TrainingSettings:
-    return TrainingSettings(optimizer="adamw", lr=LR, adam_betas=(0.9, 0.999))
+def _optimizers(model: nn.Module) -> Optimizers:
+    settings = TrainingSettings(optimizer="adamw", lr=LR, adam_betas=(0.9, 0.999), max_grad_norm=CLIP)
+    return Optimizers({"model": Part(model, LR)}, settings)
 
 
 def _sft(model: nn.Module, vocabulary: int) -> dict[str, Step]:
@@ -95,7 +96,7 @@ def _sft(model: nn.Module, vocabulary: int) -> dict[str, Step]:
     attention, completion = _masks(batch)
     labels = batch.tokens_BT.masked_fill(completion == 0, -100)
     mine, plain = copy.deepcopy(model), copy.deepcopy(model)
-    my_optimizers, plain_optimizers = Optimizers(mine, _settings()), Optimizers(plain, _settings())
+    my_optimizers, plain_optimizers = _optimizers(mine), _optimizers(plain)
 
     def ours() -> Tensor:
         loss_N = -token_logps(mine, batch).logps_N
@@ -119,7 +120,7 @@ def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Step]:
     with torch.no_grad():
         ref = PairLogps(*token_logps(model, batch).sum_B().chunk(2))
     mine, plain = copy.deepcopy(model), copy.deepcopy(model)
-    my_optimizers, plain_optimizers = Optimizers(mine, _settings()), Optimizers(plain, _settings())
+    my_optimizers, plain_optimizers = _optimizers(mine), _optimizers(plain)
 
     def ours() -> Tensor:
         policy = PairLogps(*token_logps(mine, batch).sum_B().chunk(2))

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from support import toy_rows, write_pairs
 
+from rlhf_lab import compose
+
+RECIPES = [name for name in compose.recipes() if not name.startswith("study/")]
 HARNESS = """
 import sys
 from rlhf_lab.main import main
@@ -61,10 +64,7 @@ def refused(cwd: Path, *arguments: str) -> list[str]:
         (["+recipe=dpo", "+needs.polcy=sft"], ["needs.polcy is not used by algorithm=dpo; did you mean policy?"]),
         (
             ["+recipe=dpo", "needs.policy=nonsense"],
-            [
-                "needs.policy=nonsense is neither a recipe (dpo, dpo_iterative, reward_model, sft), a folder, "
-                "nor a hub id (owner/name)"
-            ],
+            [f"needs.policy=nonsense is neither a recipe ({', '.join(RECIPES)}), a folder, nor a hub id (owner/name)"],
         ),
         (
             ["+recipe=dpo", "stages.sftt.algorithm.epochs=1"],

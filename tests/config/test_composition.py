@@ -20,10 +20,23 @@ CONF = sorted(
 CHOICES = [name for name in CONF if "/" in name]
 NEEDED = {
     "model/hf": ["model.path=owner/name"],
+    "data/gsm8k": ["data.path=owner/name"],
     "data/hh_rlhf": ["data.path=owner/name"],
     "data/pairs": ["data.path=owner/name"],
+    "reward/verifier": ["data=arithmetic"],
     "algorithm/reward_model": ["+needs.policy=sft"],
+    "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
+    "algorithm/compare": ["+needs.reference=sft"],
     "algorithm/dpo": ["+needs.policy=sft"],
+    "algorithm/dpo_hot": ["+needs.policy=sft"],
+    "algorithm/ipo": ["+needs.policy=sft"],
+    "algorithm/kto": ["+needs.policy=sft"],
+    "algorithm/orpo": ["+needs.policy=sft"],
+    "algorithm/simpo": ["+needs.policy=sft"],
+    **{
+        f"algorithm/{name}": ["+needs.policy=sft", "+needs.reward=reward_model"]
+        for name in ("ppo", "grpo", "rloo", "remax", "dr_grpo", "dapo", "gspo", "cispo", "canon", "ppo_hot", "grpo_hot")
+    },
     "algorithm/dpo_iterative": ["+needs.policy=sft", "+needs.reward=reward_model"],
 }
 """What a user must add to a choice that cannot stand alone."""

@@ -1,13 +1,37 @@
-"""DPO by hand."""
+"""Preference losses by hand. The worked pair: policy (−1, −4), reference (−2, −3), log-ratio gap 1 + 1 = 2."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 
-from rlhf_lab.losses.preference import PREFERENCE_LOSSES, PairLogps, dpo, idealised_ranking
+from rlhf_lab.algorithms.common import mismatched_rows
+from rlhf_lab.algorithms.settings import DPO, IterativeDPO
+from rlhf_lab.algorithms.settings.preference import LOSS_SETTINGS
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.losses.consistency import consistency_rate, kendall_tau
+from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
+from rlhf_lab.losses.preference import (
+    PairLogps,
+    apo_down,
+    apo_zero,
+    cpo,
+    dpo,
+    hinge,
+    idealised_ranking,
+    inpo,
+    ipo,
+    kto,
+    orpo,
+    robust,
+    simpo,
+)
+
+POLICY, REF = (-1.0, -4.0), (-2.0, -3.0)
 
 
 def pairs(*values: tuple[float, float]) -> PairLogps:
@@ -64,8 +88,256 @@ def test_the_margin_carries_no_gradient_and_large_margins_stay_finite():
     assert loss.per_pair_B.item() == pytest.approx(1e4)
 
 
-def test_the_table_of_losses():
-    assert PREFERENCE_LOSSES["sigmoid"] is dpo
+def test_robust():
+    """ε = 0.1, m = 0.5·2 = 1: (0.9·0.313262 − 0.1·1.313262)/(1 − 0.2) = (0.281936 − 0.131326)/0.8 = 0.188262."""
+    loss = robust(pairs(POLICY), pairs(REF), beta=0.5, label_smoothing=0.1)
+    assert loss.per_pair_B.item() == pytest.approx(0.188262, abs=1e-6)
+
+
+@pytest.mark.parametrize("m", [-3.0, 0.2, 4.0])
+def test_robust_is_unbiased_under_flipped_labels(m):
+    """0.8·L(m) + 0.2·L(−m) = −log σ(m), the loss of the clean label."""
+    straight, flipped = (
+        robust(pairs((x, 0)), pairs((0, 0)), beta=1.0, label_smoothing=0.2).per_pair_B for x in (m, -m)
+    )
+    assert (0.8 * straight + 0.2 * flipped).item() == pytest.approx(-math.log(sigmoid(m)), abs=1e-12)
+
+
+def test_ipo():
+    """h = 2, β = 0.5: (2 − 1)² = 1, margin 0.5·2 = 1."""
+    loss = ipo(pairs(POLICY), pairs(REF), beta=0.5)
+    assert (loss.per_pair_B.item(), loss.margin_B.item()) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
+def test_ipo_reads_log_probabilities_per_token():
+    """Tokens (2, 4): policy (−0.5, −1), reference (−1, −0.75), h = 0.5 + 0.25 = 0.75; β = 1: (0.75 − 0.5)² = 0.0625."""
+    found = PREFERENCE_LOSSES["ipo"](given(), {"beta": 1.0})
+    assert found.per_pair_B.item() == pytest.approx(0.0625)
+
+
+@pytest.mark.parametrize(("beta", "expected"), [(0.25, 0.5), (0.5, 0.0), (1.0, 0.0)])
+def test_hinge(beta, expected):
+    """max(0, 1 − β·2)."""
+    assert hinge(pairs(POLICY), pairs(REF), beta=beta).per_pair_B.item() == pytest.approx(expected)
+
+
+def test_apo_zero():
+    """β = 0.5: rewards 0.5 and −0.5: (1 − σ(0.5)) + σ(−0.5) = 2·0.377541 = 0.755081."""
+    loss = apo_zero(pairs(POLICY), pairs(REF), beta=0.5)
+    assert (loss.per_pair_B.item(), loss.margin_B.item()) == (pytest.approx(0.755081, abs=1e-6), pytest.approx(1.0))
+
+
+def test_apo_down():
+    """β = 0.5: σ(0.5) + 1 − σ(1) = 0.622459 + 0.268941 = 0.891401."""
+    assert apo_down(pairs(POLICY), pairs(REF), beta=0.5).per_pair_B.item() == pytest.approx(0.891401, abs=1e-6)
+
+
+def test_kto():
+    """β = 0.5, log-ratios (1, −1), z = 0.4, λ = (1, 1.5): 1 − σ(0.3) = 0.425557; 1.5·(1 − σ(0.7)) = 1.5·0.331812.
+
+    Mean of the two examples: (0.425557 + 0.497718)/2 = 0.461638.
+    """
+    z_ref = torch.tensor(0.4, dtype=torch.float64)
+    loss = kto(pairs(POLICY), pairs(REF), z_ref, beta=0.5, desirable_weight=1.0, undesirable_weight=1.5)
+    assert loss.per_pair_B.item() == pytest.approx(0.461638, abs=1e-6)
+    assert loss.margin_B.item() == pytest.approx(1.0)
+
+
+def test_kto_mismatches_within_the_step():
+    """Prompt by prompt the reply of the row before; the ring closes; no reply meets the prompt of its own pair."""
+    step = [(([i], [10 + i]), ([i], [20 + i, 0])) for i in range(3)]
+    rows = mismatched_rows(step, 3)
+    assert rows == [([0], [22, 0]), ([1], [10]), ([2], [11]), ([0], [12]), ([1], [20, 0]), ([2], [21, 0])]
+    assert mismatched_rows(step, 2)[0] == ([0], [22])  # cut at the end
+
+
+def test_simpo():
+    """Per token (−1, −4), β = 2, γ/β = 0.5: m = 2·3 = 6, −log σ(6 − 1) = 0.006715."""
+    loss = simpo(pairs(POLICY), beta=2.0, gamma_beta_ratio=0.5)
+    assert (loss.per_pair_B.item(), loss.margin_B.item()) == (pytest.approx(0.006715, abs=1e-6), pytest.approx(6.0))
+
+
+def test_simpo_of_whole_replies():
+    """Tokens (2, 4): (−0.5, −1), β = 2: m = 1, −log σ(1 − 1) = log 2."""
+    found = PREFERENCE_LOSSES["simpo"](given(), {"beta": 2.0, "gamma_beta_ratio": 0.5})
+    assert found.per_pair_B.item() == pytest.approx(math.log(2))
+
+
+def test_cpo():
+    """β = 0.5: m = 0.5·3 = 1.5, −log σ(1.5) = 0.201413; NLL per token 1/2, λ = 0.8: 0.201413 + 0.4 = 0.601413."""
+    found = PREFERENCE_LOSSES["cpo"](given(), {"beta": 0.5, "nll_weight": 0.8})
+    assert found.per_pair_B.item() == pytest.approx(0.601413, abs=1e-6)
+    without = cpo(pairs(POLICY), torch.zeros(1), beta=0.5, nll_weight=1.0)
+    assert without.per_pair_B.item() == pytest.approx(0.201413, abs=1e-6)
+
+
+def test_orpo():
+    """P = (0.5, 0.2): odds 1 and 0.25, m = log 4; log 2 − 0.1·log σ(log 4) = 0.693147 + 0.1·0.223144 = 0.715462."""
+    loss = orpo(pairs((math.log(0.5), math.log(0.2))), beta=0.1)
+    assert loss.per_pair_B.item() == pytest.approx(0.715462, abs=1e-6)
+    assert loss.margin_B.item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("logp", [0.0, -1e-9, -1e-3, -0.693, -5.0, -200.0])
+def test_orpo_stays_finite_at_both_ends(logp):
+    policy = PairLogps(torch.tensor([logp], requires_grad=True), torch.tensor([-1.0], requires_grad=True))
+    loss = orpo(policy, beta=0.1).per_pair_B
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert all(x.grad.isfinite().all() for x in policy)
+
+
+def test_inpo():
+    """Gaps: 2 against the reference, 0.5 against the round's start (−1.5, −4); share 1/4, β = τ = 0.1, so η = 0.4.
+
+    h = 0.25·2 + 0.75·0.5 = 0.875; (0.875 − 1/0.8)² = (−0.375)² = 0.140625; margin 0.4·0.875 = 0.35.
+    """
+    loss = inpo(pairs(POLICY), pairs(REF), pairs((-1.5, -4)), beta=0.1, reference_share=0.25)
+    assert (loss.per_pair_B.item(), loss.margin_B.item()) == (pytest.approx(0.140625), pytest.approx(0.35))
+
+
+def test_inpo_is_the_formula_of_the_paper():
+    """h = log π_w/π_l − (τ/η)·log ref_w/ref_l − ((η−τ)/η)·log π_t,w/π_t,l, written out for random numbers."""
+    generator = torch.Generator().manual_seed(0)
+    policy, ref, previous = (PairLogps(*torch.randn(2, 5, generator=generator).double()) for _ in range(3))
+    tau, eta = 0.02, 0.05
+    h = (
+        (policy.chosen - policy.rejected)
+        - tau / eta * (ref.chosen - ref.rejected)
+        - (eta - tau) / eta * (previous.chosen - previous.rejected)
+    )
+    found = inpo(policy, ref, previous, beta=tau, reference_share=tau / eta).per_pair_B
+    assert torch.allclose(found, (h - 1 / (2 * eta)) ** 2, rtol=1e-12)
+
+
+def test_inpo_of_the_reference_alone_is_ipo():
+    policy, ref, previous = pairs(POLICY), pairs(REF), pairs((-9, -1))
+    alone = inpo(policy, ref, previous, beta=0.3, reference_share=1.0)
+    assert alone.per_pair_B.tolist() == pytest.approx(ipo(policy, ref, beta=0.3).per_pair_B.tolist())
+
+
+def given(policy=POLICY, ref=REF) -> PairInputs:
+    """The worked pair with replies of 2 and 4 tokens."""
+    tokens = PairTokens(torch.tensor([2.0], dtype=torch.float64), torch.tensor([4.0], dtype=torch.float64))
+    return PairInputs(pairs(policy), tokens, pairs(ref), pairs(ref), torch.zeros((), dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sigmoid", math.log(2)),
+        ("robust", math.log(2)),  # (0.9 − 0.1)·log 2/0.8
+        ("ipo", 1 / (4 * 0.3**2)),
+        ("hinge", 1.0),
+        ("apo_zero", 1.0),
+        ("apo_down", 1.0),
+        ("kto", 0.5),
+        ("inpo", 1 / (4 * 0.9**2)),  # η = 0.3/(1/3)
+    ],
+)
+def test_an_unmoved_policy(name, value):
+    """Policy = reference: margin 0 and the value every run starts from, here at β = 0.3 and default settings."""
+    settings = (IterativeDPO if name == "inpo" else DPO)(beta=0.3, loss=name)
+    found = PREFERENCE_LOSSES[name](given(REF), settings.coefficients())
+    assert found.per_pair_B.item() == pytest.approx(value, abs=1e-12)
+    assert found.margin_B.item() == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(PREFERENCE_LOSSES))
+def test_every_loss_wants_a_wider_gap(name):
+    """At the start, the gradient raises log π(chosen) − log π(rejected), and the margin carries none."""
+    settings = (IterativeDPO if name == "inpo" else DPO)(beta=0.3, loss=name)
+    policy = PairLogps(*(torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in REF))
+    start = given(REF)
+    inputs = PairInputs(policy, start.tokens, start.ref, start.previous, start.z_ref)
+    found = PREFERENCE_LOSSES[name](inputs, settings.coefficients())
+    assert not found.margin_B.requires_grad
+    found.per_pair_B.sum().backward()
+    assert policy.rejected.grad.item() > policy.chosen.grad.item()
+
+
+@pytest.mark.parametrize("name", sorted(PREFERENCE_LOSSES))
+def test_the_table_names_what_each_function_takes(name):
+    """Positional arguments are inputs, keyword arguments are settings, and the three lists of names agree."""
+    objective = PREFERENCE_LOSSES[name]
+    parameters = inspect.signature(objective.loss).parameters.values()
+    keywords = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD) == objective.inputs
+    assert keywords == {"beta", *LOSS_SETTINGS[name]}
+    assert all(hasattr(PairInputs, key) or key in PairInputs.__dataclass_fields__ for key in objective.inputs)
+    assert set(get_args(get_type_hints(DPO)["loss"])) == PREFERENCE_LOSSES.keys() == LOSS_SETTINGS.keys()
+
+
+def test_losses_without_a_reference():
+    assert {name for name, x in PREFERENCE_LOSSES.items() if not x.needs("ref")} == {"simpo", "orpo", "cpo"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "ipo", "label_smoothing": 0.1}, "label_smoothing=0.1 is not read by loss=ipo; it belongs to"),
+        ({"loss": "ipo", "label_smoothing": 0.0}, "label_smoothing=0.0 is not read by loss=ipo"),
+        ({"gamma_beta_ratio": 0.5}, "gamma_beta_ratio=0.5 is not read by loss=sigmoid; it belongs to loss=simpo"),
+        ({"loss": "orpo", "nll_weight": 2.0}, "nll_weight=2.0 is not read by loss=orpo; it belongs to loss=cpo"),
+        ({"loss": "sigmoid", "desirable_weight": 1.0}, "it belongs to loss=kto"),
+        ({"loss": "kto", "batch_size": 1}, "batch_size=1 leaves loss=kto no other prompt"),
+        ({"loss": "inpo"}, "use algorithm=dpo_iterative"),
+        ({"loss": "robust", "label_smoothing": 0.5}, "outside"),
+    ],
+)
+def test_a_setting_that_the_loss_does_not_read_is_an_error(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DPO(**settings)
+
+
+def test_settings_of_rounds():
+    assert IterativeDPO(loss="inpo", beta=0.1).coefficients() == {"beta": 0.1, "reference_share": pytest.approx(1 / 3)}
+    with pytest.raises(ConfigError, match=r"reference_share=0.5 is not read by loss=sigmoid; it belongs to loss=inpo"):
+        IterativeDPO(reference_share=0.5)
+
+
+@pytest.mark.parametrize("name", sorted(PREFERENCE_LOSSES))
+def test_cream_mixes_the_pair_with_its_reverse(name):
+    """C = 1 is the loss, C = 0 the loss of the reversed pair, C = 0.7 the weighted sum."""
+    coefficients = (IterativeDPO if name == "inpo" else DPO)(beta=0.3, loss=name).coefficients()
+    objective, inputs = PREFERENCE_LOSSES[name], given()
+
+    def at(c: float) -> float:
+        return objective(inputs, coefficients, torch.tensor([c], dtype=torch.float64)).per_pair_B.item()
+
+    assert at(1.0) == objective(inputs, coefficients).per_pair_B.item()
+    assert at(0.0) == objective(inputs.reversed(), coefficients).per_pair_B.item()
+    assert at(0.7) == pytest.approx(0.7 * at(1.0) + 0.3 * at(0.0))
+
+
+def test_cream_of_dpo_is_label_smoothing():
+    """C·(−log σ(m)) + (1 − C)·(−log σ(−m)): conservative DPO with ε = 1 − C."""
+    mixed = PREFERENCE_LOSSES["sigmoid"](given(), {"beta": 0.5, "label_smoothing": 0.0}, torch.tensor([0.9]))
+    assert mixed.per_pair_B.item() == pytest.approx(0.413262, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tau"),
+    [
+        ([1, 2, 3], [4, 5, 9], 1.0),
+        ([1, 2, 3], [9, 5, 4], -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 4 / 6),  # 5 pairs agree, 1 does not
+        ([1, 1, 2], [1, 1, 2], 1.0),  # tied in both
+        ([1, 1, 2], [1, 2, 3], 2 / math.sqrt(2 * 3)),
+        ([1, math.nan, 3, 4], [1, 2, 3, 4], 1.0),
+        ([1, 1, 1], [1, 2, 3], math.nan),
+    ],
+)
+def test_kendall_tau(first, second, tau):
+    found = kendall_tau(torch.tensor([first]).double(), torch.tensor([second]).double()).item()
+    assert found == pytest.approx(tau, nan_ok=True)
+
+
+def test_consistency_rate():
+    """τ = 1, −1 and none: mean of (1 + 1)/2 and (−1 + 1)/2 is 0.5; no ranking at all takes the labels as they are."""
+    first, second = torch.tensor([[1.0, 2], [1, 2], [3, 3]]), torch.tensor([[5.0, 6], [6, 5], [1, 2]])
+    assert consistency_rate(first, second) == 0.5
+    assert consistency_rate(first[2:], second[2:]) == 1.0
 
 
 @pytest.mark.parametrize(

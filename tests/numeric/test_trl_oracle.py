@@ -8,8 +8,8 @@ import pytest
 import torch
 from support import llama_tokenizer, prompt_text, save_tiny
 
-from rlhf_lab.algorithms.common import pair_batch, pair_logps
-from rlhf_lab.algorithms.dpo import preference_step
+from rlhf_lab.algorithms.common import mismatched_kl, pair_batch, pair_logps
+from rlhf_lab.algorithms.dpo import Given, preference_step
 from rlhf_lab.algorithms.settings import DPO
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
@@ -89,20 +89,157 @@ def trainer(kind, config, folder, model, tmp_path, dataset, **kwargs):
     return kind(model=model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **more)
 
 
+def two_models(folder, seeds: tuple[int, int] = (1, 2)) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """(policy, reference), the same ones at every call."""
+    model, reference = (disturbed(load_policy(folder, Scratch()), seed) for seed in seeds)
+    return model, reference
+
+
+def assert_same_step(our_loss: torch.Tensor, model: torch.nn.Module, their_loss: float, their_gradient: dict) -> None:
+    assert our_loss.item() == pytest.approx(their_loss, rel=TOLERANCE)
+    assert_same(gradients(model, our_loss), their_gradient)
+
+
 @pytest.mark.parametrize("beta", [0.1, 1.0])
-def test_dpo_equals_trl(folder, pairs, tmp_path, beta):
-    model, reference = (disturbed(load_policy(folder, Scratch()), seed) for seed in (1, 2))
-    theirs = trainer(trl.DPOTrainer, trl.DPOConfig, folder, model, tmp_path, (None, reference), beta=beta)
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down"])
+def test_losses_with_a_reference_equal_trl(folder, pairs, tmp_path, loss, beta):
+    smoothing = {"label_smoothing": 0.1} if loss == "robust" else {}
+    model, reference = two_models(folder)
+    theirs = trainer(
+        trl.DPOTrainer,
+        trl.DPOConfig,
+        folder,
+        model,
+        tmp_path,
+        (None, reference),
+        beta=beta,
+        loss_type=[loss],
+        **smoothing,
+    )
     model.eval()
     their_loss = theirs.compute_loss(model, trl_inputs(pairs))
     their_gradient = gradients(model, their_loss)
 
-    model, reference = (disturbed(load_policy(folder, Scratch()), seed) for seed in (1, 2))
+    model, reference = two_models(folder)
     ref = pair_logps(reference, pairs, "cpu")
-    our_loss = preference_step(model, pairs, ref, DPO(beta=beta), "cpu").loss_N.mean()
-    assert abs(our_loss.item() - math.log(2)) > 100 * TOLERANCE
-    assert our_loss.item() == pytest.approx(their_loss.item(), abs=TOLERANCE)
-    assert_same(gradients(model, our_loss), their_gradient)
+    our_loss = preference_step(model, pairs, ref, DPO(beta=beta, loss=loss, **smoothing), "cpu").loss_N.mean()
+    if loss == "sigmoid":
+        assert abs(our_loss.item() - math.log(2)) > 100 * TOLERANCE
+    assert_same_step(our_loss, model, their_loss.item(), their_gradient)
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+@pytest.mark.parametrize("seeds", [(1, 2), (1, 3)], ids=["kl cut at 0", "kl above 0"])
+def test_kto_equals_trl(folder, pairs, tmp_path, beta, seeds):
+    """TRL's batch holds the examples in our order and their completions shifted by one."""
+    model, reference = two_models(folder, seeds)
+    weights = {"desirable_weight": 1.2, "undesirable_weight": 0.7}
+    theirs = kto_trainer(folder, model, reference, tmp_path, beta=beta, **weights)
+    model.eval()
+    their_loss = theirs.compute_loss(model, kto_inputs(pairs))
+    their_gradient = gradients(model, their_loss)
+    their_kl = theirs._metrics["eval"]["kl"][-1]
+
+    model, reference = two_models(folder, seeds)
+    z_ref = mismatched_kl(model, reference, pairs, 256, "cpu")
+    assert z_ref.item() == pytest.approx(their_kl, rel=TOLERANCE)
+    assert (their_kl > 1) == (seeds == (1, 3))
+    settings = DPO(beta=beta, loss="kto", **weights)
+    ref = pair_logps(reference, pairs, "cpu")
+    our_loss = preference_step(model, pairs, ref, settings, "cpu", Given(z_ref=z_ref)).loss_N.mean()
+    assert_same_step(our_loss, model, their_loss.item(), their_gradient)
+
+
+def kto_trainer(folder, model, reference, tmp_path, **settings):
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = tokenizer.eos_token
+    model.config.pad_token_id = tokenizer.pad_token_id
+    arguments = trl.KTOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], **settings
+    )
+    rows = Dataset.from_list([{"prompt": "a", "completion": f" {x}", "label": x == "b"} for x in "bcbc"])
+    return trl.KTOTrainer(
+        model=model, ref_model=reference, args=arguments, train_dataset=rows, processing_class=tokenizer
+    )
+
+
+def kto_inputs(pairs) -> dict[str, torch.Tensor]:
+    """All desirable examples, then all undesirable ones; TRL rotates completions by one as its data set step does."""
+    rows = [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
+    shifted = [(prompt, rows[i - 1][1]) for i, (prompt, _) in enumerate(rows)]
+    half = len(pairs)
+    mismatched = trl_inputs(list(zip(shifted[:half], shifted[half:], strict=True)))
+    return {
+        **trl_inputs(pairs),
+        **{f"KL_{key}": value for key, value in mismatched.items()},
+        "label": torch.tensor([True] * half + [False] * half),
+    }
+
+
+@pytest.fixture(scope="module")
+def bare_pairs(folder):
+    """Pairs with a prompt of one token and chosen replies of one length.
+
+    TRL's ORPO has the prompt in its NLL, and both trainers average the NLL over all tokens of a batch; here is no
+    difference.
+    """
+    encoder = load_encoder(folder, Scratch())
+    replies = [(encoder.response(c)[:4], encoder.response(r)) for _, c, r in ROWS]
+    return [(([5 + i], c), ([5 + i], r)) for i, (c, r) in enumerate(replies)]
+
+
+def paired_inputs(pairs) -> dict[str, torch.Tensor]:
+    """Token rows as TRL's experimental trainers take them, chosen and rejected apart."""
+    found = {}
+    for side, rows in (("chosen", [c for c, _ in pairs]), ("rejected", [r for _, r in pairs])):
+        width = max(len(p) + len(r) for p, r in rows)
+        ids = torch.tensor([[*p, *r, *[0] * (width - len(p) - len(r))] for p, r in rows])
+        mask = torch.tensor([[1] * (len(p) + len(r)) + [0] * (width - len(p) - len(r)) for p, r in rows])
+        inside = torch.tensor([[0] * len(p) + [1] * len(r) + [0] * (width - len(p) - len(r)) for p, r in rows])
+        found |= {
+            f"{side}_input_ids": ids,
+            f"{side}_attention_mask": mask,
+            f"{side}_labels": ids.masked_fill(inside == 0, -100),
+        }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "their_settings"),
+    [
+        ("cpo", {"beta": 0.1, "nll_weight": 0.7}, {"beta": 0.1, "cpo_alpha": 0.7}),
+        ("cpo", {"beta": 1.0, "nll_weight": 1.0}, {"beta": 1.0, "cpo_alpha": 1.0}),
+        (
+            "simpo",
+            {"beta": 2.0, "gamma_beta_ratio": 0.5},
+            {"beta": 2.0, "simpo_gamma": 1.0, "loss_type": "simpo", "cpo_alpha": 0.0},
+        ),
+        ("orpo", {"beta": 0.1}, {"beta": 0.1}),
+        ("orpo", {"beta": 1.0}, {"beta": 1.0}),
+    ],
+)
+def test_losses_without_a_reference_equal_trl(
+    folder, bare_pairs, tmp_path, monkeypatch, loss, settings, their_settings
+):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    if loss == "orpo":
+        module = pytest.importorskip("trl.experimental.orpo", reason="experimental: may vanish")
+        kind, config = module.ORPOTrainer, module.ORPOConfig
+    else:
+        module = pytest.importorskip("trl.experimental.cpo", reason="experimental: may vanish")
+        kind, config = module.CPOTrainer, module.CPOConfig
+    model, _ = two_models(folder)
+    theirs = trainer(kind, config, folder, model, tmp_path, None, max_length=64, **their_settings)
+    model.eval()
+    their_loss = theirs.compute_loss(model, paired_inputs(bare_pairs))
+    their_gradient = gradients(model, their_loss)
+
+    model, _ = two_models(folder)
+    our_loss = preference_step(model, bare_pairs, None, DPO(loss=loss, **settings), "cpu").loss_N.mean()
+    assert_same_step(our_loss, model, their_loss.item(), their_gradient)
 
 
 def reward_model(folder):

@@ -138,26 +138,32 @@ class FakeTable:
         yield {key: [row[key] for row in ROWS] for key in ROWS[0]}
 
 
-def test_hub_ids_name_folder_and_split(monkeypatch):
+def test_hub_ids_name_folder_or_configuration_and_split(monkeypatch):
     calls = []
 
-    def load_dataset(name, *, data_dir, split):
-        calls.append((name, data_dir, split))
+    def load_dataset(name, configuration, *, data_dir, split):
+        calls.append((name, configuration, data_dir, split))
         return FakeTable()
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    def get_dataset_config_names(name):
+        return ["main", "socratic"] if name == "openai/gsm8k" else ["default"]
+
+    fake = SimpleNamespace(load_dataset=load_dataset, get_dataset_config_names=get_dataset_config_names)
+    monkeypatch.setitem(sys.modules, "datasets", fake)
     assert values("Anthropic/hh-rlhf/harmless-base:test") == ROWS
     assert values("owner/name") == ROWS
     assert values("owner/name:train[:10%]") == ROWS
+    assert values("openai/gsm8k/main:test") == ROWS
     assert calls == [
-        ("Anthropic/hh-rlhf", "harmless-base", "test"),
-        ("owner/name", None, "train"),
-        ("owner/name", None, "train[:10%]"),
+        ("Anthropic/hh-rlhf", None, "harmless-base", "test"),
+        ("owner/name", None, None, "train"),
+        ("owner/name", None, None, "train[:10%]"),
+        ("openai/gsm8k", "main", None, "test"),
     ]
 
 
 def test_the_hub_out_of_reach(monkeypatch):
-    def load_dataset(name, *, data_dir, split):
+    def load_dataset(name, configuration, *, data_dir, split):
         raise ConnectionError("no route to host\nlong story")
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))

@@ -1,0 +1,120 @@
+"""What an on-policy iteration trains on: sampled replies, their scores, and per-token quantities laid end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_lab.models.encoding import Row, TokenBatch
+
+
+@dataclass
+class Group:
+    """G replies to one prompt.
+
+    Attributes:
+        text, ids: the prompt.
+        replies, logps: token ids, and their log-probabilities as the sampler saw them, nats.
+        responses: the replies as text.
+        ended: False where a reply has no EOS.
+        rewards, scores: what the reward said, and what training sees after shaping; NaN where unscored.
+        greedy: shaped score of the greedy reply, for `remax`.
+    """
+
+    text: str
+    ids: list[int]
+    replies: list[list[int]]
+    logps: list[list[float]]
+    responses: list[str]
+    ended: list[bool]
+    rewards: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    greedy: float | None = None
+
+    @property
+    def wasted(self) -> bool:
+        """True when all scores are the same: nothing can be learned from comparing them."""
+        known = [score for score in self.scores if np.isfinite(score)]
+        return not known or max(known) - min(known) <= 1e-6 * (1 + abs(known[0]))
+
+
+@dataclass
+class Micro:
+    """One forward pass: token rows and what is known about each reply token, (N,) in the order of `batch.targets()`."""
+
+    batch: TokenBatch
+    tokens: dict[str, Tensor]
+    weight_N: Tensor
+
+
+@dataclass
+class Imitation:
+    """One forward pass over corpus replies, whose −log π is multiplied by `weight` (PPO-ptx)."""
+
+    batch: TokenBatch
+    weight: float
+
+
+@dataclass
+class Experience:
+    """Scored replies as token rows.
+
+    Attributes:
+        rows: (prompt, reply) token ids.
+        tokens: name → (N,) over the reply tokens of all rows: `old`, `ref`, `advantage`, `value`, `return`.
+    """
+
+    rows: list[Row]
+    tokens: dict[str, Tensor]
+
+    def __post_init__(self) -> None:
+        self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
+        self.reply_lengths = [len(reply) for _, reply in self.rows]
+        self.begin = [0, *accumulate(self.reply_lengths)]
+
+    def index(self, part: Sequence[int]) -> Tensor:
+        """Positions of the tokens of some rows, in row order."""
+        return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in part])
+
+    def lengths_N(self) -> Tensor:
+        """Reply length of each token's row, (N,)."""
+        length_R = torch.tensor(self.reply_lengths)
+        return length_R.repeat_interleave(length_R)
+
+    def last(self) -> Tensor:
+        """Position of each row's last token, (R,)."""
+        return torch.tensor(self.begin[1:]) - 1
+
+    def padded(self, values_N: Tensor) -> Tensor:
+        """(N,) → (R, T), zeros beyond each row."""
+        out = values_N.new_zeros(len(self.rows), max(self.reply_lengths))
+        out[self.mask()] = values_N
+        return out
+
+    def mask(self) -> Tensor:
+        """(R, T), True where a token is."""
+        return torch.arange(max(self.reply_lengths)) < torch.tensor(self.reply_lengths)[:, None]
+
+    def row_sums(self, values_N: Tensor) -> Tensor:
+        """Sum over each row's tokens, (R,)."""
+        row_N = torch.arange(len(self.rows)).repeat_interleave(torch.tensor(self.reply_lengths))
+        return values_N.new_zeros(len(self.rows)).index_add(0, row_N, values_N)
+
+    def micro(self, part: Sequence[int], weight_N: Tensor, device: str) -> Micro:
+        """The rows `part` as a forward pass."""
+        index = self.index(part)
+        tokens = {name: values[index].to(device) for name, values in self.tokens.items()}
+        return Micro(TokenBatch.from_rows([self.rows[i] for i in part], device), tokens, weight_N[index].to(device))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [[prompt, reply] for prompt, reply in self.rows], "tokens": self.tokens}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Experience:
+        return cls([(prompt, reply) for prompt, reply in state["rows"]], state["tokens"])

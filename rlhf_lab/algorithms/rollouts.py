@@ -1,0 +1,153 @@
+"""Draws prompts, samples groups of replies, scores them: what both sides of an on-policy iteration start from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlhf_lab import registry
+from rlhf_lab.algorithms.experience import Group, Imitation
+from rlhf_lab.algorithms.settings import OnPolicySettings
+from rlhf_lab.algorithms.shaping import RewardShaper
+from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.train.run import Run
+from rlhf_lab.types import Reward
+
+METRICS = {
+    "reward": "mean reward of the sampled replies, before shaping",
+    "reward_sd": "its standard deviation over replies",
+    "score": "mean score after shaping: what is trained on",
+    "entropy": "mean −log π of a sampled token, nats: a Monte-Carlo estimate of the policy's entropy",
+    "tokens": "mean reply length, EOS included",
+    "ended": "share of replies that ended with EOS",
+    "unscored": "share of replies the reward abstained on; they are not trained on",
+    "wasted_groups": "share of sampled groups whose replies all have the same score",
+    "generated_tokens": "reply tokens generated in the iteration",
+    "prompts_cut": "prompts that lost their beginning to rollout.max_prompt_tokens",
+    "gold": "mean true reward of the samples (worlds with a known truth)",
+    "verbose": "share of verbose samples",
+    "garble": "share of samples with an unreadable sentence",
+    "correct": "share of samples with the right answer",
+}
+
+
+class Rollouts:
+    """Samples from the current policy. Prompts and noise of an iteration follow from the run's seed."""
+
+    def __init__(self, settings: OnPolicySettings, run: Run, encoder: Encoder, reward: Reward, shaper: RewardShaper):
+        self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
+        self.sampler = registry.build("rollout", run.config.rollout, encoder)
+        self.prompts = run.corpus.prompts("train")
+        self.groups = self.wasted = 0
+
+    def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
+        """The iteration's groups and what to log about them.
+
+        With `dynamic_sampling`, wasted groups are replaced by groups of further prompts, as often as allowed; what is
+        still wasted then stays, with advantage 0.
+        """
+        settings = self.settings
+        generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
+        order = torch.randperm(len(self.prompts), generator=generator).tolist()
+        order = order * -(-settings.prompts_per_iteration * (settings.dynamic_sampling + 1) // len(order))
+        found = drawn = self._sample(model, order[: settings.prompts_per_iteration], iteration, 0)
+        for attempt in range(1, settings.dynamic_sampling + 1):
+            kept = [group for group in found if not group.wasted]
+            missing = settings.prompts_per_iteration - len(kept)
+            if not missing:
+                break
+            begin = attempt * settings.prompts_per_iteration
+            more = self._sample(model, order[begin : begin + missing], iteration, attempt)
+            drawn = drawn + more
+            useful = [group for group in more if not group.wasted]
+            spare = [group for group in (*more, *found) if group.wasted]
+            found = [*kept, *useful, *spare][: settings.prompts_per_iteration]
+        self.groups += len(drawn)
+        self.wasted += sum(group.wasted for group in drawn)
+        return found, self._metrics(drawn)
+
+    def _sample(self, model: nn.Module, chosen: list[int], iteration: int, attempt: int) -> list[Group]:
+        """G scored replies to each of the chosen prompts."""
+        texts, size = [self.prompts[i] for i in chosen], self.settings.group_size
+        encoder = replace(self.encoder, counts={})
+        ids = [encoder.prompt(text, self.run.config.rollout.max_prompt_tokens) for text in texts]
+        self.cut = sum(encoder.counts.values())
+        stream = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
+        samples = self.sampler.sample(model, ids, size, stream)
+        groups = [
+            Group(text, prompt, replies, logps, [self.encoder.text(reply) for reply in replies], ended)
+            for text, prompt, replies, logps, ended in zip(
+                texts, samples.prompts, samples.replies_BG, samples.logps_BG, samples.ended_BG, strict=True
+            )
+        ]
+        self._score(groups)
+        if getattr(self.settings, "advantage", "") == "remax":
+            self._score_greedy(model, groups)
+        return groups
+
+    def _score(self, groups: list[Group]) -> None:
+        size = self.settings.group_size
+        prompts = [group.text for group in groups for _ in range(size)]
+        replies = [reply for group in groups for reply in group.replies]
+        rewards = self.reward(prompts, [text for group in groups for text in group.responses]).total_N
+        self.shaper.observe(rewards)
+        scores = self.shaper(rewards, [len(r) for r in replies], [end for group in groups for end in group.ended])
+        for group, reward_G, score_G in zip(groups, rewards.reshape(-1, size), scores.reshape(-1, size), strict=True):
+            group.rewards, group.scores = reward_G.tolist(), score_G.tolist()
+
+    def _score_greedy(self, model: nn.Module, groups: list[Group]) -> None:
+        """Score of the most likely reply to each prompt: the baseline of ReMax."""
+        samples = self.sampler.sample(model, [group.ids for group in groups], 1, 0, temperature=0.0)
+        replies = [reply for (reply,) in samples.replies_BG]
+        rewards = self.reward([group.text for group in groups], [self.encoder.text(reply) for reply in replies]).total_N
+        scores = self.shaper(rewards, [len(reply) for reply in replies], [end for (end,) in samples.ended_BG])
+        for group, score in zip(groups, scores.tolist(), strict=True):
+            group.greedy = score
+
+    def _metrics(self, groups: list[Group]) -> dict[str, float]:
+        rewards = np.array([group.rewards for group in groups])
+        lengths = [len(reply) for group in groups for reply in group.replies]
+        known = np.isfinite(rewards)
+        metrics = {
+            "reward": float(rewards[known].mean()) if known.any() else float("nan"),
+            "reward_sd": float(rewards[known].std()) if known.any() else float("nan"),
+            "score": float(np.nanmean([group.scores for group in groups])) if known.any() else float("nan"),
+            "tokens": float(np.mean(lengths)),
+            "ended": float(np.mean([group.ended for group in groups])),
+            "unscored": float(1 - known.mean()),
+            "generated_tokens": float(sum(lengths)),
+            "prompts_cut": float(self.cut),
+        }
+        if self.settings.group_size > 1:
+            metrics["wasted_groups"] = float(np.mean([group.wasted for group in groups]))
+        if self.run.corpus.oracle is not None:
+            prompts = [group.text for group in groups for _ in group.responses]
+            truth = self.run.corpus.oracle.measure(prompts, [text for group in groups for text in group.responses])
+            metrics |= {key: float(values.mean()) for key, values in truth.items() if key in METRICS}
+        return metrics
+
+    def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
+        """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
+        corpus, length = self.run.corpus.train, self.settings.max_length or 512
+        generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
+        chosen = [corpus[i] for i in torch.randint(len(corpus), (count,), generator=generator).tolist()]
+        encoder = replace(self.encoder, counts={})
+        rows = [encoder.row(pair.prompt, pair.chosen, length) for pair in chosen]
+        weight = self.settings.ptx_weight * units / sum(len(reply) for _, reply in rows)
+        return [Imitation(TokenBatch.from_rows(rows, self.run.device), weight)]
+
+    def totals(self) -> dict[str, float]:
+        """Numbers of the whole run."""
+        if self.settings.group_size == 1:
+            return {}
+        return {"groups": self.groups, "wasted_groups": self.wasted / max(1, self.groups)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"groups": self.groups, "wasted": self.wasted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.groups, self.wasted = int(state["groups"]), int(state["wasted"])

@@ -1,0 +1,54 @@
+"""The embedded arithmetic world as a corpus (`data=arithmetic`). Needs no download; see `rlhf_lab/world/arithmetic.py`.
+
+`chosen` is a demonstration, which may have a slip; `rejected` always has one. Nobody compared the two: a pair of two
+wrong replies is possible, and there is no `p_chosen`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.types import Corpus, Pair
+from rlhf_lab.world.arithmetic import VERSION, ArithmeticWorld
+
+
+def build(settings: Arithmetic) -> Corpus:
+    """Draw the corpus of an arithmetic world. `oracle` is the `ArithmeticWorld` itself."""
+    world = ArithmeticWorld(
+        min_steps=settings.min_steps,
+        max_steps=settings.max_steps,
+        largest=settings.largest,
+        slip=settings.slip,
+        temperature=settings.temperature,
+        seed=settings.seed,
+    )
+    train, train_report = world.sample(settings.train_problems, "train")
+    test, test_report = world.sample(settings.test_problems, "test")
+    for pairs, report in ((train, train_report), (test, test_report)):
+        report.statistics.update(statistics(pairs))
+    content = f"arithmetic world {VERSION} {settings!r} {fingerprint(train, test)}"
+    return Corpus(
+        name="arithmetic",
+        train=train,
+        test=test,
+        fingerprint=sha256(content.encode()).hexdigest(),
+        oracle=world,
+        answers={pair.prompt: pair.meta["answer"] for pair in (*train, *test)},
+        report={"train": train_report, "test": test_report},
+    )
+
+
+def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Of the pairs of a split: shares, 0…1, and the mean number of steps."""
+    meta = [pair.meta for pair in pairs]
+    return {
+        "share of chosen with the right answer": float(np.mean([m["correct_chosen"] for m in meta])),
+        "share of right steps, chosen": float(np.mean([step for m in meta for step in m["steps_chosen"]])),
+        "share of right steps, rejected": float(np.mean([step for m in meta for step in m["steps_rejected"]])),
+        "steps per solution": float(np.mean([len(m["steps_chosen"]) for m in meta])),
+    }

@@ -1,0 +1,87 @@
+"""GSM8K (arXiv:2110.14168) and files of its form: word problems, a worked solution each, and its final answer.
+
+Demonstrations only: `rejected` is empty. The oracle is the answer key; nothing else about a reply is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from rlhf_lab.data.loading import load_corpus
+from rlhf_lab.data.rows import text_column
+from rlhf_lab.data.settings import GSM8K
+from rlhf_lab.data.transcript import Split, prompt_oddities, render_prompt
+from rlhf_lab.errors import DataError, LabError
+from rlhf_lab.types import Corpus, FloatArray
+from rlhf_lab.world.answers import final_answer, same_answer
+
+NO_ANSWER = 'no number after "####"'
+EMPTY_QUESTION = "empty question"
+CONTRADICTS = "other answer than the same question before"
+ANNOTATION = re.compile(r"<<[^<>]*>>")
+
+
+def build(settings: GSM8K) -> Corpus:
+    """Load GSM8K. Raises DataError; see `rlhf_lab.data.loading.load_corpus`."""
+    answers: dict[str, str] = {}
+
+    def parse(values: Mapping[str, Any]) -> Split:
+        split = parse_row(values, strip=settings.annotations == "strip")
+        answer = final_answer(split.chosen)
+        if split.drop or answer is None:
+            return split
+        agrees = same_answer(answers.setdefault(split.prompt, answer), answer)
+        return split if agrees else dataclasses.replace(split, drop=CONTRADICTS)
+
+    corpus = load_corpus("gsm8k", settings, parse)
+    key = {pair.prompt: answers[pair.prompt] for pair in (*corpus.train, *corpus.test)}
+    return dataclasses.replace(corpus, answers=key, oracle=AnswerKey(key))
+
+
+def parse_row(values: Mapping[str, Any], *, strip: bool) -> Split:
+    """One row → prompt and solution. Raises RowProblem when a column is missing or not text.
+
+    Args:
+        strip: leave calculator annotations out of the solution.
+    """
+    question, solution = text_column(values, "question").strip(), text_column(values, "answer").strip()
+    if strip:
+        solution = ANNOTATION.sub("", solution)
+    prompt = render_prompt([{"role": "user", "content": question}])
+    drop = EMPTY_QUESTION if not question else NO_ANSWER if final_answer(solution) is None else None
+    return Split(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))
+
+
+class AnswerKey:
+    """An `Oracle` that knows final answers and nothing else.
+
+    Args:
+        answers: prompt → answer.
+    """
+
+    def __init__(self, answers: Mapping[str, str]):
+        self._answers = answers
+
+    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
+        """ "correct" (N,): 1 where the reply's "#### N" is the answer, else 0. Raises DataError for unknown prompts."""
+        return {"correct": np.array([self._is_right(p, r) for p, r in zip(prompts, responses, strict=True)], float)}
+
+    def _is_right(self, prompt: str, response: str) -> bool:
+        if prompt not in self._answers:
+            raise DataError(
+                f"the answer key has no answer to {prompt.strip()[:60]!r}; it grades the corpus' own prompts"
+            )
+        stated = final_answer(response)
+        return stated is not None and same_answer(stated, self._answers[prompt])
+
+    def prefer(self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int) -> NoReturn:
+        """Raises LabError: an answer key does not say which of two wrong, or of two right, replies is better."""
+        raise LabError(
+            "an answer key labels no pairs: it tells right answers from wrong ones and nothing between; "
+            "grade replies with oracle.measure, or use data=arithmetic, whose annotator prefers replies"
+        )

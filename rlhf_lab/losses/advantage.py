@@ -1,0 +1,112 @@
+"""Advantages: how a reply's reward is credited. Pure functions; B prompts, G replies each, R rows of T tokens.
+
+Group estimators compare replies to one prompt and need no critic; they give one number per reply. `gae` uses a critic
+and gives one number per token. A reply without a score (NaN) counts in no mean and has advantage 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+EPS = 1e-6
+
+
+class GroupScores(NamedTuple):
+    """What the group estimators read.
+
+    Attributes:
+        scores_BG: reward of each reply; NaN where unscored.
+        greedy_B: reward of the greedy reply to each prompt, for `remax`.
+        condition_BG: the metric `canon` splits a group by, e.g. reply length.
+        inter_weight: weight μ of CANON's comparison between the two halves, in [0, 1].
+    """
+
+    scores_BG: Tensor
+    greedy_B: Tensor | None = None
+    condition_BG: Tensor | None = None
+    inter_weight: float = 0.5
+
+
+def grpo(group: GroupScores) -> Tensor:
+    """z-score within the group, (r − mean)/(sd + ε) (arXiv:2402.03300, section 4.1.2); sd divides by G − 1."""
+    centred_BG = dr_grpo(group)
+    known_B = group.scores_BG.isfinite().sum(1)
+    sd_B = (centred_BG.square().sum(1) / (known_B - 1).clamp(min=1)).sqrt()
+    return centred_BG / (sd_B[:, None] + EPS)
+
+
+def dr_grpo(group: GroupScores) -> Tensor:
+    """r − mean of the group, not divided by its sd (arXiv:2503.20783, section 3.2)."""
+    scores_BG = group.scores_BG
+    return (scores_BG - scores_BG.nanmean(1, keepdim=True)).nan_to_num(0.0)
+
+
+def rloo(group: GroupScores) -> Tensor:
+    """r − mean of the other replies to the prompt: G/(G − 1)·(r − mean) (arXiv:2402.14740, eq. 8)."""
+    known_B1 = group.scores_BG.isfinite().sum(1, keepdim=True)
+    return dr_grpo(group) * known_B1 / (known_B1 - 1).clamp(min=1)
+
+
+def remax(group: GroupScores) -> Tensor:
+    """r − reward of the greedy reply (arXiv:2310.10505, eq. 6)."""
+    assert group.greedy_B is not None, "remax needs the greedy replies' rewards"
+    return (group.scores_BG - group.greedy_B[:, None]).nan_to_num(0.0)
+
+
+def canon(group: GroupScores) -> Tensor:
+    """CANON (arXiv:2509.23962): a group is cut into equal halves by a metric, whichever direction pays.
+
+    μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). At μ = ½ this is `dr_grpo`. With an odd count
+    the reply in the middle belongs to the lower half.
+    """
+    assert group.condition_BG is not None, "canon needs the metric it splits groups by"
+    scores_BG, size = group.scores_BG, group.scores_BG.shape[1]
+    order_BG = group.condition_BG.argsort(dim=1, stable=True)
+    upper_BG = torch.zeros_like(scores_BG, dtype=torch.bool).scatter(1, order_BG[:, (size + 1) // 2 :], True)
+    mean_high = scores_BG.masked_fill(~upper_BG, torch.nan).nanmean(1, keepdim=True)
+    mean_low = scores_BG.masked_fill(upper_BG, torch.nan).nanmean(1, keepdim=True)
+    own, other = torch.where(upper_BG, mean_high, mean_low), torch.where(upper_BG, mean_low, mean_high)
+    mixed = group.inter_weight * (scores_BG - other) + (1 - group.inter_weight) * (scores_BG - own)
+    return mixed.nan_to_num(0.0)
+
+
+GROUP_ADVANTAGES: dict[str, Callable[[GroupScores], Tensor]] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "remax": remax,
+    "canon": canon,
+}
+
+
+def wasted_groups(scores_BG: Tensor) -> Tensor:
+    """True for prompts whose replies all have the same reward: they teach nothing. (B,)"""
+    known = scores_BG.isfinite()
+    low = scores_BG.masked_fill(~known, torch.inf).amin(1)
+    high = scores_BG.masked_fill(~known, -torch.inf).amax(1)
+    return high - low <= EPS * (1 + high.abs())
+
+
+def gae(rewards_RT: Tensor, values_RT: Tensor, length_R: Tensor, *, gamma: float, lam: float) -> Tensor:
+    """Generalised advantage estimation (arXiv:1506.02438, eq. 16), (R, T); 0 beyond each row's length.
+
+    A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} − V_t, and V = 0 after the last token: nothing follows it.
+    """
+    mask_RT = torch.arange(rewards_RT.shape[1], device=length_R.device) < length_R[:, None]
+    rewards_RT, values_RT = rewards_RT * mask_RT, values_RT * mask_RT
+    next_RT = torch.cat([values_RT[:, 1:], torch.zeros_like(values_RT[:, :1])], dim=1)
+    delta_RT = rewards_RT + gamma * next_RT - values_RT
+    advantage_RT, following_R = torch.zeros_like(delta_RT), torch.zeros_like(delta_RT[:, 0])
+    for t in range(delta_RT.shape[1] - 1, -1, -1):
+        following_R = delta_RT[:, t] + gamma * lam * following_R
+        advantage_RT[:, t] = following_R
+    return advantage_RT * mask_RT
+
+
+def whiten(values_N: Tensor) -> Tensor:
+    """Mean 0, sd 1 over all tokens of the batch."""
+    return (values_N - values_N.mean()) / (values_N.std(unbiased=False) + 1e-8)

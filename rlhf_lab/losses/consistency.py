@@ -1,0 +1,25 @@
+"""How far two rankings of the same replies agree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def kendall_tau(first_BG: Tensor, second_BG: Tensor) -> Tensor:
+    """Kendall's τ-b between two scores of each row's G items, (B,); NaN where one of them ranks nothing.
+
+    τ = Σ sign(a_i − a_j)·sign(b_i − b_j) / √(Σ sign(a_i − a_j)²·Σ sign(b_i − b_j)²) over i < j; items without a score,
+    NaN, are left out.
+    """
+    i, j = torch.triu_indices(first_BG.shape[1], first_BG.shape[1], offset=1)
+    a_BP, b_BP = ((x[:, i] - x[:, j]).double() for x in (first_BG, second_BG))
+    known_BP = ~(a_BP.isnan() | b_BP.isnan())
+    a_BP, b_BP = (torch.where(known_BP, x_BP.sign(), 0.0) for x_BP in (a_BP, b_BP))
+    return (a_BP * b_BP).sum(1) / (a_BP.square().sum(1) * b_BP.square().sum(1)).sqrt()
+
+
+def consistency_rate(first_BG: Tensor, second_BG: Tensor) -> float:
+    """CREAM's C (arXiv:2410.12735, algorithm 1): mean of (τ + 1)/2 over prompts, in [0, 1]; 1 if no prompt has a τ."""
+    rate_B = (kendall_tau(first_BG, second_BG) + 1) / 2
+    return float(rate_B.nanmean()) if bool((~rate_B.isnan()).any()) else 1.0

@@ -1,0 +1,23 @@
+"""The critic's loss and how well it predicts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, *, clip: float) -> Tensor:
+    """½ max((V − R)², (V_clip − R)²) with V kept within `clip` of its value at sampling time; 0 is no clipping.
+
+    PPO's value clipping as in the original implementation (arXiv:2005.12729, section 3). Per token, (N,).
+    """
+    free = (values_N - returns_N).square()
+    if not clip:
+        return 0.5 * free
+    bounded = old_N + (values_N - old_N).clamp(-clip, clip)
+    return 0.5 * torch.maximum(free, (bounded - returns_N).square())
+
+
+def explained_variance(values_N: Tensor, returns_N: Tensor) -> Tensor:
+    """1 − Var(R − V)/Var(R): 1 is a perfect critic, 0 one no better than a constant. A scalar."""
+    return 1 - (returns_N - values_N).var(unbiased=False) / returns_N.var(unbiased=False).clamp(min=1e-12)

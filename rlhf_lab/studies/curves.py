@@ -1,0 +1,240 @@
+"""Over-optimisation in a study: proxy and gold against √KL along training, a fitted curve per level, where gold turns.
+
+A study asks for it with `curves: overoptimization`. Every evaluated policy of every completed job is a point: its gain
+over the first policy of the same run, at d = √KL. Best-of-n levels take the curve of best-of-n, all others that of
+training; see `analysis/overoptimization.py` for both and for the two kinds of interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from rlhf_lab.analysis.estimates import Estimate
+from rlhf_lab.analysis.overoptimization import Fit, Form, SeedFits, fit_over_seeds
+from rlhf_lab.errors import NumericError
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.svg import Canvas, span, tone
+from rlhf_lab.studies.wording import compact
+
+NAME = "overoptimization"
+HEADINGS = ("level", "curve", "over", "α", "β", "KL at peak, nats", "gold gained there", "R²")
+FORMULAS: dict[Form, str] = {"bon": "d(α − βd)", "rl": "d(α − β ln d)"}
+NOTE = (
+    "d = √KL, nats per response; gain over the first policy of the same run. “seeds”: a curve per seed, t interval "
+    "over seeds (primary; the KL is a geometric mean). “pooled”: one curve, percentiles over resampled seeds; too "
+    "narrow with few of them. The curves are those of arXiv:2210.10760."
+)
+
+
+@dataclass(frozen=True)
+class LevelCurve:
+    """One level's points and fits.
+
+    Attributes:
+        points: one row per policy: seed, position, d (√nats), proxy and gold (gains; NaN where unknown).
+        gold, proxy: their fits; None when there is too little to fit.
+        problem: why there is no fit of gold.
+    """
+
+    level: str
+    form: Form
+    points: pd.DataFrame
+    gold: SeedFits | None
+    proxy: SeedFits | None
+    problem: str = ""
+
+
+def level_curves(study: Study) -> list[LevelCurve]:
+    """Points and fits of every level that has evaluated policies."""
+    found = []
+    for level in study.levels:
+        points = _points(study, level)
+        if len(points):
+            form: Form = "bon" if _kind(study, level) == "best_of_n" else "rl"
+            (gold, problem), (proxy, _) = (_fit(form, points, metric) for metric in ("gold", "proxy"))
+            found.append(LevelCurve(level, form, points, gold, proxy, problem))
+    return found
+
+
+def _points(study: Study, level: str) -> pd.DataFrame:
+    """Every policy of a level after the first of its run, as gains over that first one."""
+    rows = study.policies
+    if rows.empty or "kl" not in rows:
+        return pd.DataFrame()
+    parts = []
+    for _, run in rows[rows["level"] == level].groupby("index"):
+        first, later = run[run["position"] == 0], run[run["position"] > 0]
+        part = later[["seed", "position"]].assign(d=np.sqrt(later["kl"].clip(lower=0)))
+        for metric in ("proxy", "gold"):
+            known = metric in run and len(first)
+            part[metric] = later[metric] - first[metric].iloc[0] if known else math.nan
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True).dropna(subset="d") if parts else pd.DataFrame()
+
+
+def _kind(study: Study, level: str) -> str:
+    """The algorithm of a level, from the config of its first run."""
+    done = study.completed
+    for run in done.loc[done["level"] == level, "run"]:
+        file = Path(run) / "config.yaml"
+        if file.is_file():
+            return str(((yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("algorithm") or {}).get("kind"))
+    return ""
+
+
+def _fit(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits | None, str]:
+    if points[metric].isna().all():
+        return None, f"no {metric} reward is known"
+    try:
+        return fit_over_seeds(form, points["d"], points[metric], points["seed"].astype(str)), ""
+    except NumericError:
+        return None, "no run has two policies away from its start; evaluate along training"
+
+
+def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
+    """The table of gold fits as text, in the order of HEADINGS: two rows per level, one per kind of interval."""
+    rows: list[tuple[str, ...]] = []
+    for curve in curves:
+        if curve.gold is None:
+            rows.append((curve.level, FORMULAS[curve.form], curve.problem, "–", "–", "–", "–", "–"))
+            continue
+        fits = curve.gold.fits
+        mean_r2 = float(np.mean([fit.r_squared for fit in fits]))
+        kinds = (
+            (f"{len(fits)} seed{'s' * (len(fits) != 1)}", curve.gold.over_seeds, fits, mean_r2),
+            ("pooled", curve.gold.bootstrap, (curve.gold.pooled,), curve.gold.pooled.r_squared),
+        )
+        for name, summary, own, r2 in kinds:
+            peak = _turning(own)
+            kl = peak if summary.peak_kl is None else _on_log_scale(summary.peak_kl)
+            gain = peak if summary.peak_gain is None else _open(summary.peak_gain)
+            mark = "" if not summary.peak_kl or all(fit.place == "inside" for fit in own) else " (extrapolated)"
+            cells = (_open(summary.alpha), _open(summary.beta), kl + mark, gain, compact(r2))
+            rows.append((curve.level, FORMULAS[curve.form], name, *cells))
+    return rows
+
+
+def _turning(fits: Sequence[Fit]) -> str:
+    turning = sum(math.isfinite(fit.peak_kl) for fit in fits)
+    return f"{turning} of {len(fits)} turn" if len(fits) > 1 else "no turn"
+
+
+def _open(value: Estimate) -> str:
+    """An estimate whose upper bound alone may be infinite."""
+    if math.isfinite(value.low) and not math.isfinite(value.high):
+        return f"{compact(value.mean)} [{compact(value.low)}, ∞]"
+    return compact(value)
+
+
+def _on_log_scale(value: Estimate) -> str:
+    """An estimate of a ratio scale: bounds that lie far apart have their own digits each."""
+    if not value.bounded or value.high < 2 * value.low:
+        return _open(value)
+    mean, low, high = (
+        "<0.01" if 0 <= number < 0.005 else compact(number) for number in (value.mean, value.low, value.high)
+    )
+    return f"{mean} [{low}, {high}]"
+
+
+def curve_finding(study: Study) -> str:
+    """A sentence per level: where its gold turns, or how far it was seen not to."""
+    if study.curves != NAME or not study.has_gold:
+        return "No gold reward is known here, so nothing says where it turns." if study.curves == NAME else ""
+    return " ".join(_sentence(curve) for curve in level_curves(study))
+
+
+def _sentence(curve: LevelCurve) -> str:
+    if curve.gold is None:
+        return f"No curve is fitted to `{curve.level}`: {curve.problem}."
+    fits, over = curve.gold.fits, curve.gold.over_seeds
+    seen = [fit for fit in fits if fit.place in ("inside", "before")]
+    reach = compact(min(fit.d_max for fit in fits) ** 2)
+    if not seen:
+        beyond = [fit for fit in fits if fit.place == "beyond"]
+        lead = (
+            f"; {len(beyond)} of {len(fits)} fitted curves turn farther out, which is extrapolation" if beyond else ""
+        )
+        return f"No turn of gold is seen in `{curve.level}` up to KL {reach}{lead}."
+    if len(seen) < len(fits) or over.peak_kl is None:
+        middle = math.exp(float(np.mean([2 * fit.log_peak for fit in seen])))
+        where = f"turns near KL {compact(middle)}" if middle > 0 else "falls from the start"
+        return f"Gold of `{curve.level}` {where} in {len(seen)} of {len(fits)} seeds; no interval."
+    unsure = over.beta.bounded and over.beta.low <= 0
+    doubt = " The interval of β holds 0, so a curve that never turns fits as well." if unsure else ""
+    early = sum(fit.place == "before" for fit in fits)
+    before = f", in {early} of {len(fits)} seeds before the first evaluated policy" if early else ""
+    return f"Gold of `{curve.level}` turns at KL {_on_log_scale(over.peak_kl)}{before}.{doubt}"
+
+
+def curve_markdown(study: Study) -> str:
+    """The section that `table.md` ends with; empty when the study asks for no curves."""
+    curves = level_curves(study) if study.curves == NAME else []
+    if not curves:
+        return ""
+    rows = [HEADINGS, ("---",) * 3 + ("---:",) * 5, *fit_rows(curves)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return f"\n## Over-optimisation\n\nFigure: `{NAME}.svg`. {NOTE}\n\n" + "\n".join(lines) + "\n"
+
+
+def curve_view(study: Study) -> dict[str, object] | None:
+    """What the report's section shows; None when the study asks for no curves or has none yet."""
+    curves = level_curves(study) if study.curves == NAME else []
+    return (
+        {"headings": HEADINGS, "rows": fit_rows(curves), "figure": curve_figure(curves), "note": NOTE}
+        if curves
+        else None
+    )
+
+
+def curve_figure(curves: Sequence[LevelCurve], *, standalone: bool = False) -> str:
+    """Gold (solid) and proxy (dashed) gains against √KL: single policies faint, the mean of the seeds' curves drawn."""
+    points = pd.concat([curve.points for curve in curves])
+    gains = [*points["gold"], *points["proxy"]]
+    canvas = Canvas(
+        640,
+        400,
+        span([0.0, *points["d"]], pad=0.03),
+        span(gains, pad=0.06, include=[0.0]),
+        "Proxy and gold reward gained against distance from the reference policy",
+        "; ".join(map(_description, curves)),
+        top=46,
+        left=56,
+        right=20,
+    )
+    canvas.y_axis("gain: gold in its points, proxy in sd of the first policy")
+    canvas.x_axis("√KL from the reference policy, √nats per response")
+    canvas.parts.append(f'<path class="axis" d="M{canvas.left} {canvas.y(0):.1f}H{canvas.width - canvas.right}"/>')
+    for colour, curve in enumerate(curves):
+        for metric, fits in (("proxy", curve.proxy), ("gold", curve.gold)):
+            _draw(canvas, curve, metric, fits, colour)
+    canvas.legend([(curve.level, colour) for colour, curve in enumerate(curves)])
+    canvas.text(canvas.left, 33, "gold: solid line, filled marks · proxy: dashed line, crosses", kind="soft")
+    return canvas.render(standalone=standalone)
+
+
+def _draw(canvas: Canvas, curve: LevelCurve, metric: str, fits: SeedFits | None, colour: int) -> None:
+    """One level's points of one metric and the mean of their fitted curves."""
+    for d, gain in zip(curve.points["d"], curve.points[metric], strict=True):
+        if math.isfinite(gain) and metric == "gold":
+            canvas.marker(d, gain, colour, faint=True)
+        elif math.isfinite(gain):
+            x, y = canvas.x(d), canvas.y(gain)
+            cross = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6"
+            canvas.parts.append(f'<path d="{cross}" stroke="{tone(colour)}" stroke-opacity=".55" fill="none"/>')
+    if fits is not None:
+        d_N = np.linspace(0.0, float(curve.points["d"].max()), 60)
+        line = list(zip(d_N.tolist(), fits.gain(d_N).tolist(), strict=True))
+        gold = metric == "gold"
+        canvas.line(line, colour, dash="" if gold else "5 4", width=2.2 if gold else 1.3)
+
+
+def _description(curve: LevelCurve) -> str:
+    last = curve.points.sort_values("d").iloc[-1]
+    return f"{curve.level}: at √KL {compact(last['d'])} gold {compact(last['gold'])}, proxy {compact(last['proxy'])}"

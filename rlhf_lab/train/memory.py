@@ -1,0 +1,31 @@
+"""Peak memory of a stage: the CUDA allocator's on a GPU, the process's resident set on Linux, else unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+PROCESS = Path("/proc/self")
+
+
+def reset_peak() -> None:
+    """Start counting anew."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        (PROCESS / "clear_refs").write_text("5")  # resets VmHWM
+    except OSError:
+        return
+
+
+def peak_gib() -> float | None:
+    """Most memory held since `reset_peak`, GiB; None where the system does not say."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return round(torch.cuda.max_memory_allocated() / 2**30, 4)
+    try:
+        status = (PROCESS / "status").read_text()
+    except OSError:
+        return None
+    kib = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), None)
+    return None if kib is None else round(int(kib) / 2**20, 4)

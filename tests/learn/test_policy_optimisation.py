@@ -1,0 +1,239 @@
+"""Every policy-optimisation algorithm learns a planted reward (say "blue") in seconds, and its switches do something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import ONE_LAYER, planned, toy_rows, write_pairs
+
+from rlhf_lab import registry
+from rlhf_lab.algorithms.on_policy import OnPolicy
+from rlhf_lab.errors import NumericError
+from rlhf_lab.execute import execute
+from rlhf_lab.files import read_jsonl
+from rlhf_lab.train.loop import train
+from rlhf_lab.train.run import Result, Run
+from rlhf_lab.types import RewardBatch
+
+SIZE = (
+    "evaluation.prompts=8",
+    "evaluation.samples_per_prompt=4",
+    "evaluation.pairs=20",
+    "checkpoint.every_steps=0",
+    "rollout.max_new_tokens=10",
+    "algorithm.lr=3e-3",
+    "algorithm.log_every_steps=1",
+)
+
+
+class CountsBlue:
+    """Reward: how often a reply says blue."""
+
+    def __call__(self, prompts, responses):
+        return RewardBatch(np.array([text.split().count("blue") for text in responses], dtype=float))
+
+
+class Abstains(CountsBlue):
+    """The same, but it says nothing about replies that start with "red"."""
+
+    def __call__(self, prompts, responses):
+        total = super().__call__(prompts, responses).total_N
+        return RewardBatch(np.where([text.startswith("red") for text in responses], np.nan, total))
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> tuple[Path, Path]:
+    """(a corpus of replies made of eight words, a policy that imitates them)."""
+    folder = tmp_path_factory.mktemp("toy")
+    data = write_pairs(folder / "words.jsonl", toy_rows(200))
+    fixed = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "checkpoint.every_steps=0")
+    stage = planned("sft", "data=pairs", f"data.path={data}", *fixed, *ONE_LAYER, f"outputs={folder}")
+    execute(stage)
+    return data, Path(stage.model)
+
+
+@pytest.fixture
+def reward(monkeypatch) -> Iterator[dict[str, type]]:
+    """The planted reward of a plug-in; `reward["class"]` may be exchanged."""
+    monkeypatch.setattr(registry, "_settings", dict(registry._settings))
+    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
+
+    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
+    @dataclass(frozen=True)
+    class Planted:
+        pass
+
+    chosen = {"settings": Planted, "class": CountsBlue}
+    monkeypatch.setattr("rlhf_lab.rewards.gold.build", lambda settings, run: chosen["class"]())
+    yield chosen
+
+
+def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
+    data, policy = toy
+    critic = ("algorithm.critic=zero",) if recipe == "ppo" and not any("critic=" in o for o in overrides) else ()
+    config = planned(
+        recipe,
+        "data=pairs",
+        f"data.path={data}",
+        f"needs.policy={policy}",
+        "needs.reward=null",
+        *SIZE,
+        *critic,
+        *overrides,
+    ).config
+    folder.mkdir(exist_ok=True)
+    run = Run(folder, replace(config, reward=reward["settings"]()), {"policy": str(policy)})
+    return registry.build("algorithm", config.algorithm, run)
+
+
+def learn(algorithm: OnPolicy) -> tuple[Result, list[dict]]:
+    train(algorithm, algorithm.run, "policy")
+    return algorithm.finish(), read_jsonl(algorithm.run.folder / "metrics.jsonl")
+
+
+def column(rows: list[dict], key: str) -> list[float]:
+    return [row[key] for row in rows if key in row]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides"),
+    [
+        ("ppo", ("algorithm.beta=0.02", "algorithm.critic_warmup=1")),
+        ("ppo", ("algorithm.critic=shared", "algorithm.critic_warmup=0", "algorithm.kl_controller=none")),
+        *(("grpo", (f"algorithm={name}",)) for name in ("grpo", "rloo", "remax", "dr_grpo", "dapo", "gspo", "cispo")),
+        ("grpo", ("algorithm=canon", "algorithm.condition=surprise")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value).replace("algorithm", ""),
+)
+def test_it_learns_the_planted_reward(recipe, overrides, toy, reward, tmp_path):
+    size = ("algorithm.iterations=16", "algorithm.epochs=2", "algorithm.batch_size=32", "algorithm.beta=0.02")
+    if any("gspo" in o for o in overrides):
+        size = (*size, "algorithm.lr=1e-2")  # its trust region is narrow by design
+    result, rows = learn(build(recipe, toy, reward, tmp_path, *size, *overrides))
+    sft, trained = (policy["metrics"] for policy in result.policies)
+    assert trained["proxy"]["mean"] > sft["proxy"]["mean"] + 1
+    assert trained["kl"]["mean"] > 0
+    rewards = column(rows, "reward")
+    assert np.mean(rewards[-3:]) > np.mean(rewards[:2]) + 0.5
+
+
+def test_the_first_step_starts_at_ratio_one_and_kl_zero(toy, reward, tmp_path):
+    algorithm = build("ppo", toy, reward, tmp_path, "algorithm.iterations=1", "algorithm.critic_warmup=0")
+    batch = algorithm.collect(0)
+    found = [algorithm.loss(micro).metrics for micro in batch.micro]
+    assert max(float(metrics["approx_kl"].abs().max()) for metrics in found) < 1e-8
+    assert sum(float(metrics["clip_fraction"].sum()) for metrics in found) == 0
+    row = read_jsonl(tmp_path / "metrics.jsonl")[0]
+    assert abs(row["kl"]) < 1e-4 and row["step0_sampler_gap"] < 1e-4
+
+
+def test_a_reference_that_is_another_model_is_refused(toy, reward, tmp_path):
+    algorithm = build("ppo", toy, reward, tmp_path, "algorithm.iterations=1")
+    with torch.no_grad():
+        next(algorithm.reference.parameters()).mul_(1.5)
+    with pytest.raises(NumericError, match="before the first update"):
+        algorithm.collect(0)
+
+
+def test_kl_controllers(toy, reward, tmp_path):
+    """Without control no penalty is paid; the adaptive controller turns KL around."""
+    size = ("algorithm.iterations=40", "algorithm.batch_size=64", "algorithm.lr=5e-3", "algorithm.kl_target=1.0")
+    steered = ("algorithm.kl_controller=adaptive", "algorithm.kl_horizon=64", "algorithm.beta=0.3")
+    free, rows = learn(build("grpo", toy, reward, tmp_path / "none", *size, "algorithm.kl_controller=none"))
+    assert set(column(rows, "beta")) == {0.0} and np.mean(column(rows, "kl")[-5:]) > 5
+    result, rows = learn(build("grpo", toy, reward, tmp_path / "adaptive", *size, *steered, "algorithm=rloo"))
+    kl = column(rows, "kl")
+    assert kl[-1] < max(kl) - 1 and kl[-1] < 4
+    assert result.metrics["beta"] > 0.1
+    assert free.policies[-1]["metrics"]["kl"]["low"] > 2 * result.policies[-1]["metrics"]["kl"]["high"]
+
+
+def test_dynamic_sampling_replaces_wasted_groups(toy, reward, tmp_path):
+    """Two replies often say blue equally often."""
+    size = ("algorithm.iterations=1", "algorithm.group_size=2", "algorithm.prompts_per_iteration=16")
+    size = (*size, "algorithm.batch_size=32")
+    plain = build("grpo", toy, reward, tmp_path / "plain", *size)
+    dynamic = build("grpo", toy, reward, tmp_path / "dynamic", *size, "algorithm.dynamic_sampling=4")
+    for algorithm in (plain, dynamic):
+        algorithm.collect(0)
+    zero = [int((algorithm.experience.tokens["advantage"] == 0).sum()) for algorithm in (plain, dynamic)]
+    assert zero[0] > 0 and zero[1] < zero[0]
+    assert plain.rollouts.totals()["wasted_groups"] > 0
+    assert dynamic.rollouts.totals()["groups"] > 16
+    assert len(dynamic.experience.rows) == 32
+
+
+def test_a_token_budget_ends_the_run(toy, reward, tmp_path):
+    size = ("algorithm.iterations=10", "algorithm.token_budget=600", "algorithm.batch_size=64")
+    result, rows = learn(build("grpo", toy, reward, tmp_path, *size))
+    spent = np.cumsum(column(rows, "generated_tokens"))
+    assert spent[-2] < 600 <= spent[-1] == result.metrics["generated_tokens"]
+    assert len(spent) < 10
+
+
+def test_target_kl_skips_the_rest_of_an_iteration(toy, reward, tmp_path):
+    size = ("algorithm.iterations=2", "algorithm.epochs=8", "algorithm.batch_size=32", "algorithm.critic_warmup=0")
+    _, free = learn(build("ppo", toy, reward, tmp_path / "free", *size, "algorithm.lr=1e-2"))
+    size = (*size, "algorithm.target_kl=0.005")
+    _, held = learn(build("ppo", toy, reward, tmp_path / "held", *size, "algorithm.lr=1e-2"))
+    assert len(column(held, "loss")) < len(column(free, "loss")) == 32
+    assert max(column(held, "approx_kl")[:-1]) <= max(column(free, "approx_kl"))
+
+
+def test_critic_warm_up_leaves_the_policy_alone(toy, reward, tmp_path):
+    algorithm = build("ppo", toy, reward, tmp_path, "algorithm.iterations=2", "algorithm.critic_warmup=2")
+    before = {name: p.clone() for name, p in algorithm.model.named_parameters()}
+    critic = {name: p.clone() for name, p in algorithm.critic.named_parameters()}
+    _, rows = learn(algorithm)
+    assert all(torch.equal(p, before[name]) for name, p in algorithm.model.named_parameters())
+    assert any(not torch.equal(p, critic[name]) for name, p in algorithm.critic.named_parameters())
+    assert column(rows, "explained_variance")[1] > column(rows, "explained_variance")[0]
+
+
+def test_unscored_replies_are_left_out(toy, reward, tmp_path):
+    reward["class"] = Abstains
+    algorithm = build("grpo", toy, reward, tmp_path, "algorithm.iterations=2", "algorithm.batch_size=16")
+    algorithm.collect(0)
+    texts = [algorithm.encoder.text(reply) for _, reply in algorithm.experience.rows]
+    assert 0 < len(texts) < 64
+    assert not any(text.startswith("red") for text in texts)
+    assert torch.isfinite(algorithm.experience.tokens["advantage"]).all()
+    learn(algorithm)
+
+
+def test_ptx_keeps_corpus_replies_likely(toy, reward, tmp_path):
+    size = ("algorithm.iterations=8", "algorithm.batch_size=64", "algorithm.kl_controller=none")
+    drift = {}
+    for weight in (0, 1):
+        ptx = f"algorithm.ptx_weight={weight}"
+        result, rows = learn(build("ppo", toy, reward, tmp_path / str(weight), *size, ptx))
+        drift[weight] = result.policies[-1]["metrics"]["chosen_logp_drift"]["mean"]
+        assert ("ptx_nll" in rows[-1]) == bool(weight)
+    assert drift[1] > drift[0] + 0.4
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "grpo"])
+def test_micro_batches_do_not_change_the_gradient(recipe, toy, reward, tmp_path):
+    """One pass over 32 replies, 32 passes over one each: the same update."""
+    warmup = ("algorithm.critic_warmup=0",) if recipe == "ppo" else ()
+    algorithm = build(recipe, toy, reward, tmp_path, "algorithm.batch_size=32", *warmup)
+    found = []
+    for tokens in (0, 1, 200):
+        algorithm.settings = replace(algorithm.settings, micro_batch_tokens=tokens)
+        batch = algorithm.collect(0)
+        for part in algorithm.parts().values():
+            part.module.zero_grad()
+        for micro in batch.micro:
+            (algorithm.loss(micro).loss_N.sum() / batch.units).backward()
+        gradient = [p.grad.clone() for part in algorithm.parts().values() for p in part.module.parameters()]
+        found.append((len(batch.micro), gradient))
+    assert [passes for passes, _ in found][:2] == [1, 32] and 1 < found[2][0] < 32
+    for _, gradient in found[1:]:
+        for one, other in zip(found[0][1], gradient, strict=True):
+            assert torch.allclose(one, other, atol=1e-6, rtol=1e-4)
+    assert max(float(g.abs().max()) for g in found[0][1]) > 1e-3

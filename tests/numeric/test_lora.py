@@ -1,0 +1,299 @@
+"""An adapter adds s·B·A and nothing else; its base, its merged form and its files are models like any other."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
+from test_sampler import CONFIGS, flat, prompts, random_model, sample
+from torch import nn
+from transformers import AutoModelForSequenceClassification
+
+from rlhf_lab import registry
+from rlhf_lab.algorithms.common import pair_batch
+from rlhf_lab.algorithms.dpo import OnePassDPO, preference_step
+from rlhf_lab.artifacts import Stage
+from rlhf_lab.errors import ArtifactError, ConfigError
+from rlhf_lab.execute import execute
+from rlhf_lab.files import read_json
+from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.models import lora
+from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import TokenLogps, exact_kl, token_logps
+from rlhf_lab.models.lora import has_adapter, merged, trainable, without_adapter
+from rlhf_lab.models.settings import LoRA, Scratch
+from rlhf_lab.train import checkpoint
+from rlhf_lab.train.run import Run
+
+peft = pytest.importorskip("peft")
+
+FAMILIES = ["llama", "gpt2"]
+LORA = ("model.lora.rank=4", "algorithm.batch_size=16", "algorithm.epochs=1")
+BATCH = TokenBatch.from_rows([(prompt[:-2], prompt[-2:]) for prompt in prompts()])
+
+
+def adapted(family: str, rank: int = 4, scale: float = 0.15) -> tuple[nn.Module, nn.Module]:
+    """(base, the same with an adapter whose B is no longer zero)."""
+    base, model = random_model(CONFIGS[family]), random_model(CONFIGS[family])
+    return base, moved(trainable(model, LoRA(rank), seed=3), scale)
+
+
+def moved(model: nn.Module, scale: float = 0.15) -> nn.Module:
+    """Give every B a random value."""
+    generator = torch.Generator().manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return model
+
+
+@torch.no_grad()
+def logps(model: nn.Module, batch: TokenBatch = BATCH) -> TokenLogps:
+    return token_logps(model, batch)
+
+
+def tokens(model: nn.Module) -> torch.Tensor:
+    """Log-probability of every reply token of BATCH."""
+    return logps(model).logps_N
+
+
+def reward_model(family: str) -> Any:
+    config = CONFIGS[family].__class__(**{**CONFIGS[family].to_dict(), "num_labels": 1, "pad_token_id": 0})
+    return AutoModelForSequenceClassification.from_config(config).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_new_adapter_changes_nothing_and_a_moved_one_does(family: str) -> None:
+    base, model = random_model(CONFIGS[family]), random_model(CONFIGS[family])
+    trainable(model, LoRA(4), seed=0)
+    assert torch.equal(tokens(model), tokens(base))
+    assert (tokens(moved(model)) - tokens(base)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "factor"), [(LoRA(4), 4.0), (LoRA(4, 6.0), 1.5), (LoRA(4, 6.0, rslora=True), 3.0)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_effective_weight_is_w_plus_s_b_a(family: str, settings: LoRA, factor: float) -> None:
+    model: Any = moved(trainable(random_model(CONFIGS[family]), settings, seed=0))
+    layer = model.model.layers[1].mlp.up_proj if family == "llama" else model.transformer.h[1].mlp.c_fc
+    product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    expected = layer.base_layer.weight + factor * (product if family == "llama" else product.T)
+    assert torch.allclose(lora.effective_weight(layer), expected, atol=1e-6)
+    assert torch.equal(lora.effective_weight(layer.base_layer), layer.weight)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_merged_computes_the_same(family: str) -> None:
+    base, model = adapted(family)
+    plain: Any = merged(model)
+    assert not has_adapter(plain) and has_adapter(model)
+    assert type(plain) is type(base)
+    difference = tokens(plain) - tokens(model)
+    assert difference.norm() / tokens(model).norm() < 1e-6
+    assert {name for name, _ in plain.named_parameters()} == {name for name, _ in base.named_parameters()}
+    assert merged(base) is base
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_the_adapter_is_exactly_the_base_and_costs_no_memory(family: str) -> None:
+    base, model = adapted(family)
+    reference = without_adapter(model)
+    assert torch.equal(tokens(reference), tokens(base))
+    own = {id(p) for p in model.parameters()}
+    assert all(id(p) in own and not p.requires_grad for p in reference.parameters())
+    assert {name for name, _ in reference.named_parameters()} == {name for name, _ in base.named_parameters()}
+    moved(model, 1.0)
+    assert torch.equal(tokens(reference), tokens(base))
+    assert exact_kl(model, reference, BATCH).min() > 0.1
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "gpt_neox"])
+def test_the_sampler_draws_from_the_adapted_policy(family: str) -> None:
+    base, model = adapted(family)
+    rows, logps_N = flat(sample(model))
+    expected, off = (logps(m, TokenBatch.from_rows(rows)).logps_N for m in (model, base))
+    assert (logps_N - expected).abs().max() < 1e-4
+    assert (logps_N - off).abs().max() > 0.5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_the_adapter_gets_gradients(family: str) -> None:
+    _, model = adapted(family)
+    token_logps(model, BATCH).sum_B().sum().backward()
+    with_gradient = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+    linear = {"llama": 2 * 7, "gpt2": 2 * 4}[family]
+    assert len(with_gradient) == 2 * linear
+    assert all("lora_A" in name or "lora_B" in name for name in with_gradient)
+    assert checkpoint.trained_state(model).keys() == with_gradient
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_reward_model_trains_its_head_whole(family: str) -> None:
+    model = trainable(reward_model(family), LoRA(4), seed=0)
+    reward_scores(moved(model), BATCH).sum().backward()
+    trained = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert "score.weight" in trained
+    assert all("lora_" in name for name in trained - {"score.weight"}) and len(trained) > 9
+
+
+def test_the_seed_alone_decides_the_start() -> None:
+    models = [random_model(CONFIGS["llama"]) for _ in range(3)]
+    before = torch.random.get_rng_state()
+    a, b, c = (checkpoint.trained_state(trainable(m, LoRA(4), s)) for m, s in zip(models, (1, 1, 2), strict=True))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert all(not torch.equal(a[name], c[name]) for name in a if "lora_A" in name)
+
+
+def test_targets_choose_layers_of_the_blocks() -> None:
+    model = trainable(random_model(CONFIGS["llama"]), LoRA(2, targets=["q_proj", "mlp.up_proj"]), seed=0)
+    names = {name.rpartition(".lora_")[0].rpartition(".")[2] for name in checkpoint.trained_state(model)}
+    assert names == {"q_proj", "up_proj"}
+    for wrong, message in (("lm_head", "outside the blocks"), ("embed_tokens", "outside"), ("query", "no layer")):
+        with pytest.raises(ConfigError, match=rf"model.lora.targets: {wrong} .*{message}.*choose from down_proj"):
+            trainable(random_model(CONFIGS["llama"]), LoRA(2, targets=[wrong]), seed=0)
+
+
+def test_a_checkpoint_of_other_tensors_is_refused() -> None:
+    _, model = adapted("llama")
+    state = checkpoint.trained_state(model)
+    fresh = trainable(random_model(CONFIGS["llama"]), LoRA(4), seed=9)
+    checkpoint.load_trained_state(fresh, state)
+    assert torch.equal(tokens(fresh), tokens(model))
+    with pytest.raises(RuntimeError, match="other tensors"):
+        checkpoint.load_trained_state(random_model(CONFIGS["llama"]), state)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_peft_reads_the_stored_adapter(family: str, tmp_path: Path) -> None:
+    base, model = adapted(family)
+    lora.save_adapter(model, tmp_path)
+    theirs = peft.PeftModel.from_pretrained(base, str(tmp_path)).base_model.model
+    assert torch.equal(tokens(theirs), tokens(model))
+    again = lora.apply_adapter(random_model(CONFIGS[family]), tmp_path)
+    assert not has_adapter(again)
+    assert (tokens(again) - tokens(model)).abs().max() < 1e-4
+
+
+def test_a_stored_reward_adapter_brings_its_head(tmp_path: Path) -> None:
+    base = reward_model("llama")
+    start = {name: value.clone() for name, value in base.state_dict().items()}
+    model: Any = moved(trainable(base, LoRA(4), seed=0))
+    nn.init.normal_(model.score.weight)
+    lora.save_adapter(model, tmp_path)
+    ours = partial(lora.apply_adapter, folder=tmp_path)
+    with torch.no_grad():
+        expected = reward_scores(model, BATCH)
+        for load in (lambda m: peft.PeftModel.from_pretrained(m, str(tmp_path)).base_model.model, ours):
+            fresh = reward_model("llama")
+            fresh.load_state_dict(start)
+            assert (reward_scores(load(fresh), BATCH) - expected).abs().max() < 1e-5
+    with pytest.raises(ArtifactError, match="does not fit its base"):
+        lora.apply_adapter(random_model(CONFIGS["llama"]), tmp_path)  # a causal model has no head
+
+
+def stage(recipe: str, policy: Path | str, out: Path, *overrides: str) -> Stage:
+    needs = (f"{'' if recipe == 'dpo' else '+'}needs.policy={policy}", *(["needs.reward=null"] * (recipe == "dpo")))
+    return planned(recipe, *SMALL_WORLD, *ONE_LAYER, *LORA, *needs, f"outputs={out}", *overrides)
+
+
+@pytest.fixture(scope="module")
+def sft(tmp_path_factory: Any, policy: Path) -> Stage:
+    """LoRA-SFT on the policy that the other tests start from."""
+    found = stage("sft", policy, tmp_path_factory.mktemp("sft"), "algorithm.muon_lr=3e-2")
+    execute(found)
+    return found
+
+
+def test_dpo_after_lora_sft_starts_at_the_sft_policy(policy: Path, sft: Stage, tmp_path: Path) -> None:
+    """Log-ratios and KL are exactly 0 before the first step; the reference is not the model that SFT started from."""
+    plan = stage("dpo", sft.model, tmp_path)
+    run = Run(tmp_path, plan.config, {"policy": sft.model})
+    dpo = registry.build("algorithm", plan.config.algorithm, run)
+    assert {id(p) for p in dpo.reference.parameters()} < {id(p) for p in dpo.model.parameters()}  # no second copy
+    micro = dpo.collect(0).micro[0]
+    assert dpo.loss(micro).metrics["margin"].abs().max() < 1e-5  # the reference's rows were batched otherwise
+    rows = pair_batch(micro[0], "cpu")
+    ref = PairLogps(*logps(dpo.reference, rows).sum_B().chunk(2))
+    start = preference_step(dpo.model, micro[0], ref, plan.config.algorithm, "cpu")
+    assert torch.equal(start.metrics["margin"], torch.zeros(len(micro[0])))
+    assert torch.equal(exact_kl(dpo.model, dpo.reference, rows), torch.zeros(2 * len(micro[0])))
+    models = (dpo.reference, load_policy(sft.model, Scratch()), load_policy(policy, Scratch()))
+    reference, tuned, first = (logps(model, rows).logps_N for model in models)
+    assert torch.equal(reference, tuned)
+    assert (reference - first).abs().max() > 0.01
+
+
+def test_the_result_says_how_much_was_trained(sft: Stage) -> None:
+    metrics = read_json(sft.folder / "result.json")["metrics"]
+    adapter = Path(sft.model) / "adapter" / "adapter_model.safetensors"
+    assert metrics["parameters/trained"] < metrics["parameters"] / 2
+    assert metrics["checkpoint_mib"] == metrics["parameters/trained"] * 4 / 2**20
+    assert metrics["checkpoint_mib"] * 2**20 <= adapter.stat().st_size < metrics["checkpoint_mib"] * 2**20 + 8192
+
+
+def test_a_bare_adapter_folder_is_a_policy(sft: Stage, tmp_path: Path) -> None:
+    """It is loaded onto the base it names, wherever the process runs, and is the merged model to rounding."""
+    adapter = Path(sft.model) / "adapter"
+    whole, found = load_policy(sft.model, Scratch()), load_policy(adapter, Scratch())
+    assert not has_adapter(found)
+    for (name, a), (other, b) in zip(whole.named_parameters(), found.named_parameters(), strict=True):
+        assert name == other
+        assert torch.allclose(a, b, atol=1e-6)
+    text = "what is it"
+    assert load_encoder(adapter, Scratch()).prompt(text) == load_encoder(sft.model, Scratch()).prompt(text)
+    scored: Any = load_reward_model(adapter, Scratch())
+    assert not scored.score.weight.any()
+    assert torch.equal(scored.model.layers[0].mlp.up_proj.weight, found.model.layers[0].mlp.up_proj.weight)  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize(
+    ("base", "message"), [("/gone", "/gone, the base of adapter .*cannot be loaded"), (None, "names no base_model")]
+)
+def test_an_adapter_without_its_base_is_refused(base: str | None, message: str, sft: Stage, tmp_path: Path) -> None:
+    for file in (Path(sft.model) / "adapter").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = tmp_path / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": base}))
+    with pytest.raises(ArtifactError, match=message):
+        load_policy(tmp_path, Scratch())
+
+
+def test_a_resumed_lora_run_ends_where_an_uninterrupted_one_does(
+    sft: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    every = ("algorithm.lr=1e-2", "checkpoint.every_steps=2", "algorithm.eval_every_steps=3")
+    whole, cut = (stage("dpo", sft.model, tmp_path / name, *every) for name in ("whole", "cut"))
+    execute(whole)
+    collect = OnePassDPO.collect
+
+    def trap(self: OnePassDPO, step: int) -> Any:
+        if step == 4:
+            raise Stopped
+        return collect(self, step)
+
+    monkeypatch.setattr(OnePassDPO, "collect", trap)
+    with pytest.raises(Stopped):
+        execute(cut)
+    monkeypatch.undo()
+    saved, _ = checkpoint.load(cut.folder)
+    assert saved is not None and saved["step"] == 4
+    execute(cut)
+    for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        assert (Path(whole.model) / name).read_bytes() == (Path(cut.model) / name).read_bytes()
+    first, second = (read_json(s.folder / "result.json") for s in (whole, cut))
+    assert first["policies"] == second["policies"]
+    assert any(note.startswith("resumed at step 4") for note in second["notes"])
+    assert any(
+        not torch.equal(a, model_tensors(Path(sft.model))[n]) for n, a in model_tensors(Path(whole.model)).items()
+    )

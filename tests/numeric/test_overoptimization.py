@@ -1,0 +1,176 @@
+"""Over-optimisation curves against planted ones, and best-of-n against the enumeration of all subsets."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from rlhf_lab.analysis.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
+from rlhf_lab.analysis.overoptimization import fit_bon, fit_over_seeds, fit_rl
+from rlhf_lab.errors import NumericError
+
+
+def test_two_points_by_hand():
+    # bon through (½, ¾) and (2, 0): ½(α − β/2) = ¾ and 2(α − 2β) = 0 give α = 2, β = 1; d* = 2/2 = 1, gain 4/4 = 1.
+    fit = fit_bon([0.5, 2], [0.75, 0])
+    assert (fit.alpha, fit.beta) == pytest.approx((2, 1))
+    assert (fit.peak_d, fit.peak_kl, fit.peak_gain) == pytest.approx((1, 1, 1))
+    assert fit.place == "inside" and fit.reason is None and math.isnan(fit.residual_sd)
+    # rl through (1, 1) and (e, 0): α = 1 and e(α − β) = 0 give α = β = 1; d* = exp(0) = 1, gain β·d* = 1.
+    fit = fit_rl([1, math.e], [1, 0])
+    assert (fit.alpha, fit.beta, fit.peak_d, fit.peak_gain) == pytest.approx((1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("fit", [fit_bon, fit_rl])
+def test_the_peak_is_the_curves_maximum(fit):
+    curve = fit([0.4, 1.0, 1.9, 3.0], [0.5, 0.9, 1.0, 0.2])
+    d = np.linspace(0, 4, 400_001)
+    gain = curve.gain(d)
+    assert d[gain.argmax()] == pytest.approx(curve.peak_d, abs=1e-4)
+    assert gain.max() == pytest.approx(curve.peak_gain)
+    assert gain[0] == 0
+
+
+def test_the_reference_and_unscored_points_change_nothing():
+    d, gain = [0.4, 1.0, 1.9], [0.5, 0.9, 1.0]
+    assert fit_rl([0.0, *d, 2.2], [0.0, *gain, math.nan]) == fit_rl(d, gain)
+
+
+def test_residual_sd_and_r_squared_by_hand():
+    # One basis column is orthogonal to the residual by construction: rows (1, −1), (1, −1), (2, −4); gains 1, 3, 0.
+    # The two points at d = 1 average to 2, the third is met exactly: residuals −1, 1, 0; SSR 2 over 3 − 2.
+    fit = fit_bon([1, 1, 2], [1, 3, 0])
+    assert fit.residual_sd == pytest.approx(math.sqrt(2))
+    assert fit.r_squared == pytest.approx(1 - 2 / (14 / 3))  # about the mean 4/3: 1/9 + 25/9 + 16/9
+
+
+def test_no_turn_is_flagged():
+    for fit, straight in ((fit_bon, lambda d: d * (1 + 0.1 * d)), (fit_rl, lambda d: d * (1 + 0.1 * math.log(d)))):
+        curve = fit([1, 2, 3], [straight(d) for d in (1, 2, 3)])
+        assert curve.beta == pytest.approx(-0.1)
+        assert curve.place == "never" and "β ≤ 0" in curve.reason
+        assert curve.peak_kl == curve.peak_gain == math.inf
+
+
+def test_a_peak_outside_the_data_is_flagged():
+    beyond = fit_bon([1, 2], [0.9, 1.6])  # d(1 − .1 d): peak at 5
+    assert beyond.peak_d == pytest.approx(5) and beyond.place == "beyond" and "extrapolated" in beyond.reason
+    before = fit_bon([2, 3], [-2, -6])  # d(1 − d): peak at ½
+    assert before.peak_d == pytest.approx(0.5) and before.place == "before" and "extrapolated" in before.reason
+    falling = fit_bon([1, 2], [-1, -3])
+    assert falling.alpha < 0 < falling.beta and falling.peak_d == falling.peak_gain == 0 and falling.place == "before"
+
+
+def test_points_that_cannot_be_fitted_are_refused():
+    with pytest.raises(NumericError, match="two distances"):
+        fit_rl([0.0, 1.0, 1.0], [0.0, 0.5, 0.6])
+    with pytest.raises(NumericError, match="negative"):
+        fit_rl([-1.0, 1.0], [0.5, 0.6])
+    with pytest.raises(NumericError, match="for each distance"):
+        fit_rl([1.0, 2.0], [0.5])
+
+
+def planted(form: str, seeds: int, seed: int, *, alpha: float = 1.2, beta: float = 0.5, noise: float = 0.05):
+    """Points of `seeds` runs whose α and β scatter, with noise on top: (d, gain, seed)."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for run in range(seeds):
+        a, b = alpha + rng.normal(0, 0.05), beta + rng.normal(0, 0.02)
+        for d in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0):
+            bent = d if form == "bon" else math.log(d) if d else 0.0
+            rows.append((d, d * (a - b * bent) + (rng.normal(0, noise) if d else 0), run))
+    return tuple(np.array(column) for column in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize(("form", "peak_kl"), [("bon", 1.2**2), ("rl", math.exp(2 * (1.2 / 0.5 - 1)))])
+def test_planted_curves_are_covered_at_the_stated_rate(form, peak_kl):
+    """The t interval over three seeds holds the planted α, β and peak in about 95 of 100 studies."""
+    held = np.zeros(3)
+    for trial in range(200):
+        found = fit_over_seeds(form, *planted(form, 3, trial), draws=10).over_seeds
+        assert found.peak_kl is not None
+        truths = ((found.alpha, 1.2), (found.beta, 0.5), (found.peak_kl, peak_kl))
+        held += [estimate.low <= truth <= estimate.high for estimate, truth in truths]
+    assert (held / 200 >= 0.90).all(), held / 200
+
+
+def test_seeds_that_do_not_turn_leave_the_peak_to_the_pooled_fit():
+    d, gain, seed = planted("bon", 4, 0)
+    gain = np.where(seed == 3, d * (1 + 0.01 * d), gain)
+    found = fit_over_seeds("bon", d, gain, seed)
+    assert [fit.place for fit in found.fits] == ["inside"] * 3 + ["never"]
+    assert found.over_seeds.peak_kl is None and found.over_seeds.peak_gain is None
+    assert found.bootstrap.peak_kl is not None and math.isfinite(found.bootstrap.peak_kl.low)
+
+
+def test_one_seed_has_no_interval_and_a_seed_with_one_distance_is_left_out():
+    d, gain, seed = planted("rl", 1, 0)
+    found = fit_over_seeds("rl", [*d, 1.0], [*gain, 9.0], [*seed, 7])
+    assert found.left_out == 1 and len(found.fits) == 1 and found.pooled == found.fits[0]
+    assert not found.over_seeds.alpha.bounded and not found.bootstrap.alpha.bounded
+    with pytest.raises(NumericError, match="evaluate along training"):
+        fit_over_seeds("rl", [0.0, 1.0], [0.0, 1.0], [0, 0])
+
+
+def test_the_bootstrap_resamples_whole_seeds():
+    """With two seeds the pooled fit is one seed's, the other's, or that of both: percentiles are the two seeds'."""
+    d, gain, seed = planted("bon", 2, 0)
+    found = fit_over_seeds("bon", d, gain, seed)
+    ends = sorted(fit.alpha for fit in found.fits)
+    assert (found.bootstrap.alpha.low, found.bootstrap.alpha.high) == pytest.approx(ends)
+    assert ends[0] < found.pooled.alpha < ends[1]
+
+
+def test_the_mean_of_the_seeds_curves_is_the_curve_of_their_mean_parameters():
+    found = fit_over_seeds("rl", *planted("rl", 3, 0))
+    at_one = found.over_seeds.alpha.mean  # ln 1 = 0
+    assert found.gain([1.0]) == pytest.approx([at_one])
+
+
+def test_best_of_two_of_three_by_hand():
+    # Subsets of ranks {1,2}, {1,3}, {2,3}: rank 2 is best once, rank 3 twice. Weights 0, 1/3, 2/3.
+    assert best_of_n_weights(3, (2,))[0] == pytest.approx([0, 1 / 3, 2 / 3])
+    # proxy 5, 1, 3 → ranks 3, 1, 2; gold 0, 6, 9: (9 + 2·0)/3 = 3.
+    assert best_of_n([5, 1, 3], [0, 6, 9], [2]) == pytest.approx([3])
+
+
+def test_best_of_n_is_the_mean_over_all_subsets():
+    rng = np.random.default_rng(0)
+    proxy, gold = rng.normal(size=6), rng.normal(size=6)
+    for n in range(1, 7):
+        subsets = [max(chosen, key=lambda i: proxy[i]) for chosen in itertools.combinations(range(6), n)]
+        assert best_of_n(proxy, gold, [n])[0] == pytest.approx(gold[subsets].mean())
+
+
+def test_ties_are_broken_at_random():
+    proxy, gold = np.array([1, 2, 2, 0, 2, 1]), np.array([3.0, 1, 5, 2, 0, 8])
+    for n in range(1, 7):
+        means = []
+        for chosen in itertools.combinations(range(6), n):
+            best = proxy[list(chosen)].max()
+            means.append(np.mean([gold[i] for i in chosen if proxy[i] == best]))
+        assert best_of_n(proxy, gold, [n])[0] == pytest.approx(np.mean(means))
+
+
+def test_unscored_samples_cannot_be_chosen():
+    found = best_of_n([1, math.nan, 3], [7, 100, 9], [1, 2, 3])
+    assert found[:2] == pytest.approx([8, 9]) and math.isnan(found[2])
+    assert np.isnan(best_of_n([math.nan], [1], [1])).all()
+
+
+def test_weights_are_probabilities_for_large_n():
+    weights = best_of_n_weights(4096, (1, 64, 4096))
+    assert weights.sum(axis=1) == pytest.approx([1, 1, 1])
+    assert weights[0] == pytest.approx(np.full(4096, 1 / 4096))
+    assert weights[2, -1] == pytest.approx(1)
+    with pytest.raises(NumericError, match="n starts at 1"):
+        best_of_n_weights(3, (0,))
+
+
+def test_the_kl_of_best_of_n_is_exact_without_ties():
+    # The best of n has density n·u^(n−1) over the proxy's quantile u: KL = ∫ n u^(n−1) ln(n u^(n−1)) du.
+    u = (np.arange(2_000_000) + 0.5) / 2_000_000
+    for n in (1, 2, 8):
+        density = n * u ** (n - 1)
+        assert best_of_n_kl(n) == pytest.approx((density * np.log(density)).mean(), abs=1e-5)

@@ -1,0 +1,248 @@
+"""Policy, value, KL and advantage functions: the arithmetic on the page, float64 references, properties, TRL."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_lab.losses.advantage import (
+    GROUP_ADVANTAGES,
+    GroupScores,
+    canon,
+    dr_grpo,
+    gae,
+    grpo,
+    remax,
+    rloo,
+    wasted_groups,
+    whiten,
+)
+from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k2, k3
+from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, cispo, gspo, loss_units, ppo_clip, token_weights
+from rlhf_lab.losses.value import explained_variance, value_loss
+
+CLIP = Clip(0.2, 0.2)
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def tokens(logp, old, advantage, row=None, rows=1) -> PolicyTokens:
+    row = torch.zeros(len(old), dtype=torch.long) if row is None else torch.tensor(row)
+    return PolicyTokens(logp, old, advantage, row, rows)
+
+
+# --- advantages -------------------------------------------------------------------------------------------------------
+
+SCORES = tensor(1.0, 2.0, 3.0, 6.0)[None]  # mean 3, deviations −2 −1 0 3, sample variance 14/3
+
+
+def test_grpo_is_the_z_score():
+    expected = tensor(-2, -1, 0, 3)[None] / math.sqrt(14 / 3)
+    assert torch.allclose(grpo(GroupScores(SCORES)), expected, atol=1e-5)
+
+
+def test_dr_grpo_is_not_divided():
+    assert dr_grpo(GroupScores(SCORES)).tolist() == [[-2, -1, 0, 3]]
+
+
+def test_rloo_leaves_one_out():
+    """1 − mean(2, 3, 6) = −8/3; 2 − mean(1, 3, 6) = −4/3; 3 − 3 = 0; 6 − 2 = 4."""
+    assert torch.allclose(rloo(GroupScores(SCORES)), tensor(-8 / 3, -4 / 3, 0, 4)[None])
+
+
+def test_remax_subtracts_the_greedy_reward():
+    assert remax(GroupScores(SCORES, greedy_B=tensor(2.5))).tolist() == [[-1.5, -0.5, 0.5, 3.5]]
+
+
+def test_canon_by_hand():
+    """Lengths 10 40 20 30: the lower half is replies 0 and 2 (mean 2), the upper 1 and 3 (mean 4).
+
+    μ = 1 compares with the other half: 1 − 4, 2 − 2, 3 − 4, 6 − 2. μ = 0 with the own: 1 − 2, 2 − 4, 3 − 2, 6 − 4.
+    """
+    lengths = tensor(10, 40, 20, 30)[None]
+    assert canon(GroupScores(SCORES, condition_BG=lengths, inter_weight=1.0)).tolist() == [[-3, 0, -1, 4]]
+    assert canon(GroupScores(SCORES, condition_BG=lengths, inter_weight=0.0)).tolist() == [[-1, -2, 1, 2]]
+
+
+def test_canon_at_a_half_is_dr_grpo():
+    scores, lengths = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
+    ours = canon(GroupScores(scores, condition_BG=lengths, inter_weight=0.5))
+    assert torch.allclose(ours, dr_grpo(GroupScores(scores)))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
+def test_group_advantages_sum_to_zero_and_ignore_a_shift(name):
+    scores = torch.randn(7, 5, dtype=torch.float64)
+    advantage = GROUP_ADVANTAGES[name](GroupScores(scores))
+    assert torch.allclose(advantage.sum(1), torch.zeros(7, dtype=torch.float64), atol=1e-9)
+    assert torch.allclose(advantage, GROUP_ADVANTAGES[name](GroupScores(scores + 3)), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "canon"])
+def test_an_unscored_reply_counts_in_no_mean(name):
+    """1, NaN, 5: as the group 1, 5 beside an advantage of 0."""
+    size = tensor(1, 2, 3)[None]
+    with_gap = GROUP_ADVANTAGES[name](GroupScores(tensor(1, math.nan, 5)[None], condition_BG=size))
+    without = GROUP_ADVANTAGES[name](GroupScores(tensor(1, 5)[None], condition_BG=size[:, [0, 2]]))
+    assert with_gap[0, 1] == 0
+    if name != "canon":  # its halves are cut before anything is scored
+        assert torch.allclose(with_gap[:, [0, 2]], without)
+
+
+def test_wasted_groups():
+    scores = tensor(1, 1, 1, 0, 1, 0, math.nan, 2, 2).view(3, 3)
+    assert wasted_groups(scores).tolist() == [True, False, True]
+
+
+def gae_loop(rewards, values, gamma, lam):
+    """A_t = Σ_k (γλ)^k δ_{t+k}, each term on its own, float64."""
+    values = [*values, 0.0]
+    delta = [r + gamma * b - a for r, (a, b) in zip(rewards, pairwise(values), strict=True)]
+    return [sum((gamma * lam) ** k * d for k, d in enumerate(delta[t:])) for t in range(len(delta))]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (1.0, 0.0)])
+def test_gae_against_a_float64_loop(gamma, lam):
+    rng = np.random.default_rng(0)
+    lengths = [5, 1, 3]
+    rewards, values = rng.normal(size=(3, 5)), rng.normal(size=(3, 5))
+    ours = gae(torch.tensor(rewards), torch.tensor(values), torch.tensor(lengths), gamma=gamma, lam=lam)
+    for row, length in enumerate(lengths):
+        expected = gae_loop(rewards[row, :length], values[row, :length], gamma, lam)
+        assert torch.allclose(ours[row, :length], torch.tensor(expected), atol=1e-12)
+        assert (ours[row, length:] == 0).all()
+
+
+def test_gae_at_lambda_one_is_return_minus_value():
+    rewards, values = torch.randn(2, 4, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    ours = gae(rewards, values, torch.tensor([4, 4]), gamma=1.0, lam=1.0)
+    assert torch.allclose(ours, rewards.flip(1).cumsum(1).flip(1) - values)
+
+
+def test_whitening():
+    values = whiten(torch.randn(100, dtype=torch.float64) * 3 + 7)
+    assert abs(float(values.mean())) < 1e-9 and float(values.std(unbiased=False)) == pytest.approx(1, abs=1e-6)
+
+
+# --- policy losses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_at_ratio_one_the_gradient_is_reinforce(name):
+    """∂/∂θ of −ρA at ρ = 1 is −A·∂ log π. For gspo: of the mean over each reply's tokens."""
+    logp = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    row, length = torch.tensor([0, 0, 1, 1, 1, 1]), torch.tensor([2, 2, 4, 4, 4, 4])
+    advantage = tensor(1.5, 1.5, -2, -2, -2, -2)
+    batch = PolicyTokens(logp, logp.detach(), advantage, row, 2)
+    weight = token_weights("sequence_mean", length, 10)
+    (POLICY_LOSSES[name](batch, CLIP).per_token * weight).sum().backward()
+    assert torch.allclose(logp.grad, -advantage / length)
+
+
+def test_ppo_clip_by_hand():
+    """ρ = 1.5 with A = 1 is clipped to 1.2 and has no gradient; with A = −1 it is not; ρ = .5 the other way round."""
+    ratio, advantage = tensor(1.5, 1.5, 0.5, 0.5), tensor(1, -1, 1, -1)
+    logp = ratio.log().requires_grad_()
+    found = ppo_clip(tokens(logp, tensor(0, 0, 0, 0), advantage), CLIP)
+    assert found.per_token.tolist() == pytest.approx([-1.2, 1.5, -0.5, 0.8])
+    assert found.clipped.tolist() == [True, False, False, True]
+    found.per_token.sum().backward()
+    assert logp.grad.tolist() == pytest.approx([0, 1.5, -0.5, 0])
+
+
+def test_clip_higher_leaves_more_room_upwards():
+    found = ppo_clip(tokens(tensor(1.25, 0.75).log(), tensor(0, 0), tensor(1, -1)), Clip(0.2, 0.28))
+    assert found.per_token.tolist() == pytest.approx([-1.25, 0.8])
+
+
+def test_dual_clip_bounds_a_negative_advantage():
+    """ρ = 10, A = −1: 10 without, c = 3 with. A positive advantage is not touched."""
+    batch = tokens(tensor(10, 10).log(), tensor(0, 0), tensor(-1, 1))
+    assert ppo_clip(batch, CLIP).per_token.tolist() == pytest.approx([10, -1.2])
+    assert ppo_clip(batch, CLIP._replace(dual=3.0)).per_token.tolist() == pytest.approx([3, -1.2])
+
+
+def test_the_log_ratio_is_clamped_before_exp():
+    batch = tokens(tensor(100), tensor(0), tensor(-1))
+    assert ppo_clip(batch, CLIP._replace(log_ratio=2.0)).per_token.item() == pytest.approx(math.exp(2))
+    assert torch.isfinite(ppo_clip(batch, CLIP).per_token).all()
+
+
+def test_gspo_uses_one_ratio_per_reply():
+    """Log ratios .1 and .3 of one reply: s = e^.2 for both tokens."""
+    batch = tokens(tensor(0.1, 0.3), tensor(0, 0), tensor(1, 1))
+    assert gspo(batch, Clip(1, 1)).ratio.tolist() == pytest.approx([math.exp(0.2)] * 2)
+    assert gspo(batch, Clip(0.1, 0.1)).per_token.tolist() == pytest.approx([-1.1, -1.1])
+
+
+def test_cispo_clips_the_weight_and_keeps_the_gradient():
+    logp = tensor(math.log(2.0), math.log(0.5)).requires_grad_()
+    found = cispo(tokens(logp, tensor(0, 0), tensor(1, 1)), Clip(1.0, 0.28))
+    found.per_token.sum().backward()
+    assert logp.grad.tolist() == pytest.approx([-1.28, -0.5])
+
+
+def test_aggregations_by_hand():
+    """Replies of 1 and 3 tokens with losses 4 and 1 1 1: token mean 7/4, reply mean (4 + 1)/2, constant 7/(2·10)."""
+    loss, length = tensor(4, 1, 1, 1), torch.tensor([1, 3, 3, 3])
+    expected = {"token_mean": 7 / 4, "sequence_mean": 2.5, "constant": 7 / 20}
+    for name, value in expected.items():
+        total = (loss * token_weights(name, length, 10)).sum() / loss_units(name, replies=2, tokens=4)
+        assert total.item() == pytest.approx(value)
+
+
+# --- value and KL -----------------------------------------------------------------------------------------------------
+
+
+def test_value_loss_clips_the_worse_way():
+    """V = 1, V_old = 0, R = 1, clip .2: free ½·0, bounded ½·(.2 − 1)² = .32, and the larger one counts."""
+    one, zero = tensor(1.0), tensor(0.0)
+    assert value_loss(one, zero, one, clip=0.2).item() == pytest.approx(0.32)
+    assert value_loss(one, zero, one, clip=0.0).item() == 0
+
+
+def test_explained_variance():
+    returns = tensor(1, 2, 3, 4)
+    assert explained_variance(returns, returns).item() == 1
+    assert explained_variance(torch.full_like(returns, 2.5), returns).item() == pytest.approx(0)
+    assert explained_variance(-returns, returns).item() == pytest.approx(-3)
+
+
+def test_kl_estimators_by_hand():
+    """log π = −1, log π_ref = −1.5: k1 = .5, k2 = .125, k3 = e^−.5 − 1 + .5."""
+    logp, ref = tensor(-1.0), tensor(-1.5)
+    found = [estimate(logp, ref).item() for estimate in (k1, k2, k3)]
+    assert found == pytest.approx([0.5, 0.125, math.exp(-0.5) - 0.5])
+
+
+def test_k1_and_k3_are_unbiased_and_k3_is_never_negative():
+    """Over all outcomes, Σ π·k = KL(π ‖ π_ref)."""
+    p, q = torch.randn(20, dtype=torch.float64).softmax(0), torch.randn(20, dtype=torch.float64).softmax(0)
+    kl = (p * (p.log() - q.log())).sum()
+    for name in ("k1", "k3"):
+        assert (p * KL_ESTIMATORS[name](p.log(), q.log())).sum() == pytest.approx(float(kl))
+    assert (k3(p.log(), q.log()) >= 0).all()
+    assert torch.isfinite(k3(tensor(-200), tensor(0)))
+
+
+def test_the_gradient_of_k2_is_that_of_kl():
+    """E_π[∇ k2] = Σ π (log π − log q)·∇ log π = ∇ KL."""
+    z = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    q = torch.randn(9, dtype=torch.float64).log_softmax(0)
+    logp = z.log_softmax(0)
+    (exact,) = torch.autograd.grad((logp.exp() * (logp - q)).sum(), z, retain_graph=True)
+    (ours,) = torch.autograd.grad((logp.exp().detach() * k2(logp, q)).sum(), z)
+    assert torch.allclose(ours, exact)
+
+
+def test_adaptive_beta_by_hand():
+    """KL at twice the target: the error 1 is cut to .2; 64 of 640 samples: β·(1 + .02). At half of it: β·(1 − .02)."""
+    assert adaptive_beta(0.1, 12, target=6, horizon=640, samples=64) == pytest.approx(0.102)
+    assert adaptive_beta(0.1, 3, target=6, horizon=640, samples=64) == pytest.approx(0.098)
+    assert adaptive_beta(0.1, 6.6, target=6, horizon=640, samples=64) == pytest.approx(0.101)

@@ -1,0 +1,146 @@
+"""GSM8K and files of its form: solutions, answers, what is dropped, and an audit of demonstrations."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support import prompt_text
+
+from rlhf_lab.data import transcript
+from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
+from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
+from rlhf_lab.data.settings import GSM8K
+from rlhf_lab.errors import DataError, LabError
+from rlhf_lab.main import main
+from rlhf_lab.registry import build
+
+DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
+ROWS = [
+    {
+        "question": "Ida packs 4 boxes of 6 jars and breaks 3 jars. How many are whole?",
+        "answer": "She packs 4*6=<<4*6=24>>24 jars.\nShe has 24-3 = <<24-3=21>>21 whole jars.\n#### 21",
+    },
+    {"question": "A barn costs $1,200 more than a $50 fence. What is its price?", "answer": "50+1200\n#### $1,250."},
+    {"question": "It is 3 degrees and falls by 5. How cold is it?", "answer": "3-5 = <<3-5=-2>>-2\n#### -2"},
+]
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def filler(count: int) -> list[dict]:
+    return [{"question": f"What is {i} and {i}?", "answer": f"{i}+{i} = {2 * i}\n#### {2 * i}"} for i in range(count)]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Rows → corpus; the test file holds ten other rows unless some are given."""
+
+    def from_rows(rows, test=None, **settings):
+        path, test_path = write(tmp_path / "mine.jsonl", rows), write(tmp_path / "held.jsonl", test or filler(10))
+        return build("data", GSM8K(path=path, test_path=test_path, **settings))
+
+    return from_rows
+
+
+def test_rows_become_demonstrations_with_answers(load):
+    corpus = load(ROWS)
+    assert not corpus.preferences
+    assert [pair.prompt for pair in corpus.train] == [prompt_text(row["question"]) for row in ROWS]
+    assert corpus.train[0].chosen == "She packs 4*6=24 jars.\nShe has 24-3 = 21 whole jars.\n#### 21"
+    assert {pair.rejected for pair in (*corpus.train, *corpus.test)} == {""}
+    assert [corpus.answers[pair.prompt] for pair in corpus.train] == ["21", "1250", "-2"]
+    assert set(corpus.answers) == {*corpus.prompts("train"), *corpus.prompts("test")}
+    assert "longer wins" not in corpus.report["all"].statistics
+
+
+def test_annotations_can_be_kept(load):
+    kept, stripped = load(ROWS, annotations="keep"), load(ROWS)
+    assert kept.train[0].chosen == ROWS[0]["answer"]
+    assert kept.answers == stripped.answers
+    assert kept.fingerprint != stripped.fingerprint
+
+
+def test_unusable_rows_are_dropped_for_a_counted_reason(load):
+    rows = [
+        ROWS[0],
+        {"question": "What is love?", "answer": "It depends."},
+        {"question": "Which colour?", "answer": "#### red"},
+        {"question": " ", "answer": "#### 1"},
+        ROWS[0] | {"answer": "#### 22"},
+        ROWS[0] | {"answer": "24-3\n#### 21.0"},
+    ]
+    report = load(rows).report["train"]
+    assert report.dropped == {NO_ANSWER: 2, EMPTY_QUESTION: 1, CONTRADICTS: 1}
+    assert (report.rows, report.kept) == (6, 2)
+    assert report.examples[NO_ANSWER] == "mine.jsonl:2"
+
+
+def test_other_columns_are_an_error(load):
+    with pytest.raises(DataError, match=r"column 'answer' is missing; the row has 'question', 'anwser'"):
+        load([{"question": "a", "anwser": "#### 1"}])
+    with pytest.raises(DataError, match=r"column 'answer' is a number 3; expected text"):
+        load([{"question": "a", "answer": 3}])
+
+
+def test_the_answer_key_grades_replies(load):
+    corpus = load(ROWS)
+    prompt = corpus.train[1].prompt
+    replies = ["#### 1250", "#### $1,250.00", "#### 1251", "1250", "#### 3\n#### 1250", ""]
+    assert corpus.oracle.measure([prompt] * 6, replies)["correct"].tolist() == [1, 1, 0, 0, 0, 0]
+    with pytest.raises(DataError, match="has no answer to 'Who"):
+        corpus.oracle.measure(["Who are you?"], ["#### 1"])
+    with pytest.raises(LabError, match=r"labels no pairs.*use data=arithmetic"):
+        corpus.oracle.prefer([prompt], ["#### 1"], ["#### 2"], seed=0)
+
+
+def test_the_audit_does_not_check_demonstrations_as_pairs(load):
+    twice = [*ROWS, ROWS[0]]
+    report = audit(load(twice), encode=str.split, max_length=12)
+    assert set(NEED_TWO_REPLIES) <= set(report.skipped)
+    for check in NEED_TWO_REPLIES:
+        with pytest.raises(KeyError):
+            report.count(check, "train")
+    assert report.count("duplicate pair", "train") == 1
+    assert report.count("longer than max_length", "train") == 4  # four replies, not eight
+    assert not [name for name in report.statistics if "rejected" in name or "longer wins" in name]
+    Console(quiet=True).print(render(report))
+
+
+def test_the_audit_command_reads_demonstrations(tmp_path, monkeypatch, capsys):
+    path = write(tmp_path / "mine.jsonl", [*ROWS, *filler(60)])
+    monkeypatch.setattr(sys, "argv", ["rlhf_lab", "audit", "data=gsm8k", f"data.path={path}"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Audit of gsm8k" in output and "needs preference pairs" in output
+
+
+@pytest.fixture
+def real():
+    folder = DATA
+    if not (folder / "gsm8k_test.jsonl.gz").exists():
+        pytest.skip(f"{folder} has no gsm8k_test.jsonl.gz; set RLHF_LAB_DATA to the folder with the public data sets")
+    return folder
+
+
+def test_the_published_files(real):
+    train, test = (str(real / f"gsm8k_{split}.jsonl.gz") for split in ("train", "test"))
+    corpus = build("data", GSM8K(path=train, test_path=test))
+    assert (len(corpus.train), len(corpus.test)) == (7473, 1319)
+    assert corpus.report["all"].dropped == {}
+    assert len(corpus.answers) == 8792
+    assert not any("<<" in pair.chosen for pair in corpus.train)
+    solutions = [pair.chosen for pair in corpus.test]
+    assert corpus.oracle.measure([pair.prompt for pair in corpus.test], solutions)["correct"].all()
+    assert sum("," in answer or "$" in answer for answer in corpus.answers.values()) == 0
+    assert sum(answer.startswith("-") for answer in corpus.answers.values()) == 5
+    assert audit(corpus).count(transcript.EMPTY_CHOSEN, "train") == 0

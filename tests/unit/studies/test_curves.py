@@ -1,0 +1,137 @@
+"""Over-optimisation curves of a synthetic study: best-of-n and training that turn, training that does not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_lab.studies.curves import HEADINGS, curve_finding, curve_markdown, fit_rows, level_curves
+from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.frame import Study, read_study
+from rlhf_lab.studies.report import write_study_report
+from rlhf_lab.studies.table import build_sections, markdown
+
+KL = (0.0, 0.2, 0.6, 1.2, 2.1, 3.2)
+KINDS = {"bon": "best_of_n", "hot": "ppo", "cold": "dpo"}
+
+
+def gold_gain(level: str, d: float) -> float:
+    """bon turns at KL (1/(2·.5))² = 1; hot at exp(2(.5/.5 − 1)) = 1; cold is a line that bends up."""
+    if level == "bon":
+        return d * (1 - 0.5 * d)
+    return d * (0.5 - 0.5 * math.log(d)) if level == "hot" and d else d * (0.5 + 0.1 * d)
+
+
+@pytest.fixture
+def make_curves(tmp_path: Path) -> Callable[..., Study]:
+    """Write a study of three levels; `points` is how many policies each run has beside its first one."""
+
+    def write(*, seeds: int = 3, points: int = 5, gold: bool = True, noise: float = 0.01) -> Study:
+        folder = tmp_path / "study"
+        folder.mkdir()
+        jobs = [{"algorithm": level, "seed": seed} for level in KINDS for seed in range(seeds)]
+        plan = {
+            "recipe": "study/overoptimization",
+            "compare": "algorithm",
+            "baseline": "bon",
+            "metrics": ["gold", "proxy", "kl"],
+            "curves": "overoptimization",
+            "jobs": [{"index": index, "overrides": job} for index, job in enumerate(jobs)],
+        }
+        (folder / "study.json").write_text(json.dumps(plan))
+        rng = np.random.default_rng(0)
+        for index, job in enumerate(jobs):
+            run = folder / "jobs" / str(index) / "run"
+            run.mkdir(parents=True)
+            policies = []
+            for place, kl in enumerate(KL[: points + 1]):
+                d = math.sqrt(kl)
+                metrics = {"proxy": -0.2 + 0.9 * d, "kl": kl}
+                if gold:
+                    metrics["gold"] = 1.0 + gold_gain(job["algorithm"], d) + (rng.normal(0, noise) if d else 0)
+                policies.append({"name": f"policy {place}", "metrics": metrics})
+            (run / "manifest.json").write_text("{}")
+            (run / "config.yaml").write_text(f"algorithm: {{kind: {KINDS[job['algorithm']]}}}\n")
+            (run / "result.json").write_text(json.dumps({"status": "completed", "policies": policies}))
+            (run.parent / "job.json").write_text(json.dumps({"status": "completed", "run": f"jobs/{index}/run"}))
+        return read_study(folder)
+
+    return write
+
+
+def test_every_level_takes_the_curve_of_its_algorithm(make_curves):
+    curves = {curve.level: curve for curve in level_curves(make_curves())}
+    assert {level: curve.form for level, curve in curves.items()} == {"bon": "bon", "hot": "rl", "cold": "rl"}
+    assert curves["bon"].gold.over_seeds.alpha.mean == pytest.approx(1, abs=0.03)
+    assert curves["bon"].gold.over_seeds.peak_kl.mean == pytest.approx(1, abs=0.05)
+    assert curves["hot"].gold.over_seeds.peak_kl.mean == pytest.approx(1, abs=0.1)
+    assert len(curves["bon"].points) == 3 * 5  # gains over the first policy, which itself is no point
+
+
+def test_the_finding_says_where_gold_turns_and_where_it_was_not_seen_to(make_curves):
+    study = make_curves()
+    words = curve_finding(study)
+    assert "Gold of `bon` turns at KL 0.987" in words
+    assert "Gold of `hot` turns at KL 1.0" in words
+    assert "No turn of gold is seen in `cold` up to KL 3.2" in words
+    assert words in write_finding(study, build_sections(study))
+
+
+def test_seeds_that_disagree_are_counted(make_curves):
+    study = make_curves()
+    lifted = (study.policies["level"] == "hot") & (study.policies["seed"] == 2)
+    study.policies.loc[lifted, "gold"] = 1 + study.policies.loc[lifted, "kl"]
+    assert "Gold of `hot` turns near KL 1.03 in 2 of 3 seeds; no interval." in curve_finding(study)
+
+
+def test_the_table_has_both_intervals(make_curves):
+    rows = fit_rows(level_curves(make_curves()))
+    assert [row[0] for row in rows] == ["bon", "bon", "hot", "hot", "cold", "cold"]
+    assert all(len(row) == len(HEADINGS) for row in rows)
+    assert [row[2] for row in rows[:2]] == ["3 seeds", "pooled"]
+    assert rows[4][5] == "0 of 3 turn" and rows[5][5] == "no turn"
+
+
+def test_one_policy_per_run_is_not_a_curve(make_curves):
+    study = make_curves(points=1)
+    assert "No curve is fitted to `hot`: no run has two policies away from its start" in curve_finding(study)
+    assert all(row[2].startswith("no run has two policies") for row in fit_rows(level_curves(study)))
+
+
+def test_without_gold_nothing_turns(make_curves):
+    study = make_curves(gold=False)
+    assert curve_finding(study) == "No gold reward is known here, so nothing says where it turns."
+    assert "no gold reward is known" in curve_markdown(study)
+    page = write_study_report(study.path).read_text()
+    assert "Over-optimisation" in page and "nan" not in (study.path / "overoptimization.svg").read_text()
+
+
+def test_the_report_has_figure_table_and_finding(make_curves):
+    study = make_curves()
+    page = write_study_report(study.path).read_text()
+    table = (study.path / "table.md").read_text()
+    figure = (study.path / "overoptimization.svg").read_text()
+    assert "## Over-optimisation" in table and "KL at peak, nats" in table and "turns at KL" in table
+    assert "KL at peak, nats" in page and "gold: solid line" in page
+    assert figure.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "<desc>bon: at √KL" in figure
+    assert figure.count('stroke-dasharray="5 4"') == 3 and figure.count('stroke-width="2.2"') == 3
+    assert "nan" not in figure and "inf" not in figure
+
+
+def test_a_study_that_asks_for_no_curves_has_none(make_study):
+    study = read_study(make_study(seeds=2))
+    assert study.curves is None and curve_finding(study) == "" and curve_markdown(study) == ""
+    assert "Over-optimisation" not in markdown(study, build_sections(study), "")
+    write_study_report(study.path)
+    assert not (study.path / "overoptimization.svg").exists()
+
+
+def test_one_seed_has_no_interval(make_curves):
+    study = make_curves(seeds=1)
+    assert "[no interval]" in fit_rows(level_curves(study))[0][3]
+    assert "Gold of `bon` turns at KL" in curve_finding(study)

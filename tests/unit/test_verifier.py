@@ -1,0 +1,103 @@
+"""The verifiable reward: what an answer is worth, when it abstains, and which data it needs."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import checked, planned
+
+from rlhf_lab import registry
+from rlhf_lab.data.arithmetic import build as build_corpus
+from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.rewards.checked import CheckedReward
+from rlhf_lab.rewards.settings import Verifier
+from rlhf_lab.types import Corpus
+
+ANSWERS = {"p": "7", "q": "1000"}
+REPLIES = ("#### 7", "3 + 4 = 8\n#### 8", "it is 7", "")
+
+
+def reward(answers=ANSWERS, **settings):
+    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0", answers=answers))
+    return registry.build("reward", Verifier(**settings), run)
+
+
+def test_the_right_answer_is_one_and_everything_else_zero():
+    batch = reward()(["p"] * 4, REPLIES)
+    assert batch.total_N.tolist() == [1, 0, 0, 0]
+    assert batch.total_N.dtype == np.float64
+    assert {name: values.tolist() for name, values in batch.parts.items()} == {
+        "correct": [1, 0, 0, 0],
+        "format": [0, 0, 0, 0],
+    }
+
+
+def test_every_prompt_has_its_own_answer():
+    assert reward()(["p", "q", "q"], ["#### 1,000", "#### 1,000", "#### 7"]).total_N.tolist() == [0, 1, 0]
+
+
+def test_values_and_format_bonus_add_up():
+    batch = reward(right=2.0, wrong=-1.0, format_bonus=0.25)(["p"] * 4, REPLIES)
+    assert batch.parts["correct"].tolist() == [2, -1, -1, -1]
+    assert batch.parts["format"].tolist() == [0.25, 0.25, 0, 0]
+    assert batch.total_N.tolist() == [2.25, -0.75, -1, -1]
+
+
+def test_lenient_reads_answers_without_the_mark():
+    replies = ["it is 7", r"\boxed{7} or 8", "#### 8, not 7", "none"]
+    assert reward()(["p"] * 4, replies).total_N.tolist() == [0, 0, 0, 0]
+    assert reward(lenient=True)(["p"] * 4, replies).total_N.tolist() == [1, 1, 0, 0]
+
+
+def test_an_unknown_prompt_is_unscored_and_counted():
+    wrapped = CheckedReward("verifier", reward())
+    total = wrapped(["p", "unknown"], ["#### 7", "#### 7"]).total_N
+    assert total[0] == 1 and math.isnan(total[1])
+    assert (wrapped.scored, wrapped.abstained) == (1, 1)
+
+
+def test_no_replies_no_scores():
+    batch = reward()([], [])
+    assert batch.total_N.shape == batch.parts["correct"].shape == (0,)
+
+
+def test_it_agrees_with_the_oracle_of_the_arithmetic_world():
+    corpus = build_corpus(Arithmetic(train_problems=200, test_problems=20))
+    prompts = [pair.prompt for pair in corpus.train] * 2
+    replies = [pair.chosen for pair in corpus.train] + [pair.rejected for pair in corpus.train]
+    scores = reward(corpus.answers)(prompts, replies).total_N
+    assert (scores == corpus.oracle.measure(prompts, replies)["correct"]).all()
+    assert 0.3 < scores.mean() < 0.5
+
+
+def test_data_without_answers_are_refused_when_built():
+    with pytest.raises(ConfigError, match=r"data=planted has no answers to check; use data=arithmetic"):
+        reward(answers={})
+
+
+def test_data_without_answers_are_refused_before_anything_loads():
+    with pytest.raises(ConfigError, match=r"reward=verifier needs data with answers to check; use data=arithmetic"):
+        checked("dpo_iterative", "reward=verifier")
+    assert checked("sft", "reward=verifier", "data=gsm8k", "data.path=owner/name").reward == Verifier()
+
+
+def test_a_verifier_needs_no_reward_model():
+    stage = planned("dpo_iterative", "reward=verifier", "data=arithmetic_small", "needs.baseline=null")
+    assert list(stage.needs) == ["policy"]
+    assert stage.key != planned("dpo_iterative", "reward=bt", "data=arithmetic_small", "needs.baseline=null").key
+
+
+def test_the_version_of_the_world_is_part_of_a_stage(monkeypatch):
+    before = planned("sft", "data=arithmetic_small").key
+    monkeypatch.setattr("rlhf_lab.world.arithmetic.VERSION", 99)
+    assert planned("sft", "data=arithmetic_small").key != before
+
+
+@pytest.mark.parametrize("values", [{"right": 0.0}, {"wrong": 1.0}, {"format_bonus": math.inf}, {"right": math.nan}])
+def test_settings_that_make_no_reward(values):
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        Verifier(**values)
