@@ -19,7 +19,7 @@ from rlhf_lab.train.optim import Part
 from rlhf_lab.train.run import Run
 
 METRICS = {
-    "value_loss": "critic's loss per token",
+    "value_loss": "critic's loss per token, before value_weight",
     "explained_variance": "1 − Var(return − value)/Var(return) over the iteration's tokens: 1 is a perfect critic",
     "value": "mean value before the iteration's updates",
     "return": "mean return",
@@ -46,15 +46,14 @@ class ProximalPolicyOptimisation(OnPolicy):
         reward_N = -penalty_N
         reward_N[experience.last()] += scores_R.float()
         value_N = self._values(experience)
-        advantage_RT = gae(
-            experience.padded(reward_N),
-            experience.padded(value_N),
-            torch.tensor(experience.reply_lengths),
-            gamma=self.settings.gamma,
-            lam=self.settings.lam,
-        )
-        advantage_N = advantage_RT[experience.mask()]
-        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": advantage_N + value_N}
+        advantage_N = self._gae(experience, reward_N, value_N, self.settings.lam)
+        target_N = self._gae(experience, reward_N, value_N, self.settings.value_lam) + value_N
+        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": target_N}
+
+    def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
+        length_R = torch.tensor(experience.reply_lengths)
+        reward_RT, value_RT = experience.padded(reward_N), experience.padded(value_N)
+        return gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)[experience.mask()]
 
     def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
         metrics = super()._penalise_and_credit(groups, experience, scores_R)
@@ -76,16 +75,13 @@ class ProximalPolicyOptimisation(OnPolicy):
         warming = self.iteration < self.settings.critic_warmup
         states = None if warming else reply_states(self.model, micro.batch)
         value_N = self.critic(states.x_Nd) if self.shared and states is not None else self.critic.values(micro.batch)
-        value_loss_N = self._value_loss(value_N, micro)
+        old_N, return_N = micro.tokens["value"], micro.tokens["return"]
+        value_loss_N = value_loss(value_N, old_N, return_N, clip=self.settings.value_clip)
+        loss_N = self.settings.value_weight * value_loss_N * micro.weight_N
         if states is None:
-            return LossOutput(value_loss_N * micro.weight_N, {"value_loss": value_loss_N})
+            return LossOutput(loss_N, {"value_loss": value_loss_N})
         policy = self.policy_loss(micro, states)
-        loss_N = policy.loss_N + value_loss_N * micro.weight_N
-        return LossOutput(loss_N, {**policy.metrics, "value_loss": value_loss_N})
-
-    def _value_loss(self, value_N: Tensor, micro: Micro) -> Tensor:
-        loss_N = value_loss(value_N, micro.tokens["value"], micro.tokens["return"], clip=self.settings.value_clip)
-        return self.settings.value_weight * loss_N
+        return LossOutput(policy.loss_N + loss_N, {**policy.metrics, "value_loss": value_loss_N})
 
 
 def build(settings: PPO, run: Run) -> ProximalPolicyOptimisation:

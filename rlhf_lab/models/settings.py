@@ -20,8 +20,8 @@ def _tuned_from_scratch() -> Tuned:
         "reward_model": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
         "dpo": {**small, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
         "dpo_iterative": {**small, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
-        "ppo": {**small, **policy, "epochs": 2.0, "batch_size": 32, "critic_lr": 1e-3, "beta": 0.2},
-        "grpo": {**small, **policy, "epochs": 1.0, "batch_size": 64, "beta": 0.5},
+        "ppo": {**small, **policy, "epochs": 2.0, "batch_size": 32, "critic_lr": 1e-3, "beta": 0.4},
+        "grpo": {**small, **policy, "epochs": 1.0, "batch_size": 64, "beta": 1.0},
         "rollout": {"max_new_tokens": 80, "max_prompt_tokens": 48},
     }
 

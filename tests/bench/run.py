@@ -1,6 +1,6 @@
 """`make bench`: one table of speed ratios, measured side by side in this run. Takes a few minutes.
 
-python tests/bench/run.py [--threads 1] [--rounds 5] [--json FILE] [--only sampler|training]
+python tests/bench/run.py [--threads 1] [--rounds 5] [--json FILE] [--only sampler|training|policy]
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of every contestant, at least 5")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--only", choices=["sampler", "training"])
+    parser.add_argument("--only", choices=["sampler", "training", "policy"])
     options = parser.parse_args()
 
+    import policy
     import sampling
     import torch
     import training
@@ -38,8 +39,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.set_num_threads(options.threads)
     rounds = max(5, options.rounds)
-    rows = [] if options.only == "training" else sampling.rows(rounds)
-    rows += [] if options.only == "sampler" else training.rows(rounds)
+    benches = {"sampler": sampling.rows, "training": training.rows, "policy": policy.rows}
+    rows = [row for name, bench in benches.items() if options.only in (None, name) for row in bench(rounds)]
 
     machine = f"{cpu_name()}, {os.cpu_count()} cores, {options.threads} thread(s), torch {torch.__version__}"
     clock = "CPU time" if options.threads == 1 else "wall time"

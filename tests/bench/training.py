@@ -32,7 +32,7 @@ from rlhf_lab.train.settings import TrainingSettings
 
 Step = Callable[[], Tensor]
 PAIRS, SFT_ROWS, PROMPT_TOKENS, BETA, LR, CLIP = 16, 32, 32, 0.1, 1e-4, 1.0
-SFT_BAR, DPO_BAR = 1.0, {1000: None, 32000: 1.5}
+SFT_BAR, DPO_BAR = 1.0, {1000: None, 32000: 2.0}
 HAS_TRL = importlib.util.find_spec("trl") is not None
 
 
@@ -61,15 +61,16 @@ def _rows(
     return [against_trl, compare(work, "plain loop", seconds["ours"], seconds["plain"], plain_bar)]
 
 
-def _batch(count: int, vocabulary: int) -> TokenBatch:
-    """Random rows with a common prompt length and replies of 24 to 48 tokens."""
+def _batch(count: int, vocabulary: int, prompts: int = 0) -> TokenBatch:
+    """Random rows with a common prompt length and replies of 24 to 48 tokens; `prompts` distinct ones (0: all)."""
     generator = torch.Generator().manual_seed(0)
 
     def ids(length: int) -> list[int]:
         return torch.randint(5, vocabulary - 5, (length,), generator=generator).tolist()
 
     lengths = torch.randint(24, 49, (count,), generator=generator).tolist()
-    return TokenBatch.from_rows([(ids(PROMPT_TOKENS), ids(length)) for length in lengths])
+    asked = [ids(PROMPT_TOKENS) for _ in range(prompts or count)]
+    return TokenBatch.from_rows([(asked[i % len(asked)], ids(length)) for i, length in enumerate(lengths)])
 
 
 def _masks(batch: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -114,8 +115,7 @@ def _sft(model: nn.Module, vocabulary: int) -> dict[str, Step]:
 
 
 def _dpo(model: nn.Module, vocabulary: int) -> dict[str, Step]:
-    batch = _batch(2 * PAIRS, vocabulary)  # chosen rows, then rejected rows
-    batch.tokens_BT[PAIRS:, :PROMPT_TOKENS] = batch.tokens_BT[:PAIRS, :PROMPT_TOKENS]
+    batch = _batch(2 * PAIRS, vocabulary, prompts=PAIRS)  # chosen rows, then rejected rows
     attention, completion = _masks(batch)
     with torch.no_grad():
         ref = PairLogps(*token_logps(model, batch).sum_B().chunk(2))
@@ -165,11 +165,11 @@ def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Te
     if kind == "sft":
         data = Dataset.from_list([{k: example[k] for k in ("prompt", "completion")}] * 2)
         args: Any = SFTConfig(completion_only_loss=True, **common)
-        trainer: Any = SFTTrainer(theirs, args=args, train_dataset=data, processing_class=_tokenizer(vocabulary))
+        trainer: Any = SFTTrainer(theirs, args=args, train_dataset=data, processing_class=tokenizer_of(vocabulary))
     else:
         data = Dataset.from_list([{k: example[k] for k in ("prompt", "chosen", "rejected")}] * 2)
         args = DPOConfig(beta=BETA, precompute_ref_log_probs=True, **common)
-        trainer = DPOTrainer(theirs, args=args, train_dataset=data, processing_class=_tokenizer(vocabulary))
+        trainer = DPOTrainer(theirs, args=args, train_dataset=data, processing_class=tokenizer_of(vocabulary))
     trainer.create_optimizer()
     trainer.current_gradient_accumulation_steps = 1
     tokens = (inputs["labels"] != -100).sum() if "labels" in inputs else None
@@ -185,7 +185,7 @@ def _trl_step(kind: str, model: nn.Module, vocabulary: int, inputs: dict[str, Te
     return step
 
 
-def _tokenizer(vocabulary: int) -> Any:
+def tokenizer_of(vocabulary: int) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

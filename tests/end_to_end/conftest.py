@@ -17,19 +17,21 @@ from typing import Any
 
 import pytest
 
-from rlhf_lab import artifacts, compose
+from rlhf_lab import artifacts, compose, registry
 from rlhf_lab.files import read_json
 
 EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
+DATA = {
+    "mini_hh": ["data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=16"],
+    "arithmetic": ["data=arithmetic_small", "data.train_problems=96", "data.test_problems=16"],
+}
 COMMON = [
-    "data=mini_hh_small",
-    "data.train_pairs=96",
-    "data.test_pairs=16",
     *(f"evaluation.{key}={value}" for key, value in EVALUATION.items()),
     "rollout.max_new_tokens=12",
     "runtime.threads=1",
     "model.hidden=16",
     "model.layers=1",
+    "model.heads=2",
     "checkpoint.every_steps=1",
 ]
 SMALL: dict[str, Any] = {
@@ -39,6 +41,10 @@ SMALL: dict[str, Any] = {
     "prompts_per_round": 12,
     "samples_per_prompt": 2,
     "rounds": 2,
+    "iterations": 2,
+    "prompts_per_iteration": 8,
+    "group_size": 2,
+    "samples": 4,
 }
 """Setting → size, for those of them that an algorithm has."""
 
@@ -47,20 +53,22 @@ SMALL: dict[str, Any] = {
 def overrides(recipe: str) -> list[str]:
     """Overrides that make a recipe and everything it starts from small."""
     compose.register_store()
-    job = compose.check_command([f"+recipe={recipe}"]).configs[0]
-    found = [f"algorithm.{key}={value}" for key, value in _fitting(job).items()]
+    jobs = compose.check_command([f"+recipe={recipe}"]).configs
+    job = jobs[0]
+    found = [f"algorithm.{key}={value}" for key, value in _fitting(*jobs).items()]
     for name in compose.recipes():
         if not name.startswith("study/"):
             other = compose.check_command([f"+recipe={name}"]).configs[0]
             found += [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(other).items()]
             if "evaluation" in other.algorithm.uses:
                 found += [f"stages.{name}.evaluation.{key}={value}" for key, value in EVALUATION.items()]
-    return [*COMMON, *found]
+    return [*DATA[registry.kind_of("data", job.data)], *COMMON, *found]
 
 
-def _fitting(job: Any) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(job.algorithm)}
-    return {key: value for key, value in SMALL.items() if key in names}
+def _fitting(*jobs: Any) -> dict[str, Any]:
+    """The sizes that the algorithms of all jobs have a setting for."""
+    names = [{field.name for field in dataclasses.fields(job.algorithm)} for job in jobs]
+    return {key: value for key, value in SMALL.items() if all(key in fields for fields in names)}
 
 
 @dataclass

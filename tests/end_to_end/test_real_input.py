@@ -15,8 +15,21 @@ DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[3] / "shared"
 SIZES = ("algorithm.max_length=96", "algorithm.epochs=1", "algorithm.batch_size=16")
 
 
-def overrides(data: Path, model: Path) -> list[str]:
-    stages = {"sft": SIZES, "reward_model": SIZES, "dpo": (*SIZES, "evaluation.prompts=3", "evaluation.pairs=4")}
+def every_algorithm(data: Path, model: Path) -> list[str]:
+    """`compare_policies` needs all of them: SFT, reward model, DPO, iterative DPO, PPO and GRPO."""
+    small = ("evaluation.prompts=3", "evaluation.samples_per_prompt=2", "evaluation.pairs=4")
+    evaluation = (*small, "algorithm.lr=1e-3")
+    policy = (*evaluation, "algorithm.max_length=96", "algorithm.batch_size=8", "algorithm.prompts_per_iteration=4")
+    policy = (*policy, "algorithm.group_size=2", "algorithm.iterations=2")
+    rounds = ("algorithm.prompts_per_round=8", "algorithm.samples_per_prompt=2", "algorithm.rounds=1")
+    stages = {
+        "sft": SIZES,
+        "reward_model": SIZES,
+        "dpo": (*SIZES, *evaluation),
+        "dpo_iterative": (*evaluation, "algorithm.max_length=96", "algorithm.batch_size=8", *rounds),
+        "ppo": (*policy, "algorithm.critic_warmup=1"),
+        "grpo": policy,
+    }
     return [
         "data=hh_rlhf",
         f"data.path={data}",
@@ -24,14 +37,7 @@ def overrides(data: Path, model: Path) -> list[str]:
         f"model.path={model}",
         "rollout.max_prompt_tokens=48",
         "rollout.max_new_tokens=12",
-        "evaluation.prompts=3",
-        "evaluation.samples_per_prompt=2",
-        "evaluation.pairs=4",
-        "algorithm.max_length=96",
-        "algorithm.batch_size=8",
-        "algorithm.prompts_per_round=8",
-        "algorithm.samples_per_prompt=2",
-        "algorithm.rounds=1",
+        *small,
         "runtime.threads=1",
         *(f"stages.{name}.{setting}" for name, settings in stages.items() for setting in settings),
     ]
@@ -53,20 +59,21 @@ def self_made(path: Path) -> list[dict]:
     return rows
 
 
-def test_llama_style_checkpoint_on_a_self_made_file(fresh):
+def test_every_algorithm_on_a_llama_style_checkpoint_and_a_self_made_file(fresh):
     data = fresh.folder / "mine.jsonl.gz"
     rows = self_made(data)
     model = save_tiny("llama", llama_tokenizer(texts(rows)), fresh.folder / "checkpoint")
-    out = fresh.run("+recipe=dpo_iterative", *overrides(data, model))
-    result = fresh.result(out, "dpo_iterative")
-    assert [policy["name"] for policy in result["policies"]] == ["SFT", "one-pass DPO", "iteration 1"]
+    out = fresh.run("+recipe=compare_policies", *every_algorithm(data, model))
+    result = fresh.result(out, "compare_policies")
+    assert [p["name"] for p in result["policies"]] == ["sft (reference)", "dpo", "dpo_iterative", "ppo", "grpo"]
+    assert all(p["metrics"]["kl"]["mean"] > 0 for p in result["policies"][1:])
     assert "gold" not in result["policies"][0]["metrics"]  # nobody knows the truth here
     manifest = json.loads((fresh.stage(out, "sft") / "manifest.json").read_text())
     report = manifest["data"]["report"]["all"]
     assert report["rows"] == 48
     assert sum(report["dropped"].values()) == 2
     assert report["kept"] == 46
-    saved = json.loads((fresh.stage(out, "dpo_iterative") / "model" / "config.json").read_text())
+    saved = json.loads((fresh.stage(out, "ppo") / "model" / "config.json").read_text())
     assert saved["model_type"] == "llama"
 
 
@@ -77,9 +84,9 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
     with gzip.open(data, "rt") as handle:
         rows = [json.loads(next(handle)) for _ in range(200)]
     model = save_tiny("gpt2", gpt2_tokenizer(texts(rows), 1000), fresh.folder / "checkpoint")
-    out = fresh.run("+recipe=dpo_iterative", *overrides(data, model), "data.max_pairs=48")
-    result = fresh.result(out, "dpo_iterative")
-    assert result["status"] == "completed"
+    out = fresh.run("+recipe=compare_policies", *every_algorithm(data, model), "data.max_pairs=48")
+    result = fresh.result(out, "compare_policies")
+    assert result["status"] == "completed" and len(result["policies"]) == 5
     report = json.loads((fresh.stage(out, "sft") / "manifest.json").read_text())["data"]["report"]
     for split in ("train", "test"):
         assert report[split]["rows"] == report[split]["kept"] + sum(report[split]["dropped"].values())
@@ -87,3 +94,37 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
     audit = fresh.run("audit", "data=hh_rlhf", f"data.path={data}")
     assert "44.2" in audit
     assert "2312" in audit.replace(",", "")
+
+
+def gsm8k(path: Path, count: int = 40) -> Path:
+    """Questions and worked answers in GSM8K's form."""
+    rows = [
+        {
+            "question": f"Ann has {a} pens and buys {b} more. How many pens has she?",
+            "answer": f"She has {a}+{b}=<<{a}+{b}={a + b}>>{a + b} pens.\n#### {a + b}",
+        }
+        for a, b in ((i % 9 + 1, i % 7 + 2) for i in range(count))
+    ]
+    for number, row in enumerate(rows):
+        row["question"] = f"{number}. {row['question']}"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("source", ["self-made", "real"])
+def test_verifiable_rewards_on_gsm8k(fresh, source):
+    data = DATA / "gsm8k_test.jsonl.gz" if source == "real" else gsm8k(fresh.folder / "gsm8k.jsonl")
+    if not data.exists():
+        pytest.skip(f"{data.name} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
+    text = gzip.decompress(data.read_bytes()).decode() if data.suffix == ".gz" else data.read_text()
+    texts_of = [json.loads(line)["answer"] for line in text.splitlines()[:100]]
+    model = save_tiny("gpt2", gpt2_tokenizer(texts_of, 600), fresh.folder / "checkpoint")
+    sizes = ("algorithm.prompts_per_iteration=4", "algorithm.group_size=2", "algorithm.batch_size=8")
+    common = ("data=gsm8k", f"data.path={data}", "data.max_pairs=40", "model=hf", f"model.path={model}")
+    small = ("algorithm.iterations=2", "algorithm.max_length=96", "evaluation.prompts=4", "runtime.threads=1")
+    tokens = ("rollout.max_prompt_tokens=64", "rollout.max_new_tokens=16")
+    stages = tuple(f"stages.sft.{setting}" for setting in SIZES)
+    out = fresh.run("+recipe=grpo_math", *common, *sizes, *small, *tokens, *stages)
+    policies = fresh.result(out, "grpo_math")["policies"]
+    assert [policy["name"] for policy in policies] == ["SFT", "GRPO"]
+    assert all(policy["metrics"]["correct_greedy"]["n"] == 4 for policy in policies)

@@ -1,4 +1,4 @@
-"""Every policy-optimisation algorithm learns a planted reward (say "blue") in seconds, and its switches do something."""
+"""Each policy-optimisation algorithm learns a planted reward (say "blue") in seconds; its switches do something."""
 
 from __future__ import annotations
 

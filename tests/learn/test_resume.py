@@ -18,6 +18,8 @@ CLASSES = {
     "reward_model": "RewardModelling",
     "dpo": "OnePassDPO",
     "dpo_iterative": "IteratedDPO",
+    "ppo": "ProximalPolicyOptimisation",
+    "grpo": "GroupPolicyOptimisation",
 }
 COMMON = ("algorithm.epochs=2", "algorithm.batch_size=16", "algorithm.lr=3e-3", "algorithm.muon_lr=5e-3")
 SIZES = {
@@ -32,8 +34,28 @@ SIZES = {
         "algorithm.buffer=full",
         "needs.baseline=null",
     ),
+    "ppo": (
+        "algorithm.optimizer=adamw",
+        "algorithm.iterations=3",
+        "algorithm.prompts_per_iteration=32",
+        "algorithm.critic_warmup=1",
+        "algorithm.kl_controller=adaptive",
+        "algorithm.reward_scaling=running_sd",
+        "algorithm.target_kl=0.002",
+        "algorithm.ptx_weight=0.1",
+        "algorithm.eval_every_steps=6",
+    ),
+    "grpo": (
+        "algorithm.optimizer=adamw",
+        "algorithm.iterations=3",
+        "algorithm.prompts_per_iteration=8",
+        "algorithm.group_size=4",
+        "algorithm.dynamic_sampling=1",
+        "algorithm.reward_scaling=running_sd",
+    ),
 }
-"""96 pairs: 12 steps for sft and dpo, about 14 for the reward model; iterative dpo takes 3 in each of 2 rounds."""
+"""96 pairs: 12 steps for sft and dpo, about 14 for the reward model; iterative dpo takes 3 in each of 2 rounds;
+ppo and grpo take 4 in each of 3 iterations."""
 
 
 class Stopped(Exception):
@@ -109,6 +131,10 @@ def assert_same(one: Stage, other: Stage) -> None:
         ("dpo_iterative", (2,)),
         ("dpo_iterative", (3,)),  # the second round's pairs are made, none is trained on
         ("dpo_iterative", (0, 2, 3, 5)),
+        ("ppo", (6,)),  # within an iteration: what it trains on comes from the checkpoint
+        ("ppo", (1, 4, 8, 11)),
+        ("grpo", (6,)),
+        ("grpo", (3, 4, 10)),
     ],
 )
 def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninterrupted, monkeypatch):

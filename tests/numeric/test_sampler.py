@@ -115,6 +115,13 @@ def test_logps_hold_when_rows_finish_at_different_times(family: str) -> None:
     assert (logps_N - expected).abs().max() < 1e-5
 
 
+def test_one_prompt_alone_gives_what_it_gives_among_others() -> None:
+    model = random_model(CONFIGS["llama"])
+    sampler = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=64), EOS)
+    alone, among = (sampler.sample(model, chosen, 4, seed=1) for chosen in (prompts()[:1], prompts()))
+    assert alone.replies_BG[0] == among.replies_BG[0]
+
+
 def test_packed_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(CONFIGS["llama"])
     expected, expected_logps = flat(sample(model))

@@ -185,11 +185,14 @@ class PPO(OnPolicySettings):
     Args:
         advantage: `gae`, generalised advantage estimation (arXiv:1506.02438).
         gamma, lam: discount and λ of GAE.
+        value_lam: λ of the returns that the critic regresses on; 1 is the whole return (decoupled GAE,
+            arXiv:2503.01491, section 3.2), `lam` is the usual choice.
         critic: `reward_model` starts from the reward model, scaled as its scores are; `zero` from the policy with
             a head of zeros; `shared` puts a head of zeros on the policy's own trunk.
         critic_lr: peak learning rate of the critic; None takes the model's tuned value.
         critic_warmup: first iterations in which only the critic learns.
-        value_weight: weight of the value loss where policy and critic share a trunk; separate ones need none.
+        value_weight: weight of the value loss. It matters most where policy and critic share a trunk; for a critic of
+            its own, Adam undoes most of it.
         value_clip: the value may move this far per iteration before its loss is clipped; 0 is off.
     """
 
@@ -198,6 +201,7 @@ class PPO(OnPolicySettings):
     whiten_advantages: bool = True
     gamma: float = 1.0
     lam: float = 0.95
+    value_lam: float = 0.95
     critic: Literal["reward_model", "zero", "shared"] = "reward_model"
     critic_lr: float | None = None
     critic_warmup: int = 3
@@ -207,7 +211,10 @@ class PPO(OnPolicySettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (0 <= self.gamma <= 1 and 0 <= self.lam <= 1, f"gamma={self.gamma}, lam={self.lam}: both lie in [0, 1]"),
+            *(
+                (0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
+                for name in ("gamma", "lam", "value_lam")
+            ),
             (self.critic_lr is None or self.critic_lr > 0, f"critic_lr={self.critic_lr} must be above 0"),
             (self.critic_warmup >= 0, f"critic_warmup={self.critic_warmup} must be 0 or above"),
             (

@@ -1,0 +1,112 @@
+"""A prompt computed once for several replies gives what whole rows give: log-probabilities, gradients, KL, values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
+
+from rlhf_lab.models import shared_prompt
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import exact_kl, token_logps
+from rlhf_lab.models.shared_prompt import can_share
+
+VOCABULARY = 97
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+}
+CONFIGS: dict[str, Any] = {
+    "llama": LlamaConfig(**SMALL),
+    "qwen3": Qwen3Config(**SMALL, head_dim=8),
+    "gpt2": GPT2Config(
+        n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=24, eos_token_id=1, bos_token_id=None
+    ),
+}
+
+
+def model_of(family: str, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(CONFIGS[family]).double().eval()
+
+
+def groups() -> list[tuple[list[int], list[int]]]:
+    """Three prompts of different length with 3, 2 and 1 replies of 1 to 9 tokens, shuffled."""
+    generator = torch.Generator().manual_seed(2)
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(2, VOCABULARY, (length,), generator=generator).tolist()
+
+    long, middle, short = ids(15), ids(9), ids(2)
+    return [(long, ids(9)), (middle, ids(4)), (long, ids(1)), (short, ids(5)), (long, ids(6)), (middle, ids(2))]
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, function: Any) -> list[Any]:
+    found = []
+    for threshold in (2.0, -9.0):  # never, always
+        monkeypatch.setattr(shared_prompt, "SHARE_FROM", threshold)
+        found.append(function())
+    return found
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_log_probabilities_and_gradients(family, monkeypatch):
+    model, batch = model_of(family), TokenBatch.from_rows(groups())
+    assert can_share(model.base_model)
+    weight_N = torch.randn(int((batch.length_B - batch.prompt_len_B).sum()), dtype=torch.float64)
+
+    def run():
+        model.zero_grad()
+        logps_N = token_logps(model, batch).logps_N
+        (logps_N * weight_N).sum().backward()
+        return logps_N.detach(), [p.grad.clone() for p in model.parameters()]
+
+    (whole, gradient), (shared, shared_gradient) = both_ways(monkeypatch, run)
+    assert torch.allclose(whole, shared, atol=1e-5)
+    for one, other in zip(gradient, shared_gradient, strict=True):
+        assert torch.allclose(one, other, atol=1e-4 * max(1.0, float(one.abs().max())))
+
+
+def test_the_second_pass_is_really_taken(monkeypatch):
+    """The prompt's tokens go through the model once per prompt, not once per reply."""
+    model, batch = model_of("llama"), TokenBatch.from_rows(groups())
+    token_logps(model, batch)  # the trials of a new model are done
+    seen: list[tuple[int, ...]] = []
+    forward = model.base_model.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model.base_model, "forward", counted)
+    both_ways(monkeypatch, lambda: token_logps(model, batch))
+    assert seen == [(6, 24), (3, 15), (6, 8)]
+
+
+def test_exact_kl(monkeypatch):
+    policy, reference = model_of("llama", 0), model_of("llama", 1)
+    batch = TokenBatch.from_rows(groups())
+    whole, shared = both_ways(monkeypatch, lambda: exact_kl(policy, reference, batch))
+    assert torch.allclose(whole, shared, atol=1e-5) and (whole > 0).all()
+
+
+def test_a_model_that_ignores_the_mask_is_not_trusted(monkeypatch):
+    """What two passes give is compared with whole rows once per model; on a difference whole rows are used."""
+    model = model_of("llama")
+    forward = model.base_model.forward
+    monkeypatch.setattr(model.base_model, "forward", lambda *a, **k: forward(*a, **{**k, "attention_mask": None}))
+    assert not can_share(model.base_model)
+
+
+def test_rows_without_a_common_prompt_stay_whole():
+    batch = TokenBatch.from_rows([([1, 2], [3]), ([1, 3], [4])])
+    assert batch.prompt_of_B is None and batch.prompts == 2

@@ -1,0 +1,70 @@
+"""From reward to score: each switch does what it says, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf_lab.algorithms.settings import PPO
+from rlhf_lab.algorithms.shaping import RewardShaper
+from rlhf_lab.errors import ConfigError
+
+REWARDS = np.array([1.0, -3.0, 2.0, np.nan])
+LENGTHS, ENDED = [5, 10, 9, 3], [True, False, True, True]
+
+
+def shaped(**settings) -> list[float]:
+    return RewardShaper(PPO(**settings), max_new_tokens=10)(REWARDS, LENGTHS, ENDED).tolist()
+
+
+def test_a_missing_eos_costs_its_penalty_and_unscored_stays_unscored():
+    assert shaped(missing_eos_penalty=0.0)[:3] == [1, -3, 2]
+    assert shaped(missing_eos_penalty=1.5)[:3] == [1, -4.5, 2]
+    assert np.isnan(shaped()[3])
+
+
+def test_clip_comes_before_the_penalty():
+    assert shaped(reward_clip=1.5, missing_eos_penalty=1.0)[:3] == [1, -2.5, 1.5]
+
+
+def test_overlong_replies_lose_up_to_one():
+    """Four tokens before the limit of 10: nothing up to 6, then a quarter per token."""
+    assert shaped(overlong_tokens=4, missing_eos_penalty=0.0)[:3] == [1, -4, 1.25]
+
+
+def test_dapo_brings_its_own_defaults():
+    settings = PPO(policy_loss="dapo")
+    assert (settings.clip_low, settings.clip_high, settings.overlong_tokens) == (0.2, 0.28, 16)
+    assert PPO(policy_loss="dapo", clip_high=0.5).clip_high == 0.5
+    assert PPO().overlong_tokens == 0
+
+
+def test_the_running_scale_is_that_of_all_scores_seen():
+    shaper = RewardShaper(PPO(reward_scaling="running_sd", missing_eos_penalty=0.0), 10)
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(5, 3, size) for size in (7, 1, 40)]
+    for batch in batches:
+        shaper.observe(np.append(batch, np.nan))
+    assert shaper.sd == pytest.approx(np.concatenate(batches).std(ddof=1))
+    assert shaper(np.array([6.0]), [1], [True])[0] == pytest.approx(6 / shaper.sd)
+    other = RewardShaper(shaper.settings, 10)
+    other.load_state_dict(shaper.state_dict())
+    assert other.sd == shaper.sd
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"advantage": "grpo"}, "algorithm=grpo"),
+        ({"batch_size": 24}, "does not divide"),
+        ({"epochs": 1.5}, "whole number"),
+        ({"kl_controller": "adaptive", "beta": 0.0}, "never leaves it"),
+        ({"dual_clip": 0.5}, "above 1"),
+        ({"critic": "shared"}, "critic_warmup=0"),
+        ({"policy_loss": "gspo", "aggregation": "token_mean"}, "sequence_mean"),
+        ({"value_lam": 1.5}, "value_lam=1.5"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        PPO(**settings)
