@@ -22,6 +22,7 @@ from rlhf_lab.algorithms.rollouts import Rollouts
 from rlhf_lab.algorithms.settings import OnPolicySettings
 from rlhf_lab.algorithms.shaping import RewardShaper
 from rlhf_lab.errors import ConfigError, NumericError
+from rlhf_lab.losses.advantage import whiten
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights
 from rlhf_lab.models.encoding import TokenBatch, length_batches
@@ -182,21 +183,18 @@ class OnPolicy(Algorithm):
         metrics = {"beta": self.beta}
         penalty_N = torch.zeros_like(tokens["old"])
         if "ref" in tokens:
-            k1_N = k1(tokens["old"], tokens["ref"])
-            kl = float(experience.row_sums(k1_N).mean())
-            metrics |= {"kl": kl, "kl_k3": float(experience.row_sums(k3(tokens["old"], tokens["ref"])).mean())}
+            k1_N, k3_N = (estimate(tokens["old"], tokens["ref"]) for estimate in (k1, k3))
+            metrics |= {name: float(experience.row_sums(x).mean()) for name, x in (("kl", k1_N), ("kl_k3", k3_N))}
             if settings.kl_in == "reward":
                 penalty_N = self.beta * k1_N
-            self.credit(groups, experience, scores_R, penalty_N)
-            if settings.kl_controller == "adaptive":
-                self.beta = adaptive_beta(
-                    self.beta, kl, target=settings.kl_target, horizon=settings.kl_horizon, samples=len(scores_R)
-                )
-        else:
-            self.credit(groups, experience, scores_R, penalty_N)
+        self.credit(groups, experience, scores_R, penalty_N)
+        if settings.kl_controller == "adaptive":
+            self.beta = adaptive_beta(
+                self.beta, metrics["kl"], target=settings.kl_target, horizon=settings.kl_horizon, samples=len(scores_R)
+            )
         metrics["advantage_sd"] = float(tokens["advantage"].std(unbiased=False))
         if settings.whiten_advantages:
-            tokens["advantage"] = (tokens["advantage"] - tokens["advantage"].mean()) / (metrics["advantage_sd"] + 1e-8)
+            tokens["advantage"] = whiten(tokens["advantage"])
         return metrics
 
     @torch.no_grad()

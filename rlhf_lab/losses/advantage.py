@@ -83,14 +83,6 @@ GROUP_ADVANTAGES: dict[str, Callable[[GroupScores], Tensor]] = {
 }
 
 
-def wasted_groups(scores_BG: Tensor) -> Tensor:
-    """True for prompts whose replies all have the same reward: they teach nothing. (B,)"""
-    known = scores_BG.isfinite()
-    low = scores_BG.masked_fill(~known, torch.inf).amin(1)
-    high = scores_BG.masked_fill(~known, -torch.inf).amax(1)
-    return high - low <= EPS * (1 + high.abs())
-
-
 def gae(rewards_RT: Tensor, values_RT: Tensor, length_R: Tensor, *, gamma: float, lam: float) -> Tensor:
     """Generalised advantage estimation (arXiv:1506.02438, eq. 16), (R, T); 0 beyond each row's length.
 

@@ -218,6 +218,22 @@ def test_ptx_keeps_corpus_replies_likely(toy, reward, tmp_path):
 
 
 @pytest.mark.parametrize("recipe", ["ppo", "grpo"])
+def test_an_adapter_trains_and_its_base_is_the_reference(recipe, toy, reward, tmp_path):
+    """Step 0 has KL 0 although policy and reference share weights; the sampler samples from the adapted policy."""
+    size = ("model.lora.rank=8", "algorithm.iterations=6", "algorithm.batch_size=32")
+    algorithm = build(recipe, toy, reward, tmp_path, *size, "algorithm.lr=2e-2", "algorithm.beta=0.02")
+    base = {name: p.clone() for name, p in algorithm.reference.named_parameters()}
+    result, rows = learn(algorithm)
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-4) and rows[0]["step0_sampler_gap"] < 1e-4
+    assert all(torch.equal(p, base[name]) for name, p in algorithm.reference.named_parameters())
+    assert result.policies[-1]["metrics"]["kl"]["mean"] > 0.1
+    late = algorithm.rollouts.draw(algorithm.model, 99)[0]
+    experience, _ = algorithm._experience(late, {}, first=False)
+    exact_N = algorithm._logps(algorithm.model, experience)
+    assert torch.allclose(experience.tokens["old"], exact_N, atol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "grpo"])
 def test_micro_batches_do_not_change_the_gradient(recipe, toy, reward, tmp_path):
     """One pass over 32 replies, 32 passes over one each: the same update."""
     warmup = ("algorithm.critic_warmup=0",) if recipe == "ppo" else ()

@@ -18,7 +18,6 @@ from rlhf_lab.losses.advantage import (
     grpo,
     remax,
     rloo,
-    wasted_groups,
     whiten,
 )
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k2, k3
@@ -93,11 +92,6 @@ def test_an_unscored_reply_counts_in_no_mean(name):
     assert with_gap[0, 1] == 0
     if name != "canon":  # its halves are cut before anything is scored
         assert torch.allclose(with_gap[:, [0, 2]], without)
-
-
-def test_wasted_groups():
-    scores = tensor(1, 1, 1, 0, 1, 0, math.nan, 2, 2).view(3, 3)
-    assert wasted_groups(scores).tolist() == [True, False, True]
 
 
 def gae_loop(rewards, values, gamma, lam):
