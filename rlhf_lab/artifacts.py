@@ -22,6 +22,7 @@ from rlhf_lab import __version__, compose, config, registry, schema
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.files import read_json
+from rlhf_lab.rollout.settings import Vllm
 
 CARRIED = ("model", "data", "rollout", "seed", "runtime", "checkpoint", "artifacts", "outputs", "stages")
 """Sections an upstream stage takes over from the run that needs it."""
@@ -77,6 +78,8 @@ class Stage:
             "needs": {role: need.key for role, need in self.needs.items()},
             **sections,
         }
+        if self.config.engine != "native":
+            material["engine"] = self.config.engine
         return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
@@ -127,6 +130,8 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
                 f"needs.{role}={source} is neither a recipe ({', '.join(known)}), a folder, nor a hub id (owner/name)"
             )
         return External(source)
+    if isinstance(parent.rollout, Vllm):  # it serves the stage that TRL trains
+        parent = dataclasses.replace(parent, rollout=parent.rollout.local())
     own = config.to_values(parent)
     values = _recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
     values = compose.merge(values, parent.stages.get(source, {}))

@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 from rlhf_lab import registry, schema
 from rlhf_lab.errors import ConfigError, require
 
 GROUPS = tuple(registry.PACKAGES)
+TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
+"""The module that knows which settings TRL can honour; imported by name, because it lies above this one."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ class Config:
     """One run, completely described.
 
     Args:
+        engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
+            Of the named stage alone: one before it follows `stages.RECIPE.engine`.
         seed: of initialisation, sampling and data order.
         needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id.
         stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`.
@@ -135,6 +140,7 @@ class Config:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     artifacts: Artifacts = field(default_factory=Artifacts)
     study: Study | None = None
+    engine: Literal["native", "trl"] = "native"
     seed: int = 0
     needs: dict[str, str | None] = field(default_factory=dict)
     stages: dict[str, Any] = field(default_factory=dict)
@@ -228,6 +234,8 @@ def _cross_check(root: Config) -> list[str]:
             "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
             "run's: stages.RECIPE.model.lora.rank=0)"
         )
+    if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
+        problems += import_module(TRL_OPTIONS).problems(root)
     positions = getattr(root.model, "max_positions", None)
     if positions:
         needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}

@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,11 +23,11 @@ from rlhf_lab.files import read_json, replacing, write_json, write_text
 from rlhf_lab.models.build import save_model
 from rlhf_lab.trackers.console import console
 from rlhf_lab.train import checkpoint, memory
-from rlhf_lab.train.loop import Interrupted, train
+from rlhf_lab.train.loop import Algorithm, Interrupted, train
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core", "peft")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core", "peft", "trl")
 
 
 def ensure(stage: Stage, started: float) -> dict[str, Any]:
@@ -88,9 +89,10 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     try:
         write_json(folder / "manifest.json", _manifest(stage, run.corpus))
         _note_data(run)
+        run_steps = _engine(stage.config)
         algorithm = registry.build("algorithm", stage.config.algorithm, run)
         if makes_model:
-            train(algorithm, run, stage.recipe)
+            run_steps(algorithm, run, stage.recipe)
         found = algorithm.finish()
         if makes_model:
             with replacing(folder / "model") as part:
@@ -103,6 +105,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
             "primary": found.primary,
         }
         checkpoint.remove(folder)
+        shutil.rmtree(folder / "trl", ignore_errors=True)
     except BaseException as error:
         result |= {"status": "interrupted" if _is_interrupt(error) else "failed", "error": _describe(error)}
         raise
@@ -110,6 +113,15 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         cost = {"seconds": round(time.monotonic() - begin, 1), "peak_gib": memory.peak_gib()}
         write_json(folder / "result.json", result | cost | {"notes": run.notes})
     return read_json(folder / "result.json")
+
+
+def _engine(checked: config.Config) -> Callable[[Algorithm, Run, str], None]:
+    """What takes the steps: the lab's own loop, or TRL's trainers. Raises MissingDependency where they need more."""
+    if checked.engine == "native":
+        return train
+    from rlhf_lab.algorithms.trl.engine import load
+
+    return load(checked)
 
 
 def _note_data(run: Run) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rlhf_lab.errors import require
@@ -43,3 +43,31 @@ class Local:
             ),
             (self.batch_rows >= 1, f"batch_rows={self.batch_rows} must be at least 1"),
         )
+
+
+@register("rollout", "vllm")
+@dataclass(frozen=True)
+class Vllm(Local):
+    """vLLM samples what `engine=trl` trains on (algorithm=grpo and rloo). Needs vLLM and a GPU.
+
+    Everything else that samples, such as the evaluation, takes the lab's own sampler with the settings of `local`.
+
+    Args:
+        mode: `colocate` runs vLLM in this process and on its GPU; `server` asks one started with `trl vllm-serve`.
+        gpu_memory_utilization: share of the GPU's memory that a colocated vLLM takes.
+        host, port: of the server.
+    """
+
+    mode: Literal["colocate", "server"] = "colocate"
+    gpu_memory_utilization: float = 0.3
+    host: str = "127.0.0.1"
+    port: int = 8000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share = self.gpu_memory_utilization
+        require((0 < share < 1, f"gpu_memory_utilization={share} is outside (0, 1)"))
+
+    def local(self) -> Local:
+        """The settings of the lab's own sampler among these."""
+        return Local(**{f.name: getattr(self, f.name) for f in fields(Local)})

@@ -24,6 +24,7 @@ NEEDED = {
     "data/hh_rlhf": ["data.path=owner/name"],
     "data/pairs": ["data.path=owner/name"],
     "reward/verifier": ["data=arithmetic"],
+    "rollout/vllm": ["engine=trl", "algorithm=grpo", "+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/reward_model": ["+needs.policy=sft"],
     "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/compare": ["+needs.reference=sft"],

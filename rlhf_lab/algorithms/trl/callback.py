@@ -1,0 +1,74 @@
+"""What the lab sees of a running TRL trainer: metrics, evaluations, checkpoints, the wish to stop."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rlhf_lab.algorithms.trl import options
+from rlhf_lab.errors import NumericError
+from rlhf_lab.trackers.console import Ticker
+from rlhf_lab.train import checkpoint
+from rlhf_lab.train.loop import Algorithm
+from rlhf_lab.train.run import Run
+
+METRICS = {"trl/…": "what TRL logs, under its own name; what means the same as a metric of the lab is also under that"}
+
+
+class LabCallback(TrainerCallback):
+    """Forwards logs to metrics.jsonl, evaluates between steps, keeps the stage's checkpoint, ends the run when told to.
+
+    Args:
+        stop: set when the run shall end after its current step, saved.
+    """
+
+    def __init__(self, algorithm: Algorithm, run: Run, ticker: Ticker, stop: threading.Event):
+        self.algorithm, self.run, self.ticker, self.stop = algorithm, run, ticker, stop
+        self.same, self.note = options.metrics(run.config), ""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        found = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
+        if "loss" not in found:  # the summary at the end
+            return
+        ours = {self.same[name]: value for name, value in found.items() if name in self.same}
+        ours["lr_scale"] = found["learning_rate"] / args.learning_rate
+        self.run.log(state.global_step, **ours, **{f"trl/{name}": value for name, value in found.items()})
+        self.note = f"loss {found['loss']:.3f}"
+        if not all(map(math.isfinite, (found["loss"], found.get("grad_norm", 0.0)))):
+            raise NumericError(
+                f"loss {found['loss']} or gradient norm {found.get('grad_norm')} is not finite at step "
+                f"{state.global_step}; lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
+            )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        if Algorithm.due(self.algorithm, state.global_step - 1):
+            self.algorithm.evaluate(state.global_step - 1)
+            control.should_save |= self.run.config.checkpoint.every_steps > 0
+        self.ticker.advance(note=self.note)
+        if self.stop.is_set():
+            control.should_log = control.should_save = control.should_training_stop = True
+        return control
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """TRL's checkpoint is complete: the stage's points to it."""
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        saved = {
+            "step": state.global_step,
+            "trl": folder.name,
+            "algorithm": self.algorithm.state_dict(),
+            "log_size": self.run.log_size(),
+        }
+        checkpoint.save(self.run.folder, saved)

@@ -1,0 +1,132 @@
+"""Which settings TRL can honour, and as what: checked before anything loads. Imports neither torch nor TRL.
+
+Every setting of an algorithm that a trainer runs stands in that trainer's table: as TRL arguments, as something the lab
+does around the trainer, or with the values it may have. A value that TRL cannot honour is an error, never ignored; a
+test fails when a new setting stands in no table.
+"""
+
+from __future__ import annotations
+
+from rlhf_lab import registry
+from rlhf_lab.algorithms.trl.tables import PAIR_LOSSES, TRAINERS
+from rlhf_lab.algorithms.trl.translation import Arguments, Trainer
+from rlhf_lab.config import Config
+
+ALWAYS: Arguments = {
+    "report_to": [],
+    "disable_tqdm": True,
+    "optim": "adamw_torch_fused",
+    "gradient_checkpointing": False,
+    "remove_unused_columns": False,
+    "logging_nan_inf_filter": False,
+    "save_total_limit": 1,
+}
+"""Arguments of every trainer. TRL's own defaults have gradient checkpointing on, on a CPU too."""
+
+
+def key(root: Config) -> str:
+    """The trainer's name in `tables.TRAINERS`, or "" when TRL has none for this algorithm."""
+    kind, settings = registry.kind_of("algorithm", root.algorithm), root.algorithm
+    if kind == "dpo":
+        return "kto" if settings.loss == "kto" else "dpo" if settings.loss in PAIR_LOSSES else ""
+    if kind == "grpo":
+        return {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}.get(settings.advantage, "")
+    return kind if kind in ("sft", "reward_model") else ""
+
+
+def trainer(root: Config) -> Trainer:
+    """The trainer of a checked config."""
+    return TRAINERS[key(root)]
+
+
+def problems(root: Config) -> list[str]:
+    """Everything in a config that TRL cannot honour: what, why, what to write instead."""
+    sampled_by_vllm = registry.kind_of("rollout", root.rollout) == "vllm"
+    if root.engine != "trl":
+        return ["rollout=vllm: only TRL's trainers sample with vLLM; write engine=trl, or rollout=local"]
+    if not key(root):
+        return [_no_trainer(root)]
+    found = trainer(root)
+    lines = [
+        f"{section}.{name}={getattr(settings, name)} cannot be honoured by engine=trl ({found.name}): {option.refusal}"
+        for section, settings, table in found.sections(root)
+        for name, option in table.items()
+        if not option.allowed(getattr(settings, name, None), root)
+    ]
+    if found.samples and getattr(root.model, "family", "") == "gpt2":
+        lines.append(
+            f"model.family=gpt2: {found.name} pads prompts on the left and does not say where they begin, so learned "
+            "positions would be others in training than in sampling; use model.family=llama, or engine=native"
+        )
+    if sampled_by_vllm and not found.samples:
+        lines.append(
+            f"rollout=vllm: {found.name} samples nothing; use rollout=local (its sampler serves the evaluation)"
+        )
+    if sampled_by_vllm and root.model.lora.rank:
+        lines.append(
+            f"model.lora.rank={root.model.lora.rank} with rollout=vllm: the lab's adapter lives inside the model, and "
+            "TRL hands vLLM only whole models or peft's own wrapper; use rollout=local"
+        )
+    return lines
+
+
+def _no_trainer(root: Config) -> str:
+    """Why TRL has no trainer for the algorithm."""
+    kind, settings = registry.kind_of("algorithm", root.algorithm), root.algorithm
+    if kind == "ppo":
+        return "algorithm=ppo: TRL removed PPO and its value heads in 2026; use engine=native, or algorithm=rloo"
+    if kind == "dpo_iterative":
+        return "algorithm=dpo_iterative: TRL has no trainer in rounds; use engine=native, or algorithm=dpo"
+    if kind == "dpo":
+        return (
+            f"algorithm.loss={settings.loss}: TRL's stable trainers lack it (some are in trl.experimental, which may "
+            "vanish in any release); use engine=native, or one of sigmoid, ipo, hinge, robust, apo_zero, apo_down, kto"
+        )
+    if kind == "grpo":
+        return (
+            f"algorithm.advantage={settings.advantage}: TRL compares replies by grpo, dr_grpo or rloo alone; use one "
+            "of them, or engine=native"
+        )
+    return f"algorithm={kind}: TRL has no trainer for it; use engine=native"
+
+
+def arguments(root: Config, *, device: str, folder: str, seed: int, steps: int) -> Arguments:
+    """All arguments of the trainer's config class.
+
+    Args:
+        device: `cpu` or `cuda`, `runtime.device` resolved.
+        folder: where TRL may write.
+        seed: of everything that TRL draws.
+        steps: optimiser steps of the whole run.
+    """
+    found, every = trainer(root), root.checkpoint.every_steps
+    values: Arguments = {
+        **ALWAYS,
+        **found.fixed,
+        "output_dir": folder,
+        "max_steps": steps,
+        "seed": seed,
+        "use_cpu": device == "cpu",
+        "bf16": root.runtime.dtype == "bfloat16",
+        "save_strategy": "steps" if every else "no",
+        **({"save_steps": every} if every else {}),
+    }
+    for _, settings, table in found.sections(root):
+        for name, option in table.items():
+            if hasattr(settings, name):
+                values |= option.arguments(getattr(settings, name), root)
+    return values
+
+
+def passes(root: Config) -> int:
+    """Forward passes of an optimiser step."""
+    found = trainer(root).algorithm["batch_size"].arguments(root.algorithm.batch_size, root)
+    return found["gradient_accumulation_steps"]
+
+
+def metrics(root: Config) -> dict[str, str]:
+    """TRL's name of a metric → the lab's name of one that means the same."""
+    found = {"loss": "loss", "grad_norm": "grad_norm", **trainer(root).metrics}
+    if getattr(root.algorithm, "loss", "") == "ipo":  # per token here, per reply there
+        del found["rewards/margins"]
+    return found

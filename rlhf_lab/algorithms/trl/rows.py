@@ -1,0 +1,78 @@
+"""Token rows of the lab as the tensors TRL's trainers read, and the steps they go through.
+
+The encoder has tokenised everything, EOS included, so TRL tokenises nothing and its ids are the native engine's. TRL's
+own collators give both sides of a pair one prompt; here a prompt that had to be cut may differ between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from rlhf_lab.algorithms.common import PairRows, mismatched_rows
+from rlhf_lab.models.encoding import Row
+
+Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+
+def padded(rows: Sequence[Row], pad_id: int = 0) -> dict[str, torch.Tensor]:
+    """Right-padded rows, each (B, T); masks come from lengths."""
+    width = max(len(prompt) + len(reply) for prompt, reply in rows)
+
+    def pad(values: list[list[int]], filler: int) -> torch.Tensor:
+        return torch.tensor([[*row, *([filler] * (width - len(row)))] for row in values])
+
+    return {
+        "input_ids": pad([[*prompt, *reply] for prompt, reply in rows], pad_id),
+        "attention_mask": pad([[1] * (len(prompt) + len(reply)) for prompt, reply in rows], 0),
+        "completion_mask": pad([[0] * len(prompt) + [1] * len(reply) for prompt, reply in rows], 0),
+    }
+
+
+def both_sides(pairs: Sequence[PairRows]) -> list[Row]:
+    """All chosen rows, then all rejected rows."""
+    return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
+
+
+def sft_batch(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+    """Labels are −100 outside replies."""
+    batch = padded(rows)
+    inside = batch.pop("completion_mask").bool()
+    return {**batch, "labels": batch["input_ids"].masked_fill(~inside, -100)}
+
+
+def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[str, torch.Tensor]:
+    """Rows end in `pad_id`, which ends no reply: Hugging Face scores the last token that is another one."""
+    batch = padded(both_sides(pairs), pad_id)
+    del batch["completion_mask"]
+    return {**batch, "margin": torch.full((len(pairs),), margin)}
+
+
+def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Tensor]:
+    """Each side is an example of its own; the mismatched rows are those of the native KL estimate."""
+    sides = both_sides(pairs)
+    mismatched = {f"KL_{name}": values for name, values in padded(mismatched_rows(pairs, max_length)).items()}
+    return {**padded(sides), **mismatched, "label": torch.arange(len(sides)) < len(pairs)}
+
+
+def unused_id(rows: Sequence[Row], vocabulary: int) -> int:
+    """The smallest token id that ends no row."""
+    last = {(reply or prompt)[-1] for prompt, reply in rows}
+    return next(i for i in range(vocabulary) if i not in last)
+
+
+def divided(steps: Sequence[Sequence[int]], parts: int) -> tuple[list[list[int]], int]:
+    """Every step cut into `parts` equal forward passes, and how many rows that leaves out.
+
+    A batch divides evenly; what is left of an epoch in its last step may not, and its remainder is dropped, because TRL
+    weighs all parts the same.
+    """
+    found: list[list[int]] = []
+    dropped = 0
+    for step in steps:
+        size = len(step) // parts
+        dropped += len(step) - size * parts
+        found += [list(step[i * size : (i + 1) * size]) for i in range(parts if size else 0)]
+    return found, dropped
