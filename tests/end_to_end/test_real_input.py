@@ -16,7 +16,7 @@ SIZES = ("algorithm.max_length=96", "algorithm.epochs=1", "algorithm.batch_size=
 
 
 def every_algorithm(data: Path, model: Path) -> list[str]:
-    """`compare_policies` needs all of them: SFT, reward model, DPO, iterative DPO, PPO and GRPO."""
+    """`compare_policies` needs all of them: SFT, reward model, DPO, iterative DPO, PPO, GRPO and RLOO."""
     small = ("evaluation.prompts=3", "evaluation.samples_per_prompt=2", "evaluation.pairs=4")
     evaluation = (*small, "algorithm.lr=1e-3")
     policy = (*evaluation, "algorithm.max_length=96", "algorithm.batch_size=8", "algorithm.prompts_per_iteration=4")
@@ -29,6 +29,7 @@ def every_algorithm(data: Path, model: Path) -> list[str]:
         "dpo_iterative": (*evaluation, "algorithm.max_length=96", "algorithm.batch_size=8", *rounds),
         "ppo": (*policy, "algorithm.critic_warmup=1"),
         "grpo": policy,
+        "rloo": policy,
     }
     return [
         "data=hh_rlhf",
@@ -65,7 +66,7 @@ def test_every_algorithm_on_a_llama_style_checkpoint_and_a_self_made_file(fresh)
     model = save_tiny("llama", llama_tokenizer(texts(rows)), fresh.folder / "checkpoint")
     out = fresh.run("+recipe=compare_policies", *every_algorithm(data, model))
     result = fresh.result(out, "compare_policies")
-    assert [p["name"] for p in result["policies"]] == ["sft (reference)", "dpo", "dpo_iterative", "ppo", "grpo"]
+    assert [p["name"] for p in result["policies"]] == ["sft (reference)", "dpo", "dpo_iterative", "ppo", "grpo", "rloo"]
     assert all(p["metrics"]["kl"]["mean"] > 0 for p in result["policies"][1:])
     assert "gold" not in result["policies"][0]["metrics"]  # nobody knows the truth here
     manifest = json.loads((fresh.stage(out, "sft") / "manifest.json").read_text())
@@ -86,7 +87,7 @@ def test_gpt2_style_checkpoint_on_hh_rlhf(fresh):
     model = save_tiny("gpt2", gpt2_tokenizer(texts(rows), 1000), fresh.folder / "checkpoint")
     out = fresh.run("+recipe=compare_policies", *every_algorithm(data, model), "data.max_pairs=48")
     result = fresh.result(out, "compare_policies")
-    assert result["status"] == "completed" and len(result["policies"]) == 5
+    assert result["status"] == "completed" and len(result["policies"]) == 6
     report = json.loads((fresh.stage(out, "sft") / "manifest.json").read_text())["data"]["report"]
     for split in ("train", "test"):
         assert report[split]["rows"] == report[split]["kept"] + sum(report[split]["dropped"].values())
