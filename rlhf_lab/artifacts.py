@@ -116,7 +116,7 @@ def plan(checked: config.Config, recipe: str) -> Stage:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
-        if source is None or (role == "reward" and registry.kind_of("reward", checked.reward) != "bt"):
+        if source is None or (role == "reward" and role not in checked.reward.roles):
             continue
         needs[role] = _upstream(checked, role, source)
     return Stage(recipe, checked, needs)

@@ -1,13 +1,15 @@
 """Composes configs with Hydra: conf/ and recipes/ become one store, command lines become checked configs.
 
 Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
-that exists and a wrong key is an error. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
+that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
+`reward=[bt,programmatic]` gives both. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
 works from any directory and from a wheel. A user's own folder joins with `--config-dir FOLDER` (`FOLDER/recipe/x.yaml`,
 first line `# @package _global_`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -30,6 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_lab import config as config_module
 from rlhf_lab import registry, schema
+from rlhf_lab import sections as sections_module
 from rlhf_lab.errors import ConfigError
 
 HERE = Path(__file__).resolve().parent
@@ -66,9 +69,12 @@ def register_store() -> None:
         for name in options(group):
             values = read_yaml(folder("conf") / group / f"{name}.yaml")
             cls = registry.settings_class(group, values["kind"])
-            store.store(name=name, group=group, node={"kind": values["kind"], **merge(schema.defaults(cls), values)})
-    sections = {"evaluation": config_module.Evaluation, "runtime": config_module.Runtime}
-    sections |= {"checkpoint": config_module.Checkpoint, "artifacts": config_module.Artifacts}
+            node = {"kind": values["kind"], **merge(schema.defaults(cls), values)}
+            package = f"reward.terms.{name}" if group == "reward" else group
+            store.store(name=name, group=group, node=node, package=package)
+    sections: dict[str, type] = {"evaluation": sections_module.Evaluation, "runtime": sections_module.Runtime}
+    sections |= {"checkpoint": sections_module.Checkpoint, "artifacts": sections_module.Artifacts}
+    sections["reward"] = sections_module.RewardGraph
     root = schema.defaults(config_module.Config) | {name: schema.defaults(cls) for name, cls in sections.items()}
     store.store(name="config", node=merge(root, read_yaml(folder("conf") / "config.yaml")))
     for name, path in recipes().items():
@@ -123,8 +129,11 @@ def _near_key(path: str) -> str:
     group, _, leaf = path.partition(".")
     names: set[str] = set()
     if group in registry.PACKAGES:
+        leaf = leaf.rpartition(".")[2]
         for kind in registry.kinds(group):
-            names |= set(schema.field_types(registry.settings_class(group, kind)))
+            names |= {field.name for field in dataclasses.fields(registry.settings_class(group, kind))}
+        if group == "reward":
+            names |= {field.name for field in dataclasses.fields(sections_module.RewardGraph)}
     else:
         names = set(schema.field_types(config_module.Config))
     return schema.did_you_mean(leaf or group, names)
@@ -144,7 +153,7 @@ class Command:
 
     overrides: list[str]
     recipe: str | None
-    study: config_module.Study | None
+    study: sections_module.Study | None
     jobs: list[dict[str, Any]]
     configs: list[config_module.Config]
 
@@ -191,10 +200,10 @@ def _check_job(
         return None
 
 
-def _study(values: dict[str, Any], problems: list[str]) -> config_module.Study | None:
+def _study(values: dict[str, Any], problems: list[str]) -> sections_module.Study | None:
     if not values.get("study"):
         return None
-    return schema.build(config_module.Study, values["study"], "study", problems)
+    return schema.build(sections_module.Study, values["study"], "study", problems)
 
 
 def _check_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
@@ -208,7 +217,8 @@ def _check_choices(parsed: list[Override], problems: list[str], config_dir: str 
             known = list(recipes() if key == "recipe" else options(key))
             if extra:
                 known += [p.relative_to(extra / key).with_suffix("").as_posix() for p in (extra / key).rglob("*.yaml")]
-            chosen = [str(v) for v in _sweep_values(override)] if override.is_sweep_override() else [str(value)]
+            levels = _sweep_values(override) if override.is_sweep_override() else [value]
+            chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
             wrong = [c for c in chosen if c not in known]
             problems.extend(f"{key}={name} does not exist{schema.did_you_mean(name, known)}" for name in wrong)
             if wrong:
@@ -234,4 +244,6 @@ def literal(value: Any) -> str:
     """A value as Hydra's override grammar writes it."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
+    if isinstance(value, list):
+        return f"[{','.join(literal(item) for item in value)}]"
     return str(value)

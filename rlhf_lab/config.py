@@ -1,4 +1,4 @@
-"""The root config: its sections, the rules between sections, and what a resolved config is.
+"""The root config, the rules between its sections (`sections.py`), and what a resolved config is.
 
 A composed config is plain YAML values. `check` turns it into dataclasses or raises one ConfigError with every problem.
 It runs before torch is imported.
@@ -13,107 +13,12 @@ from importlib import import_module
 from typing import Any, Literal
 
 from rlhf_lab import registry, schema
-from rlhf_lab.errors import ConfigError, require
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
 
 GROUPS = tuple(registry.PACKAGES)
 TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
 """The module that knows which settings TRL can honour; imported by name, because it lies above this one."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How policies are compared on held-out prompts.
-
-    Args:
-        prompts: held-out prompts, the same for every policy.
-        samples_per_prompt: replies per prompt and policy; intervals are clustered by prompt.
-        pairs: held-out preference pairs for ranking accuracy and chosen-likelihood drift.
-        seed: of the sampling noise. Each policy draws from its own stream.
-    """
-
-    prompts: int = 384
-    samples_per_prompt: int = 4
-    pairs: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(
-            (self.prompts >= 2, f"prompts={self.prompts}; an interval over prompts needs at least 2"),
-            (self.samples_per_prompt >= 1, f"samples_per_prompt={self.samples_per_prompt} must be at least 1"),
-            (self.pairs >= 2, f"pairs={self.pairs} must be at least 2"),
-        )
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """Where and with what arithmetic a stage computes.
-
-    Args:
-        device: `auto` takes a GPU when there is one.
-        dtype: arithmetic of training; parameters and optimiser state stay float32. `bfloat16` is autocast.
-        threads: CPU threads per process. 0 is one for the small models of `model.kind=scratch`, where a second thread
-            costs more than it gives (26 against 33 ms per SFT step), and all cores, shared between the jobs of a
-            study, for others.
-    """
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    threads: int = 0
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """How often an interrupted stage can be picked up. Has no influence on results.
-
-    Args:
-        every_steps: optimiser steps between checkpoints; 0 writes none.
-    """
-
-    every_steps: int = 100
-
-
-@dataclass(frozen=True)
-class Artifacts:
-    """Args:
-    refresh: rebuild every stage of this run even when the store has it.
-    """
-
-    refresh: bool = False
-
-
-@dataclass(frozen=True)
-class Study:
-    """A sweep that ends in one table and one plot.
-
-    Args:
-        question: what the study answers, one sentence.
-        hypothesis: what the literature or the issue expects, labelled as published in the table; never a result.
-        sweep: override key → values; all combinations run. A command-line value for a key replaces it.
-        compare: the key whose levels are compared.
-        baseline: the level that the others are compared with.
-        metrics: reported metrics; the first is the primary one.
-        curves: `overoptimization` adds gold and proxy against √KL along training, a fitted curve per level and where
-            it turns (arXiv:2210.10760).
-        processes: jobs that run at once on this machine.
-    """
-
-    question: str = ""
-    hypothesis: str | None = None
-    sweep: dict[str, list[Any]] = field(default_factory=dict)
-    compare: str = ""
-    baseline: Any = None
-    metrics: list[str] = field(default_factory=list)
-    curves: Literal["overoptimization"] | None = None
-    processes: int = 2
-
-    def __post_init__(self) -> None:
-        levels = self.sweep.get(self.compare, [])
-        require(
-            (bool(self.sweep), "sweep is empty; name at least the compared key and seed"),
-            (self.compare in self.sweep, f"compare={self.compare} is not a key of sweep: {', '.join(self.sweep)}"),
-            (not levels or self.baseline in levels, f"baseline={self.baseline} is not one of {levels}"),
-            (bool(self.metrics), "metrics is empty; the first one is the primary metric"),
-        )
 
 
 @dataclass(frozen=True)
@@ -154,7 +59,9 @@ def check(values: Mapping[str, Any]) -> Config:
     plain: dict[str, Any] = {}
     groups: dict[str, Any] = {}
     for key, value in values.items():
-        if key in GROUPS:
+        if key == "reward":
+            groups[key] = _build_reward(value, problems)
+        elif key in GROUPS:
             groups[key] = _build_group(key, value, problems)
         else:
             plain[key] = value
@@ -175,16 +82,30 @@ def check(values: Mapping[str, Any]) -> Config:
     return root
 
 
-def _build_group(group: str, values: Any, problems: list[str]) -> Any:
+def _build_reward(values: Any, problems: list[str]) -> Any:
+    """The reward graph: its terms first, each under its name."""
+    terms = values.get("terms") if isinstance(values, Mapping) else None
+    if not isinstance(terms, Mapping):
+        problems.append(f"reward has no terms; choose some of {'|'.join(registry.kinds('reward'))}, e.g. reward=bt")
+        return None
+    built = {name: _build_group("reward", term, problems, f"reward.terms.{name}") for name, term in terms.items()}
+    usable = {name: term for name, term in built.items() if term is not None}
+    if len(usable) < len(built):
+        return None
+    return schema.build(RewardGraph, {**values, "terms": usable}, "reward", problems)
+
+
+def _build_group(group: str, values: Any, problems: list[str], where: str = "") -> Any:
+    where = where or group
     if not isinstance(values, Mapping) or "kind" not in values:
-        problems.append(f"{group} has no kind; choose one of {group}={'|'.join(registry.kinds(group))}")
+        problems.append(f"{where} has no kind; choose one of {group}={'|'.join(registry.kinds(group))}")
         return None
     try:
         cls = registry.settings_class(group, str(values["kind"]))
     except ConfigError as error:
         problems.extend(error.problems)
         return None
-    return schema.build(cls, {k: v for k, v in values.items() if k != "kind"}, group, problems)
+    return schema.build(cls, {k: v for k, v in values.items() if k != "kind"}, where, problems)
 
 
 def _resolve_tuned(root: Config, problems: list[str]) -> Config:
@@ -220,11 +141,14 @@ def _cross_check(root: Config) -> list[str]:
     for role in root.needs:
         if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
-    data_kind, reward_kind = registry.kind_of("data", root.data), registry.kind_of("reward", root.reward)
-    if reward_kind == "gold" and data_kind != "mini_hh":
+    data_kind = registry.kind_of("data", root.data)
+    reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
+    if "gold" in reward_kinds and data_kind != "mini_hh":
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
-    if reward_kind == "verifier" and not root.data.answers:
+    if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
+    if algorithm.trains_on_reward:
+        problems += _reward_problems(root)
     if algorithm.needs_preferences and not root.data.preferences:
         problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
     starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
@@ -249,6 +173,23 @@ def _cross_check(root: Config) -> list[str]:
     return problems
 
 
+def _reward_problems(root: Config) -> list[str]:
+    """What a policy that is trained on rewards of its samples cannot do without."""
+    problems = [
+        f"needs.{role} is not set; the reward that is trained on reads it (or choose another: reward=gold)"
+        for role in root.reward.roles
+        if not root.needs.get(role)
+    ]
+    if getattr(root.algorithm, "critic", "") == "reward_model" and not root.needs.get("reward"):
+        problems.append("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
+    if not root.rollout.temperature:
+        problems.append("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
+    overlong, limit = root.algorithm.overlong_tokens or 0, root.rollout.max_new_tokens
+    if limit is not None and overlong >= limit:
+        problems.append(f"algorithm.overlong_tokens={overlong} punishes every reply; rollout.max_new_tokens={limit}")
+    return problems
+
+
 _MUST_RESOLVE = ("optimizer", "lr", "critic_lr", "batch_size", "max_length", "beta")
 
 
@@ -264,5 +205,8 @@ def to_values(config: Config) -> dict[str, Any]:
     """Plain YAML values of a checked config; `check(to_values(c))` gives `c` again."""
     values = schema.plain(config)
     for group in GROUPS:
-        values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
+        if group != "reward":
+            values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
+    for name, term in config.reward.terms.items():
+        values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **values["reward"]["terms"][name]}
     return values

@@ -20,7 +20,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, config
+from rlhf_lab import artifacts, compose, config, sections
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import read_json, write_json
 from rlhf_lab.trackers.console import console
@@ -66,13 +66,13 @@ def _levels(command: compose.Command) -> dict[str, list[Any]]:
     return levels
 
 
-def _ad_hoc(command: compose.Command) -> config.Study:
+def _ad_hoc(command: compose.Command) -> sections.Study:
     """A study for a sweep that was typed instead of written: compares the first swept key that is not the seed."""
     levels = _levels(command)
     compare = next((key for key in levels if key != "seed"), "seed")
     if not levels:
         raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
-    return config.Study(
+    return sections.Study(
         question=f"How does {compare} change the outcome of {command.recipe}?",
         sweep=levels,
         compare=compare,
@@ -81,7 +81,7 @@ def _ad_hoc(command: compose.Command) -> config.Study:
     )
 
 
-def _write_plan(folder: Path, command: compose.Command, study: config.Study, fixed: list[str]) -> None:
+def _write_plan(folder: Path, command: compose.Command, study: sections.Study, fixed: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
     for index in range(len(jobs)):
@@ -93,7 +93,7 @@ def _write_plan(folder: Path, command: compose.Command, study: config.Study, fix
     write_json(folder / "study.json", values)
 
 
-def _arguments(command: compose.Command, study: config.Study, folder: Path, config_dir: str | None) -> list[str]:
+def _arguments(command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None) -> list[str]:
     """Hydra's command line for the sweep. Seeds vary fastest, so parallel jobs rarely wait for the same upstream."""
     levels = _levels(command)
     arguments = ["--multirun", *(["--config-dir", config_dir] if config_dir else []), *command.overrides]

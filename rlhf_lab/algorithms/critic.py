@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.models.build import load_policy, load_reward_model
+from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import has_linear_head
 from rlhf_lab.models.shared_prompt import hidden_states
@@ -26,8 +27,9 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x_Nd: Tensor) -> Tensor:
-        """Values of hidden states, (N,), float32."""
-        return self.head(x_Nd.float())[:, 0]
+        """Values of hidden states, (N,), float32 also under autocast."""
+        with torch.autocast(x_Nd.device.type, enabled=False):
+            return self.head(x_Nd.float())[:, 0]
 
     def values(self, batch: TokenBatch) -> Tensor:
         """Values of the states before the reply tokens of a batch, (N,), from the critic's own trunk."""
@@ -36,10 +38,13 @@ class Critic(nn.Module):
         return self(hidden_states(self.trunk, batch, row_N, column_N))
 
 
-def build_critic(kind: str, run: Run, policy: nn.Module, scale: tuple[float, float]) -> Critic:
+def build_critic(
+    kind: str, run: Run, policy: nn.Module, vocabulary: Mapping[str, int], scale: tuple[float, float]
+) -> Critic:
     """A critic of `kind` (see `PPO.critic` in `algorithms/settings/policy.py`).
 
     Args:
+        vocabulary: of the policy's tokenizer.
         scale: mean and sd that the reward subtracts from scores and divides them by; a critic from the reward model
             predicts scores of that scale from the start.
     """
@@ -53,6 +58,11 @@ def build_critic(kind: str, run: Run, policy: nn.Module, scale: tuple[float, flo
         return Critic(width, source.base_model).to(run.device)
     if "reward" not in run.needs:
         raise ConfigError("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
+    if load_encoder(run.needs["reward"], settings).tokenizer.get_vocab() != vocabulary:
+        raise ConfigError(
+            f"algorithm.critic=reward_model: {run.needs['reward']} has another vocabulary than the policy, whose "
+            "tokens the critic reads; use algorithm.critic=zero"
+        )
     source = load_reward_model(run.needs["reward"], settings, device=run.device)
     critic = Critic(source.score.weight.shape[1], source.base_model).to(run.device)
     mean, sd = scale

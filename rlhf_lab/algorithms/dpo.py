@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlhf_lab import registry
 from rlhf_lab.algorithms.common import (
     PairRows,
     corpus_report,
@@ -33,6 +32,7 @@ from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.rewards.checked import CheckedReward
+from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.run import Result, Run
@@ -181,16 +181,15 @@ def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
 
 
 def build_reward(run: Run) -> CheckedReward | None:
-    """The configured reward, or None when this run names no reward model."""
-    kind = registry.kind_of("reward", run.config.reward)
-    if kind == "bt" and not run.needs.get("reward"):
+    """The configured reward, or None when a term reads a model that this run does not name."""
+    if any(not run.needs.get(role) for role in run.config.reward.roles):
         return None
-    return CheckedReward(kind, registry.build("reward", run.config.reward, run))
+    return build_graph(run.config.reward, run)
 
 
 def build_evaluator(run: Run, reference: nn.Module, encoder: Encoder, settings: Any) -> Evaluator:
-    """The evaluator of an algorithm whose `beta` weighs the KL from the reference, as in DPO's objective."""
-    return Evaluator(run, reference, encoder, build_reward(run), settings.beta, settings.max_length or 512)
+    """The evaluator of an algorithm that is not trained on pairs."""
+    return Evaluator(run, reference, encoder, build_reward(run), None, settings.max_length or 512)
 
 
 def build(settings: DPO, run: Run) -> OnePassDPO:

@@ -29,7 +29,8 @@ from rlhf_lab.types import Reward
 
 METRICS = {
     "gold": "true reward of a sampled reply, gold points (worlds with a known truth only)",
-    "proxy": "learned reward of a sampled reply, sd of the reference policy's replies",
+    "proxy": "reward that training maximises; a single reward model is in sd of the reference policy's replies",
+    "reward/<term>": "value of a term of the reward graph, per reply (evaluation.jsonl only)",
     "win_rate": "share of prompts' replies better than the reference's reply to the same prompt, ties half; by gold "
     "where it is known, else by proxy",
     "kl": "KL(policy ‖ reference) per reply, nats, exact over the vocabulary at every state the policy visited",
@@ -127,8 +128,11 @@ class Evaluator:
         ended = [flag for flags in samples.ended_BG for flag in flags]
         oracle = self.run.corpus.oracle
         truth = oracle.measure(prompts, responses) if oracle else {}
+        scored = self.reward(prompts, responses) if self.reward else None
+        parts = {} if scored is None else scored.parts
         columns: dict[str, Sequence[float | None]] = {
-            "proxy": self.reward(prompts, responses).total_N.tolist() if self.reward else [None] * len(responses),
+            "proxy": [None] * len(responses) if scored is None else scored.total_N.tolist(),
+            **{f"reward/{name}": values.tolist() for name, values in parts.items()},
             "kl": self._kl(model, token_rows),
             **{key: truth[key].tolist() if key in truth else [None] * len(responses) for key in ("gold", *TRUTH)},
         }

@@ -24,7 +24,7 @@ class Group:
         responses: the replies as text.
         ended: False where a reply has no EOS.
         rewards, scores: what the reward said, and what training sees after shaping; NaN where unscored.
-        greedy: shaped score of the greedy reply, for `remax`.
+        greedy: shaped score of the greedy reply, for `remax`; `greedy_tokens` is its length.
     """
 
     text: str
@@ -36,11 +36,12 @@ class Group:
     rewards: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     greedy: float | None = None
+    greedy_tokens: int = 0
 
     @property
     def wasted(self) -> bool:
-        """True when all scores are the same: nothing can be learned from comparing them."""
-        known = [score for score in self.scores if np.isfinite(score)]
+        """True when all rewards are the same: nothing can be learned from comparing them."""
+        known = [reward for reward in self.rewards if np.isfinite(reward)]
         return not known or max(known) - min(known) <= 1e-6 * (1 + abs(known[0]))
 
 

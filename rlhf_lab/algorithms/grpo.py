@@ -21,7 +21,8 @@ class GroupPolicyOptimisation(OnPolicy):
 
     def __init__(self, settings: GRPO, run: Run):
         super().__init__(settings, run)
-        self.title = TITLES[settings.advantage]
+        loss = settings.policy_loss
+        self.title = TITLES[settings.advantage] if loss == "ppo_clip" else loss.upper()
 
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
         """Every token of a reply gets the reply's advantage."""

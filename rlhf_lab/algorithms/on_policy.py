@@ -63,11 +63,11 @@ class OnPolicy(Algorithm):
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.rollouts = Rollouts(settings, run, self.encoder, self.evaluator.reward, self.shaper)
         self.beta = 0.0 if settings.kl_controller == "none" else settings.beta or 0.0
-        self.clip = Clip(settings.clip_low or 0.0, settings.clip_high or 0.0, settings.dual_clip)
-        self.clip = self.clip._replace(log_ratio=settings.log_ratio_clamp)
+        low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
+        self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
         self.total_steps = settings.iterations * settings.steps_per_iteration
-        self.iteration, self.generated, self.stopped = -1, 0, False
-        self.moved = torch.zeros(2)  # Σ k3(old, new) and tokens of the last update
+        self.iteration, self.generated, self.stopped, self.checked = -1, 0, False, False
+        self.moved = torch.zeros(2)  # Σ k3(old, new) and tokens of the step in work
         self.plan: list[list[int]] = []
         self.experience: Experience | None = None
 
@@ -85,14 +85,15 @@ class OnPolicy(Algorithm):
         iteration, inner = divmod(step, settings.steps_per_iteration)
         if iteration != self.iteration:
             self._start(iteration)
-        if self._moved_too_far() or self.experience is None or inner >= len(self.plan):
+        if self.stopped or self.experience is None or inner >= len(self.plan):
             return StepBatch([], units=1)
+        self.moved = torch.zeros(2)
         experience, chosen = self.experience, self.plan[inner]
         weight_N = token_weights(settings.aggregation or "", experience.lengths_N(), self.max_new_tokens)
         parts = micro_batches(chosen, experience.lengths, settings.micro_batch_tokens)
         micro: list[Any] = [experience.micro(sorted(part), weight_N, self.run.device) for part in parts]
         units = loss_units(settings.aggregation or "", len(chosen), len(experience.index(chosen)))
-        if settings.ptx_weight:
+        if settings.ptx_weight and not self.warming:
             micro += self.rollouts.imitation(step, len(chosen), units)
         return StepBatch(micro, units)
 
@@ -115,7 +116,8 @@ class OnPolicy(Algorithm):
             penalty_N = KL_ESTIMATORS[settings.kl_estimator](logp_N, micro.tokens["ref"])
             loss_N, metrics["kl_penalty"] = loss_N + self.beta * penalty_N, penalty_N
         if settings.target_kl:
-            self.moved = self.moved + torch.stack([moved_N.sum(), moved_N.new_tensor(float(len(moved_N)))]).cpu()
+            moved = torch.stack([moved_N.sum(), moved_N.new_tensor(float(len(moved_N)))])
+            self.moved = self.moved.to(moved.device) + moved
         return LossOutput(loss_N * micro.weight_N, metrics)
 
     def evaluate(self, step: int) -> None:
@@ -135,45 +137,47 @@ class OnPolicy(Algorithm):
         """Sample the iteration's replies, credit them and plan its updates."""
         settings = self.settings
         self.iteration, self.stopped, self.experience, self.plan = iteration, False, None, []
-        self.moved = torch.zeros(2)
         if settings.token_budget and self.generated >= settings.token_budget:
             return
         groups, metrics = self.rollouts.draw(self.model, iteration)
         self.generated += int(metrics["generated_tokens"])
         if settings.token_budget:
             metrics["token_budget_left"] = max(0, settings.token_budget - self.generated)
-        experience, scores_R = self._experience(groups, metrics, first=iteration == 0)
-        if not experience.rows:
+        experience, scores_R = self._experience(groups, metrics)
+        if experience.rows:
+            metrics |= self._penalise_and_credit(groups, experience, scores_R)
+            self.experience = experience
+            self._plan()
+        else:
             self.run.note("an iteration had no scored reply and made no update")
-            return
-        metrics |= self._penalise_and_credit(groups, experience, scores_R)
         self.run.log(iteration * settings.steps_per_iteration, **metrics)
-        self.experience = experience
-        self._plan()
 
     def _plan(self) -> None:
         assert self.experience is not None
-        settings = self.settings
-        self.plan = plan_steps(
+        settings, rows = self.settings, len(self.experience.rows)
+        batches = settings.replies // (settings.batch_size or settings.replies)
+        self.plan = plan_steps(  # unscored replies make batches smaller, not fewer
             self.experience.lengths,
-            batch_size=settings.batch_size or settings.replies,
+            batch_size=-(-rows // batches),
             epochs=round(settings.epochs or 1),
             bucket_batches=settings.length_bucket_batches,
             seed=self.run.seed("on_policy/order", self.iteration),
         )
 
-    def _experience(self, groups: list[Group], metrics: dict[str, float], first: bool) -> tuple[Experience, Tensor]:
+    def _experience(self, groups: list[Group], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
         """Scored replies with old and reference log-probabilities, and their scores (R,)."""
         kept = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
         experience = Experience([(group.ids, group.replies[i]) for group, i in kept], {})
         if not kept:
             return experience, torch.zeros(0)
         sampled_N = torch.tensor([logp for group, i in kept for logp in group.logps[i]])
+        first = not self.checked
         experience.tokens["old"] = self._logps(self.model, experience) if first or self._recompute() else sampled_N
         if self.beta or self.settings.log_kl or first:
             experience.tokens["ref"] = self._logps(self.reference, experience)
         if first:
             metrics["step0_sampler_gap"] = self._check_start(experience, sampled_N)
+            self.checked = True
         metrics["entropy"] = float(-experience.tokens["old"].mean())
         return experience, torch.tensor([group.scores[i] for group, i in kept])
 
@@ -188,7 +192,7 @@ class OnPolicy(Algorithm):
             if settings.kl_in == "reward":
                 penalty_N = self.beta * k1_N
         self.credit(groups, experience, scores_R, penalty_N)
-        if settings.kl_controller == "adaptive":
+        if settings.kl_controller == "adaptive" and not self.warming:
             self.beta = adaptive_beta(
                 self.beta, metrics["kl"], target=settings.kl_target, horizon=settings.kl_horizon, samples=len(scores_R)
             )
@@ -212,16 +216,24 @@ class OnPolicy(Algorithm):
         return found
 
     def _recompute(self) -> bool:
-        exact = self.run.config.rollout.dtype != "bfloat16" and self.run.config.runtime.dtype == "float32"
-        return {"recompute": True, "sampler": False, "auto": not exact}[self.settings.old_logps]
+        return {"recompute": True, "sampler": False, "auto": not self._exact}[self.settings.old_logps]
+
+    @property
+    def _exact(self) -> bool:
+        """Whether sampler and trainer compute in float32 both."""
+        return self.run.config.rollout.dtype != "bfloat16" and self.run.config.runtime.dtype == "float32"
+
+    @property
+    def warming(self) -> bool:
+        """Whether this iteration leaves the policy as it is."""
+        return False
 
     def _check_start(self, experience: Experience, sampled_N: Tensor) -> float:
         """Policy and reference are the same model and the sampler samples from it, or something is silently wrong."""
         old_N = experience.tokens["old"]
         drift = float((old_N - experience.tokens["ref"]).abs().max())
         gap_N = (old_N - sampled_N).abs()
-        exact = self.run.config.rollout.dtype != "bfloat16" and self.run.config.runtime.dtype == "float32"
-        if drift > 1e-3 or float(gap_N.mean()) > (1e-3 if exact else 0.1):
+        if drift > 1e-3 or float(gap_N.mean()) > (1e-3 if self._exact else 0.1):
             raise NumericError(
                 f"before the first update log π and log π_ref differ by up to {drift:.2g} and sampler and trainer by "
                 f"{float(gap_N.mean()):.2g} nats per token on average; ratios would not start at 1 nor KL at 0. "
@@ -229,20 +241,19 @@ class OnPolicy(Algorithm):
             )
         return float(gap_N.max())
 
-    def _moved_too_far(self) -> bool:
-        """Whether the last update of this iteration crossed `target_kl`; once it did, the rest is skipped."""
-        if self.settings.target_kl and not self.stopped:
+    def accept_step(self) -> bool:
+        """False once the policy has moved `target_kl` from the one that sampled; the iteration then ends."""
+        if self.settings.target_kl:
             total, count = self.moved.tolist()
             self.stopped = count > 0 and total / count > self.settings.target_kl
-        self.moved = torch.zeros(2)
-        return self.stopped
+        return not self.stopped
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration,
             "generated": self.generated,
             "stopped": self.stopped,
-            "moved": self.moved,
+            "checked": self.checked,
             "beta": self.beta,
             "shaper": self.shaper.state_dict(),
             "rollouts": self.rollouts.state_dict(),
@@ -251,7 +262,7 @@ class OnPolicy(Algorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.generated = int(state["iteration"]), int(state["generated"])
-        self.stopped, self.moved, self.beta = bool(state["stopped"]), state["moved"], float(state["beta"])
+        self.stopped, self.checked, self.beta = bool(state["stopped"]), bool(state["checked"]), float(state["beta"])
         self.shaper.load_state_dict(state["shaper"])
         self.rollouts.load_state_dict(state["rollouts"])
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None

@@ -36,7 +36,14 @@ class ProximalPolicyOptimisation(OnPolicy):
         super().__init__(settings, run)
         self.shared = settings.critic == "shared"
         scale = ScoreScale.read(run.needs["reward"]) if "reward" in run.needs else ScoreScale()
-        self.critic: Critic = build_critic(settings.critic, run, self.model, (scale.mean, scale.sd))
+        self.critic: Critic = build_critic(
+            settings.critic, run, self.model, self.encoder.tokenizer.get_vocab(), (scale.mean, scale.sd)
+        )
+
+    @property
+    def warming(self) -> bool:
+        """The critic learns alone at first."""
+        return self.iteration < self.settings.critic_warmup
 
     def parts(self) -> dict[str, Part]:
         return {**super().parts(), "critic": Part(self.critic, self.settings.critic_lr or 0.0)}
@@ -72,8 +79,7 @@ class ProximalPolicyOptimisation(OnPolicy):
     def loss(self, micro: Micro | Imitation) -> LossOutput:
         if isinstance(micro, Imitation):
             return super().loss(micro)
-        warming = self.iteration < self.settings.critic_warmup
-        states = None if warming else reply_states(self.model, micro.batch)
+        states = None if self.warming else reply_states(self.model, micro.batch)
         value_N = self.critic(states.x_Nd) if self.shared and states is not None else self.critic.values(micro.batch)
         old_N, return_N = micro.tokens["value"], micro.tokens["return"]
         value_loss_N = value_loss(value_N, old_N, return_N, clip=self.settings.value_clip)

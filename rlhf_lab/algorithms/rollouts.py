@@ -14,6 +14,7 @@ from rlhf_lab.algorithms.experience import Group, Imitation
 from rlhf_lab.algorithms.settings import OnPolicySettings
 from rlhf_lab.algorithms.shaping import RewardShaper
 from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.train.batching import micro_batches
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Reward
 
@@ -25,8 +26,8 @@ METRICS = {
     "tokens": "mean reply length, EOS included",
     "ended": "share of replies that ended with EOS",
     "unscored": "share of replies the reward abstained on; they are not trained on",
-    "wasted_groups": "share of sampled groups whose replies all have the same score",
-    "generated_tokens": "reply tokens generated in the iteration",
+    "wasted_groups": "share of sampled groups whose replies all have the same reward",
+    "generated_tokens": "reply tokens generated in the iteration, greedy baselines included",
     "prompts_cut": "prompts that lost their beginning to rollout.max_prompt_tokens",
     "gold": "mean true reward of the samples (worlds with a known truth)",
     "verbose": "share of verbose samples",
@@ -42,15 +43,15 @@ class Rollouts:
         self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
         self.sampler = registry.build("rollout", run.config.rollout, encoder)
         self.prompts = run.corpus.prompts("train")
-        self.groups = self.wasted = 0
+        self.groups = self.wasted = self.cut = 0
 
     def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
         """The iteration's groups and what to log about them.
 
         With `dynamic_sampling`, wasted groups are replaced by groups of further prompts, as often as allowed; what is
-        still wasted then stays, with advantage 0.
+        still wasted then stays.
         """
-        settings = self.settings
+        settings, self.cut = self.settings, 0
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
         order = torch.randperm(len(self.prompts), generator=generator).tolist()
         order = order * -(-settings.prompts_per_iteration * (settings.dynamic_sampling + 1) // len(order))
@@ -75,7 +76,7 @@ class Rollouts:
         texts, size = [self.prompts[i] for i in chosen], self.settings.group_size
         encoder = replace(self.encoder, counts={})
         ids = [encoder.prompt(text, self.run.config.rollout.max_prompt_tokens) for text in texts]
-        self.cut = sum(encoder.counts.values())
+        self.cut += sum(encoder.counts.values())
         stream = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
         samples = self.sampler.sample(model, ids, size, stream)
         groups = [
@@ -105,8 +106,8 @@ class Rollouts:
         replies = [reply for (reply,) in samples.replies_BG]
         rewards = self.reward([group.text for group in groups], [self.encoder.text(reply) for reply in replies]).total_N
         scores = self.shaper(rewards, [len(reply) for reply in replies], [end for (end,) in samples.ended_BG])
-        for group, score in zip(groups, scores.tolist(), strict=True):
-            group.greedy = score
+        for group, score, reply in zip(groups, scores.tolist(), replies, strict=True):
+            group.greedy, group.greedy_tokens = score, len(reply)
 
     def _metrics(self, groups: list[Group]) -> dict[str, float]:
         rewards = np.array([group.rewards for group in groups])
@@ -119,7 +120,7 @@ class Rollouts:
             "tokens": float(np.mean(lengths)),
             "ended": float(np.mean([group.ended for group in groups])),
             "unscored": float(1 - known.mean()),
-            "generated_tokens": float(sum(lengths)),
+            "generated_tokens": float(sum(lengths) + sum(group.greedy_tokens for group in groups)),
             "prompts_cut": float(self.cut),
         }
         if self.settings.group_size > 1:
@@ -138,7 +139,9 @@ class Rollouts:
         encoder = replace(self.encoder, counts={})
         rows = [encoder.row(pair.prompt, pair.chosen, length) for pair in chosen]
         weight = self.settings.ptx_weight * units / sum(len(reply) for _, reply in rows)
-        return [Imitation(TokenBatch.from_rows(rows, self.run.device), weight)]
+        parts = micro_batches(range(count), [len(p) + len(r) for p, r in rows], self.settings.micro_batch_tokens)
+        batches = [TokenBatch.from_rows([rows[i] for i in part], self.run.device) for part in parts]
+        return [Imitation(batch, weight) for batch in batches]
 
     def totals(self) -> dict[str, float]:
         """Numbers of the whole run."""

@@ -60,16 +60,22 @@ def remax(group: GroupScores) -> Tensor:
 def canon(group: GroupScores) -> Tensor:
     """CANON (arXiv:2509.23962): a group is cut into equal halves by a metric, whichever direction pays.
 
-    μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). At μ = ½ this is `dr_grpo`. With an odd count
-    the reply in the middle belongs to the lower half.
+    μ·(r − mean of the other half) + (1 − μ)·(r − mean of the own half). At μ = ½ and an even count this is `dr_grpo`.
+    Halves are of the scored replies; with an odd count the reply in the middle belongs to the lower half. A half
+    without a reply has the group's mean.
     """
     assert group.condition_BG is not None, "canon needs the metric it splits groups by"
-    scores_BG, size = group.scores_BG, group.scores_BG.shape[1]
-    order_BG = group.condition_BG.argsort(dim=1, stable=True)
-    upper_BG = torch.zeros_like(scores_BG, dtype=torch.bool).scatter(1, order_BG[:, (size + 1) // 2 :], True)
-    mean_high = scores_BG.masked_fill(~upper_BG, torch.nan).nanmean(1, keepdim=True)
-    mean_low = scores_BG.masked_fill(upper_BG, torch.nan).nanmean(1, keepdim=True)
-    own, other = torch.where(upper_BG, mean_high, mean_low), torch.where(upper_BG, mean_low, mean_high)
+    scores_BG, known_BG = group.scores_BG, group.scores_BG.isfinite()
+    rank_BG = group.condition_BG.masked_fill(~known_BG, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+    upper_BG = known_BG & (rank_BG >= (known_BG.sum(1, keepdim=True) + 1) // 2)
+    mean_B1 = scores_BG.nanmean(1, keepdim=True)
+
+    def mean_of(half_BG: Tensor) -> Tensor:
+        mean = scores_BG.masked_fill(~half_BG, torch.nan).nanmean(1, keepdim=True)
+        return torch.where(mean.isnan(), mean_B1, mean)
+
+    high, low = mean_of(upper_BG), mean_of(known_BG & ~upper_BG)
+    own, other = torch.where(upper_BG, high, low), torch.where(upper_BG, low, high)
     mixed = group.inter_weight * (scores_BG - other) + (1 - group.inter_weight) * (scores_BG - own)
     return mixed.nan_to_num(0.0)
 

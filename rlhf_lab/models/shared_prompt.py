@@ -20,10 +20,23 @@ SHARE_FROM = 0.1  # share of a batch's token slots that must be saved to be wort
 
 def hidden_states(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     """Last hidden state of `backbone` at column − 1 of each (row, column), (N, d)."""
-    if batch.prompt_of_B is not None and _saved(batch) >= SHARE_FROM and can_share(backbone):
+    sees_all = _window(backbone) > batch.tokens_BT.shape[1]
+    if batch.prompt_of_B is not None and sees_all and _saved(batch) >= SHARE_FROM and can_share(backbone):
         return _shared(backbone, batch, row_N, column_N)
     body: Any = backbone
     return body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
+
+
+def _window(backbone: nn.Module) -> float:
+    """Tokens that the narrowest attention layer looks back over; infinite without a sliding window.
+
+    A mask of our own would open the window, so batches that reach it are computed as whole rows.
+    """
+    config: Any = backbone.config
+    window = getattr(config, "sliding_window", None)
+    sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
+    used = getattr(config, "use_sliding_window", True) and sliding
+    return window if window and used else float("inf")
 
 
 def _saved(batch: TokenBatch) -> float:
@@ -75,7 +88,7 @@ def can_share(backbone: nn.Module) -> bool:
         whole = body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
         try:
             known = torch.allclose(_shared(backbone, batch, row_N, column_N), whole, atol=1e-4, rtol=1e-3)
-        except (AttributeError, TypeError, ValueError, RuntimeError):
+        except Exception:  # an architecture that cannot go on from a cache in some way of its own
             known = False
         body._rlhf_lab_can_share = known
     return bool(known)

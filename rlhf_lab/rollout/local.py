@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab.errors import NumericError
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rollout.decoder import Decoder
 from rlhf_lab.rollout.settings import Local
@@ -79,6 +80,11 @@ class LocalSampler:
             with guard():
                 tokens_RT, logps_RT = _generate(
                     decoder, batch, group, noise_RT[index_R], temperature, self.eos_id, device
+                )
+            if not bool(logps_RT.isfinite().all()):
+                raise NumericError(
+                    "the policy's probabilities are not finite, so nothing can be sampled from it; if it was being "
+                    "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
                 )
             for row, tokens, logps in zip(index_R.tolist(), tokens_RT.tolist(), logps_RT.tolist(), strict=True):
                 length = tokens.index(self.eos_id) + 1 if self.eos_id in tokens else len(tokens)
@@ -189,7 +195,7 @@ def _search(cumulative_RN: Tensor, noise_R1: Tensor) -> tuple[Tensor, Tensor]:
     The target stays below the total, so an index of weight 0 is never drawn.
     """
     target_R1 = noise_R1.clamp(0.0, 1 - 2**-23) * cumulative_RN[:, -1:]
-    index_R1 = torch.searchsorted(cumulative_RN, target_R1, right=True)
+    index_R1 = torch.searchsorted(cumulative_RN, target_R1, right=True).clamp_(max=cumulative_RN.shape[1] - 1)
     return index_R1, cumulative_RN.gather(1, index_R1) - target_R1
 
 

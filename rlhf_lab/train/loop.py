@@ -80,6 +80,10 @@ class Algorithm(ABC):
     def finish(self) -> Result:
         """Final evaluation."""
 
+    def accept_step(self) -> bool:
+        """Whether the step whose gradients are there is to be made."""
+        return True
+
     def due(self, step: int) -> bool:
         """Whether `evaluate` runs after this step."""
         every = self.settings.eval_every_steps
@@ -126,7 +130,10 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
             if batch.micro:
                 totals.norms = optimizers.clip()
                 totals.steps += 1
-                optimizers.step(scale)
+                if algorithm.accept_step():
+                    optimizers.step(scale)
+                else:
+                    optimizers.zero_grad()
             last, due = step + 1 == algorithm.total_steps, algorithm.due(step)
             save = last or due or stop.is_set() or (every and (step + 1) % every == 0)
             if save or (step + 1) % settings.log_every_steps == 0:
@@ -155,6 +162,7 @@ class _Totals:
     def _clear(self) -> None:
         self.loss: Tensor | float = 0.0
         self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
         self.units = self.steps = 0
 
     def add(self, out: LossOutput, share: Tensor) -> None:
@@ -164,12 +172,16 @@ class _Totals:
         for key, value in out.metrics.items():
             total = value.detach().float().sum()
             self.sums[key] = self.sums[key] + total if key in self.sums else total
+            self.counts[key] = self.counts.get(key, 0) + value.numel()
 
     def flush(self, run: Run, step: int, scale: float) -> None:
-        """Log means over steps and units and forget them. Raises NumericError when loss or gradient is not finite."""
+        """Log the mean loss of the steps and each metric's mean over the units that report it, and forget them.
+
+        Raises NumericError when loss or gradient is not finite.
+        """
         if not self.units:
             return
-        means = {key: (total / self.units).item() for key, total in self.sums.items()}
+        means = {key: (total / self.counts[key]).item() for key, total in self.sums.items()}
         loss = float(self.loss) / self.steps
         norms = {"grad_norm" if name == "model" else f"grad_norm/{name}": float(n) for name, n in self.norms.items()}
         run.log(step, loss=loss, **means, lr_scale=scale, **norms, units=self.units)

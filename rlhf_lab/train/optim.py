@@ -65,6 +65,11 @@ class Optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
+    def zero_grad(self) -> None:
+        """Forget the gradients without a step."""
+        for optimizer, _ in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
     def state_dict(self) -> list[dict[str, Any]]:
         return [optimizer.state_dict() for optimizer, _ in self.optimizers]
 

@@ -27,6 +27,7 @@ class StageSettings:
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
     any_needs: ClassVar[bool] = False
+    trains_on_reward: ClassVar[bool] = False
     makes_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -32,6 +32,8 @@ from rlhf_lab import artifacts, compose, registry
 from rlhf_lab.algorithms.on_policy import OnPolicy
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.rewards.settings import TermSettings
+from rlhf_lab.sections import RewardGraph
 from rlhf_lab.train.optim import Optimizers
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import RewardBatch
@@ -63,7 +65,7 @@ def rows(rounds: int) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class BenchReward:
+class BenchReward(TermSettings):
     """Settings of the reward above."""
 
 
@@ -105,7 +107,7 @@ def _algorithm(folder: Path, recipe: str, *overrides: str) -> OnPolicy:
         ]
     )
     config = command.configs[0]
-    object.__setattr__(config, "reward", BenchReward())
+    object.__setattr__(config, "reward", RewardGraph(terms={"bench": BenchReward()}))
     (folder / recipe).mkdir(exist_ok=True)
     stage = artifacts.Stage(recipe, config, {})
     run = Run(folder / recipe, stage.config, {"policy": f"{folder}/model"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import checked
 
-from rlhf_lab import artifacts, compose, config, registry
+from rlhf_lab import artifacts, compose, config, registry, sections
 
 AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1}
 RECIPES = sorted(compose.recipes())
@@ -24,6 +24,8 @@ NEEDED = {
     "data/hh_rlhf": ["data.path=owner/name"],
     "data/pairs": ["data.path=owner/name"],
     "reward/verifier": ["data=arithmetic"],
+    "reward/callable": ["reward.terms.callable.name=mine"],
+    "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],
     "rollout/vllm": ["engine=trl", "algorithm=grpo", "+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/reward_model": ["+needs.policy=sft"],
     "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
@@ -79,10 +81,11 @@ def test_every_choice_checks(name):
     group, _, option = name.partition("/")
     job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
     values = compose.read_yaml(compose.folder("conf") / f"{name}.yaml")
-    assert registry.kind_of(group, getattr(job, group)) == values["kind"]
+    chosen = job.reward.terms[option] if group == "reward" else getattr(job, group)
+    assert registry.kind_of(group, chosen) == values["kind"]
     for key, value in values.items():
-        if key != "kind" and f"{group}.{key}=owner/name" not in NEEDED.get(name, []):
-            assert getattr(getattr(job, group), key) == value
+        if key != "kind" and not any(f"{key}=" in needed for needed in NEEDED.get(name, [])):
+            assert getattr(chosen, key) == value
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -109,15 +112,16 @@ def settings_classes() -> list[type]:
     nested = [
         type(f.default_factory()) for cls in groups for f in dataclasses.fields(cls) if callable(f.default_factory)
     ]
-    sections = [config.Config, config.Evaluation, config.Runtime, config.Checkpoint, config.Artifacts, config.Study]
-    return [cls for cls in dict.fromkeys([*groups, *nested, *sections]) if dataclasses.is_dataclass(cls)]
+    roots = [config.Config, sections.Evaluation, sections.Runtime, sections.Checkpoint]
+    more = [sections.Artifacts, sections.RewardGraph, sections.Study]
+    return [cls for cls in dict.fromkeys([*groups, *nested, *roots, *more]) if dataclasses.is_dataclass(cls)]
 
 
 def names_read(package: Path) -> set[str]:
     """Attributes, parameters and string keys in all modules but those that define settings and check them."""
     found: set[str] = set()
     for path in package.rglob("*.py"):
-        if path.name in ("settings.py", "config.py"):
+        if path.name in ("settings.py", "config.py", "sections.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

@@ -45,7 +45,11 @@ ON_POLICY_CASES = {
 }
 REFUSED: dict[str, dict[str, tuple[str, ...]]] = {
     "sft": {"optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02")},
-    "reward_model": {"optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02")},
+    "reward_model": {
+        "optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02"),
+        "members": ("algorithm.members=3",),
+        "member_fraction": ("algorithm.member_fraction=0.5",),
+    },
     "dpo": {"optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02")},
     "kto": {
         "optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02"),

@@ -45,6 +45,7 @@ SMALL: dict[str, Any] = {
     "prompts_per_iteration": 8,
     "group_size": 2,
     "samples": 4,
+    "critic_warmup": 1,
 }
 """Setting → size, for those of them that an algorithm has."""
 

@@ -19,7 +19,7 @@ from rlhf_lab.studies.rundir import read_run
 
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5")
 BRIEF = tuple(f"++stages.{name}.algorithm.epochs=0.5" for name in ("sft", "reward_model", "dpo"))
-TRAINED = ("needs.ppo=null", "needs.grpo=null", "needs.dpo_iterative=null", "evaluation.prompts=6")
+TRAINED = ("needs.ppo=null", "needs.grpo=null", "needs.rloo=null", "needs.dpo_iterative=null", "evaluation.prompts=6")
 
 
 @pytest.fixture(scope="module")

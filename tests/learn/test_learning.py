@@ -16,8 +16,11 @@ from rlhf_lab import registry
 from rlhf_lab.execute import ensure, execute
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.settings import Scratch
+from rlhf_lab.rewards.graph import build_graph
+from rlhf_lab.rewards.settings import TermSettings
 from rlhf_lab.rollout.local import LocalSampler
 from rlhf_lab.rollout.settings import Local
+from rlhf_lab.sections import RewardGraph
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import RewardBatch
 
@@ -132,7 +135,7 @@ def planted(monkeypatch) -> Iterator[type]:
 
     @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
     @dataclass(frozen=True)
-    class Planted:
+    class Planted(TermSettings):
         pass
 
     monkeypatch.setattr("rlhf_lab.rewards.gold.build", lambda settings, run: CountsBlue())
@@ -160,7 +163,7 @@ def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
     ).config
     from rlhf_lab.train.loop import train
 
-    run = Run(tmp_path, replace(config, reward=planted()), {"policy": str(policy)})
+    run = Run(tmp_path, replace(config, reward=RewardGraph(terms={"planted": planted()})), {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
     train(algorithm, run, "planted")
     result = algorithm.finish()
@@ -188,3 +191,27 @@ def test_refresh_builds_again_and_ends_the_same(toy, tmp_path):
     built = path.stat().st_mtime_ns
     ensure(stage, time.time() - 60)  # as another job of the same study: what this run built counts as fresh
     assert path.stat().st_mtime_ns == built
+
+
+def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_path):
+    """Members share nothing but their base: they differ, both learn, and where they disagree `uwo` is below `mean`."""
+    data, policy = toy
+    common = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", *FIXED, f"outputs={tmp_path}")
+    size = ("algorithm.lr=1e-2", "algorithm.epochs=4", "algorithm.members=2", "algorithm.member_fraction=0.7")
+    stage = planned("reward_model", *common, *size, "rollout.max_new_tokens=12")
+    result = execute(stage)
+    assert result["metrics"]["accuracy"]["mean"] >= 0.9
+    assert result["metrics"]["disagreement"]["mean"] > 0
+    questions, long, _ = zip(*toy_rows(8, seed=5), strict=True)
+    asked = [prompt_text(question) for question in questions]
+    found = {}
+    for how in ("mean", "worst", "uwo"):
+        choice = (f"reward.terms.bt.ensemble={how}", "reward.terms.bt.penalty_weight=2", *EVALUATION)
+        config = planned("dpo", *common, f"needs.reward={stage.model}", *choice).config
+        run = Run(tmp_path, config, {"policy": str(policy), "reward": stage.model})
+        found[how] = build_graph(config.reward, run)(asked, list(long))
+    parts = found["mean"].parts
+    members = np.stack([parts["bt/member_0"], parts["bt/member_1"]])
+    assert np.abs(members[0] - members[1]).max() > 1e-3
+    assert np.allclose(found["mean"].total_N, members.mean(0)) and np.allclose(found["worst"].total_N, members.min(0))
+    assert np.allclose(found["uwo"].total_N, members.mean(0) - 2 * members.var(0))

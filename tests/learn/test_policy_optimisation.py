@@ -16,6 +16,8 @@ from rlhf_lab.algorithms.on_policy import OnPolicy
 from rlhf_lab.errors import NumericError
 from rlhf_lab.execute import execute
 from rlhf_lab.files import read_jsonl
+from rlhf_lab.rewards.settings import TermSettings
+from rlhf_lab.sections import RewardGraph
 from rlhf_lab.train.loop import train
 from rlhf_lab.train.run import Result, Run
 from rlhf_lab.types import RewardBatch
@@ -65,7 +67,7 @@ def reward(monkeypatch) -> Iterator[dict[str, type]]:
 
     @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
     @dataclass(frozen=True)
-    class Planted:
+    class Planted(TermSettings):
         pass
 
     chosen = {"settings": Planted, "class": CountsBlue}
@@ -75,19 +77,25 @@ def reward(monkeypatch) -> Iterator[dict[str, type]]:
 
 def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
     data, policy = toy
-    critic = ("algorithm.critic=zero",) if recipe == "ppo" and not any("critic=" in o for o in overrides) else ()
+    """The planted reward takes the place of `reward=length`; PPO has a fresh critic and no warm-up unless asked."""
+    named = {override.partition("=")[0] for override in overrides}
+    usual = {"algorithm.critic": "zero", "algorithm.critic_warmup": "0"} if recipe == "ppo" else {}
+    critic = [f"{key}={value}" for key, value in usual.items() if key not in named]
     config = planned(
         recipe,
         "data=pairs",
         f"data.path={data}",
         f"needs.policy={policy}",
         "needs.reward=null",
+        "reward=length",
         *SIZE,
         *critic,
         *overrides,
     ).config
     folder.mkdir(exist_ok=True)
-    run = Run(folder, replace(config, reward=reward["settings"]()), {"policy": str(policy)})
+    run = Run(
+        folder, replace(config, reward=RewardGraph(terms={"planted": reward["settings"]()})), {"policy": str(policy)}
+    )
     return registry.build("algorithm", config.algorithm, run)
 
 
@@ -114,6 +122,8 @@ def test_it_learns_the_planted_reward(recipe, overrides, toy, reward, tmp_path):
     size = ("algorithm.iterations=16", "algorithm.epochs=2", "algorithm.batch_size=32", "algorithm.beta=0.02")
     if any("gspo" in o for o in overrides):
         size = (*size, "algorithm.lr=1e-2")  # its trust region is narrow by design
+    if any("dapo" in o for o in overrides):
+        size = (*size, "algorithm.overlong_tokens=4")  # its default is for longer replies
     result, rows = learn(build(recipe, toy, reward, tmp_path, *size, *overrides))
     sft, trained = (policy["metrics"] for policy in result.policies)
     assert trained["proxy"]["mean"] > sft["proxy"]["mean"] + 1
@@ -182,11 +192,24 @@ def test_target_kl_skips_the_rest_of_an_iteration(toy, reward, tmp_path):
     size = (*size, "algorithm.target_kl=0.005")
     _, held = learn(build("ppo", toy, reward, tmp_path / "held", *size, "algorithm.lr=1e-2"))
     assert len(column(held, "loss")) < len(column(free, "loss")) == 32
-    assert max(column(held, "approx_kl")[:-1]) <= max(column(free, "approx_kl"))
+    assert sum(kl > 0.005 for kl in column(held, "approx_kl")) <= 2  # one per iteration, and that step is not made
+
+
+def test_a_step_beyond_target_kl_is_not_made(toy, reward, tmp_path):
+    """Two steps per iteration: the first is always made, the second finds KL above an impossible target."""
+    size = ("algorithm.iterations=1", "algorithm.epochs=1", "algorithm.batch_size=32", "algorithm.critic_warmup=0")
+    algorithm = build("ppo", toy, reward, tmp_path, *size, "algorithm.target_kl=1e-9")
+    made = []
+    accept = algorithm.accept_step
+    algorithm.accept_step = lambda: made.append(accept()) or made[-1]
+    learn(algorithm)
+    assert made == [True, False]
 
 
 def test_critic_warm_up_leaves_the_policy_alone(toy, reward, tmp_path):
-    algorithm = build("ppo", toy, reward, tmp_path, "algorithm.iterations=2", "algorithm.critic_warmup=2")
+    size = ("algorithm.iterations=3", "algorithm.critic_warmup=2", "algorithm.ptx_weight=1")
+    algorithm = build("ppo", toy, reward, tmp_path, *size)
+    algorithm.total_steps = 2 * algorithm.settings.steps_per_iteration
     before = {name: p.clone() for name, p in algorithm.model.named_parameters()}
     critic = {name: p.clone() for name, p in algorithm.critic.named_parameters()}
     _, rows = learn(algorithm)
@@ -228,7 +251,7 @@ def test_an_adapter_trains_and_its_base_is_the_reference(recipe, toy, reward, tm
     assert all(torch.equal(p, base[name]) for name, p in algorithm.reference.named_parameters())
     assert result.policies[-1]["metrics"]["kl"]["mean"] > 0.1
     late = algorithm.rollouts.draw(algorithm.model, 99)[0]
-    experience, _ = algorithm._experience(late, {}, first=False)
+    experience, _ = algorithm._experience(late, {})
     exact_N = algorithm._logps(algorithm.model, experience)
     assert torch.allclose(experience.tokens["old"], exact_N, atol=1e-4)
 
@@ -253,3 +276,54 @@ def test_micro_batches_do_not_change_the_gradient(recipe, toy, reward, tmp_path)
         for one, other in zip(found[0][1], gradient, strict=True):
             assert torch.allclose(one, other, atol=1e-6, rtol=1e-4)
     assert max(float(g.abs().max()) for g in found[0][1]) > 1e-3
+
+
+WIRED = {
+    "clip_high": ("ppo", "algorithm.clip_high=0.001", "algorithm.clip_low=0.001"),
+    "dual_clip": ("ppo", "algorithm.dual_clip=1.001"),
+    "log_ratio_clamp": ("ppo", "algorithm.log_ratio_clamp=1e-4"),
+    "value_clip": ("ppo", "algorithm.value_clip=1e-4"),
+    "value_weight": ("ppo", "algorithm.value_weight=3"),
+    "lam": ("ppo", "algorithm.lam=0.1"),
+    "gamma": ("ppo", "algorithm.gamma=0.5"),
+    "whiten_advantages": ("ppo", "algorithm.whiten_advantages=false"),
+    "reward_scaling": ("ppo", "algorithm.reward_scaling=running_sd", "algorithm.whiten_advantages=false"),
+    "reward_clip": ("ppo", "algorithm.reward_clip=0.5", "algorithm.whiten_advantages=false"),
+    "overlong_tokens": ("ppo", "algorithm.overlong_tokens=8"),
+    "aggregation": ("grpo", "algorithm.aggregation=sequence_mean"),
+    "constant": ("grpo", "algorithm.aggregation=constant"),
+    "kl_estimator": ("grpo", "algorithm.kl_estimator=k2"),
+    "kl_in": ("grpo", "algorithm.kl_in=reward"),
+    "policy_loss": ("grpo", "algorithm.policy_loss=gspo"),
+    "advantage": ("grpo", "algorithm.advantage=rloo"),
+    "temperature": ("grpo", "rollout.temperature=0.8"),
+}
+"""Setting → overrides that must change what is trained, from a policy away from its reference."""
+
+
+def second_step(recipe: str, toy, reward, folder: Path, *overrides: str) -> list[torch.Tensor]:
+    """Gradients of the iteration's second step, where ratios are no longer 1."""
+    size = ("algorithm.batch_size=32", "algorithm.epochs=1", "algorithm.beta=0.5", "algorithm.adam_eps=1e-8")
+    warm = ("algorithm.critic_warmup=0",) if recipe == "ppo" else ()
+    algorithm = build(recipe, toy, reward, folder, *size, *warm, *overrides)
+    algorithm.settings = replace(algorithm.settings, iterations=3)
+    algorithm.total_steps = 3  # an iteration of two steps, and the first step of the next
+    train(algorithm, algorithm.run, "wired")
+    batch = algorithm.collect(3)
+    for micro in batch.micro:
+        (algorithm.loss(micro).loss_N.sum() / batch.units).backward()
+    return [p.grad.clone() for part in algorithm.parts().values() for p in part.module.parameters()]
+
+
+@pytest.mark.parametrize("name", WIRED)
+def test_every_setting_reaches_the_gradient(name, toy, reward, tmp_path):
+    recipe, *overrides = WIRED[name]
+    plain = second_step(recipe, toy, reward, tmp_path / "plain")
+    changed = second_step(recipe, toy, reward, tmp_path / "changed", *overrides)
+    assert any(not torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(plain, changed, strict=True))
+
+
+def test_a_policy_that_is_no_longer_finite_is_not_sampled(toy, reward, tmp_path):
+    algorithm = build("grpo", toy, reward, tmp_path, "algorithm.lr=1e30", "algorithm.log_every_steps=100")
+    with pytest.raises(NumericError, match="not finite"):
+        learn(algorithm)

@@ -21,6 +21,8 @@ from rlhf_lab.errors import MissingDependency, NumericError
 from rlhf_lab.execute import ensure, execute
 from rlhf_lab.files import read_json, read_jsonl
 from rlhf_lab.models.build import load_policy, load_reward_model
+from rlhf_lab.rewards.settings import TermSettings
+from rlhf_lab.sections import RewardGraph
 from rlhf_lab.train.loop import Interrupted
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import RewardBatch
@@ -219,7 +221,7 @@ def planted(monkeypatch):
 
     @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
     @dataclass(frozen=True)
-    class Planted:
+    class Planted(TermSettings):
         pass
 
     recorder = Recorder()
@@ -237,7 +239,7 @@ def test_it_learns_a_planted_reward_with_texts_and_shaping(preset, toy, planted)
     length = ("rollout.max_new_tokens=10", "algorithm.missing_eos_penalty=0.5")
     choice = ("engine=trl", "data=pairs", "needs.reward=null", f"algorithm={preset}")
     found = planned("grpo", *choice, *toy, *ONE_LAYER, *size, *rate, *more, *evaluation, *length, EVERY_STEP)
-    found = replace(found, config=replace(found.config, reward=settings))
+    found = replace(found, config=replace(found.config, reward=RewardGraph(terms={"planted": settings})))
     result = execute(found)
     log = read_jsonl(found.folder / "metrics.jsonl")
     rows, trained = [row for row in log if "reward" in row], [row for row in log if "trl/reward" in row]

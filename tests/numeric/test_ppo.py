@@ -28,7 +28,12 @@ def reward_model(policy, tmp_path_factory) -> Path:
 
 def built(policy: Path, reward: Path, folder: Path, *overrides: str):
     needs = {"policy": str(policy), "reward": str(reward)}
-    size = ("algorithm.prompts_per_iteration=8", "algorithm.batch_size=8", "algorithm.iterations=2")
+    size = (
+        "algorithm.prompts_per_iteration=8",
+        "algorithm.batch_size=8",
+        "algorithm.iterations=2",
+        "algorithm.critic_warmup=1",
+    )
     roles = (f"needs.{role}={path}" for role, path in needs.items())
     config = planned("ppo", *SMALL_WORLD, *ONE_LAYER, *size, *roles, *overrides).config
     return registry.build("algorithm", config.algorithm, Run(folder, config, needs))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from rlhf_lab.models import shared_prompt
 from rlhf_lab.models.encoding import TokenBatch
@@ -105,6 +105,18 @@ def test_a_model_that_ignores_the_mask_is_not_trusted(monkeypatch):
     forward = model.base_model.forward
     monkeypatch.setattr(model.base_model, "forward", lambda *a, **k: forward(*a, **{**k, "attention_mask": None}))
     assert not can_share(model.base_model)
+
+
+@pytest.mark.parametrize("window", [8, 16])
+def test_a_sliding_window_is_respected(window):
+    """Rows of up to 24 tokens: longer than the window, with prompts on either side of it."""
+    torch.manual_seed(0)
+    config = MistralConfig(**SMALL, sliding_window=window)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().eval()
+    rows = groups()
+    together = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+    alone = torch.cat([token_logps(model, TokenBatch.from_rows([row])).logps_N for row in rows])
+    assert torch.allclose(together, alone, atol=1e-5)
 
 
 def test_rows_without_a_common_prompt_stay_whole():

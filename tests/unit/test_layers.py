@@ -15,7 +15,7 @@ from rlhf_lab import registry
 
 LAYERS = (
     {"types", "errors", "files"},
-    {"schema", "registry", "config"},
+    {"schema", "registry", "config", "sections"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
     {"train"},

@@ -53,8 +53,9 @@ class OnPolicySettings(TrainingSettings):
             by 1 (arXiv:2503.14476, eq. 13). 0 is off.
         dual_clip: bound c > 1 on the loss of negative advantages (arXiv:1912.09729); 0 is off.
         log_ratio_clamp: bound on |log ratio| before it is exponentiated.
-        target_kl: k3 estimate of KL(old ‖ new) per token above which the rest of the iteration's updates is skipped;
-            0 is off. Costs one device sync per step.
+        target_kl: k3 estimate of KL(old ‖ new) per token above which a step and the iteration's further ones are
+            skipped; 0 is off. It is known before the step is made; an iteration's first is always made. Costs one
+            device sync per step.
         missing_eos_penalty: subtracted from the score of a reply that did not end.
         reward_scaling: `running_sd` divides scores by the running standard deviation of all scores so far (their mean
             is not subtracted); `none` uses them as they are: a Bradley-Terry reward is standardised already.
@@ -75,6 +76,7 @@ class OnPolicySettings(TrainingSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    trains_on_reward: ClassVar[bool] = True
     advantages: ClassVar[tuple[str, ...]] = ()
 
     warmup_fraction: float = 0.0
@@ -137,7 +139,17 @@ class OnPolicySettings(TrainingSettings):
             ),
             *(
                 (getattr(self, name) >= 0, f"{name}={getattr(self, name)} must be 0 (off) or above")
-                for name in ("token_budget", "overlong_tokens", "target_kl", "reward_clip", "ptx_weight")
+                for name in (
+                    "token_budget",
+                    "overlong_tokens",
+                    "target_kl",
+                    "reward_clip",
+                    "ptx_weight",
+                    "missing_eos_penalty",
+                    "clip_low",
+                    "clip_high",
+                )
+                if getattr(self, name) is not None
             ),
             (self.epochs is None or self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
             (
@@ -167,8 +179,12 @@ class OnPolicySettings(TrainingSettings):
             (self.log_ratio_clamp > 0, f"log_ratio_clamp={self.log_ratio_clamp} must be above 0"),
             (self.dynamic_sampling >= 0, f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or above"),
             (
-                self.dynamic_sampling == 0 or kind != "gae",
-                "dynamic_sampling compares replies of a group; advantage=gae has none",
+                self.dynamic_sampling == 0 or kind not in ("gae", "remax"),
+                f"dynamic_sampling compares replies of a group; advantage={kind} does not",
+            ),
+            (
+                self.inter_weight > 0 or kind != "canon" or self.group_size >= 4,
+                f"inter_weight=0 compares halves within themselves; group_size={self.group_size} has one reply in each",
             ),
             (0 <= self.inter_weight <= 1, f"inter_weight={self.inter_weight} is outside [0, 1]"),
         )
@@ -220,6 +236,10 @@ class PPO(OnPolicySettings):
             (
                 self.critic != "shared" or self.critic_warmup == 0,
                 "critic=shared has no critic of its own to warm up; set critic_warmup=0",
+            ),
+            (
+                self.critic_warmup < self.iterations,
+                f"critic_warmup={self.critic_warmup} leaves no iteration to the policy; iterations={self.iterations}",
             ),
             (self.value_weight > 0, f"value_weight={self.value_weight} must be above 0"),
             (self.value_clip >= 0, f"value_clip={self.value_clip} must be 0 (off) or above"),

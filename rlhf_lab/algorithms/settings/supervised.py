@@ -35,6 +35,9 @@ class RewardModel(TrainingSettings):
         on_policy_fraction: share of training pairs that are sampled from `needs.policy` and labelled by the data
             source's annotator, so that the model sees the policy's own mistakes. Sources without an annotator use
             the corpus alone, and the run says so.
+        members: reward models that are trained side by side, an ensemble (arXiv:2310.02743): each has its own head
+            and its own order of the data.
+        member_fraction: share of the pairs that each member trains on, drawn for each anew.
     """
 
     needs_preferences: ClassVar[bool] = True
@@ -43,10 +46,14 @@ class RewardModel(TrainingSettings):
     centering: float = 0.001
     margin: float = 0.0
     on_policy_fraction: float = 0.25
+    members: int = 1
+    member_fraction: float = 1.0
 
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
             (self.centering >= 0, f"centering={self.centering} must be 0 or above"),
             (0 <= self.on_policy_fraction < 1, f"on_policy_fraction={self.on_policy_fraction} is outside [0, 1)"),
+            (self.members >= 1, f"members={self.members} must be at least 1"),
+            (0 < self.member_fraction <= 1, f"member_fraction={self.member_fraction} is outside (0, 1]"),
         )

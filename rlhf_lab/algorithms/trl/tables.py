@@ -77,6 +77,8 @@ REWARD_TABLE = {
     "centering": to("center_rewards_coefficient"),
     "margin": ours("column `margin` of each batch"),
     "on_policy_fraction": ours("pairs are sampled and labelled by the lab"),
+    "members": only(1, "RewardTrainer trains one model; write algorithm.members=1, or engine=native"),
+    "member_fraction": only(1.0, "it belongs to ensembles, which RewardTrainer has none of; write 1"),
 }
 
 PREFERENCE = {

@@ -1,0 +1,210 @@
+"""The reward graph: terms, weights, transforms, calibration and failures, by hand."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from support import checked
+
+from rlhf_lab import registry
+from rlhf_lab.errors import ConfigError, LabError, NumericError
+from rlhf_lab.rewards.checked import CheckedReward
+from rlhf_lab.rewards.ensemble import combine_members
+from rlhf_lab.rewards.graph import GraphReward, combine
+from rlhf_lab.rewards.remote import RemoteReward
+from rlhf_lab.rewards.settings import Gold, Length, Programmatic, PythonCallable, Remote
+from rlhf_lab.sections import RewardGraph
+from rlhf_lab.types import RewardBatch
+
+RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))
+PARTS = {"a": np.array([1.0, -2.0, np.nan]), "b": np.array([0.5, 4.0, 1.0])}
+
+
+def graph(**settings) -> RewardGraph:
+    return RewardGraph(terms={"a": Gold(weight=2.0), "b": Gold(weight=-1.0)}, **settings)
+
+
+def test_aggregates_by_hand():
+    """2·1 − .5 = 1.5; 2·(−2) − 4 = −8; an unscored term leaves the reply unscored."""
+    assert combine(PARTS, graph())[:2].tolist() == [1.5, -8]
+    assert combine(PARTS, graph(aggregate="mean"))[:2].tolist() == [1.5, -8]  # weights add up to 1
+    assert combine(PARTS, graph(aggregate="worst"))[:2].tolist() == [0.5, -2]
+    assert np.isnan(combine(PARTS, graph())[2])
+
+
+def test_transform_temperature_ceiling_and_clip():
+    settings = RewardGraph(terms={"a": Gold(transform="sigmoid")})
+    assert combine(PARTS, settings)[0] == pytest.approx(1 / (1 + np.exp(-1)))
+    assert combine(PARTS, graph(temperature=2.0))[:2].tolist() == [0.75, -4]
+    assert combine(PARTS, graph(ceiling=3.0))[:2] == pytest.approx([3 * np.tanh(0.5), 3 * np.tanh(-8 / 3)])
+    assert combine(PARTS, graph(clip=1.0))[:2].tolist() == [1, -1]
+
+
+def test_saved_parts_are_scored_again_without_a_call():
+    """500 replies under 20 weightings."""
+    rng = np.random.default_rng(0)
+    parts = {name: rng.normal(size=500) for name in "ab"}
+    for weight in np.linspace(0, 1, 20):
+        settings = RewardGraph(terms={"a": Gold(weight=weight), "b": Gold(weight=1 - weight)})
+        assert np.allclose(combine(parts, settings), weight * parts["a"] + (1 - weight) * parts["b"])
+
+
+def test_every_node_is_kept():
+    def ensemble(prompts, responses):
+        return RewardBatch(np.array([1.0, 2.0]), {"member_0": np.array([0.0, 1.0])})
+
+    terms = {"bt": CheckedReward("bt", ensemble), "length": CheckedReward("length", Words())}
+    reward = GraphReward(terms, RewardGraph(terms={"bt": Gold(), "length": Length(weight=-0.5)}))
+    batch = reward(["p", "p"], ["one", "one two"])
+    assert batch.total_N.tolist() == [0.5, 1.0]
+    assert {name: values.tolist() for name, values in batch.parts.items()} == {
+        "bt": [1, 2],
+        "bt/member_0": [0, 1],
+        "length": [1, 2],
+    }
+
+
+class Words:
+    def __call__(self, prompts, responses):
+        return RewardBatch(np.array([float(len(text.split())) for text in responses]))
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "expected"),
+    [
+        ("mean", {}, [2, 2]),
+        ("worst", {}, [1, 2]),
+        ("uwo", {"penalty_weight": 0.5}, [2 - 0.5 * 2 / 3, 2]),
+        ("uwo", {"penalty_weight": 0.5, "penalty": "sd", "ddof": 1}, [1.5, 2]),
+        ("uwo", {"penalty_weight": 0.0}, [2, 2]),
+    ],
+)
+def test_ensembles_by_hand(how, options, expected):
+    """Members 1 2 3: mean 2, variance 2/3 (ddof 0) or 1 (ddof 1); members that agree are not punished."""
+    scores = np.array([[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]])
+    found = combine_members(scores, how, **{"penalty_weight": 0.5, "penalty": "var", "ddof": 0, **options})
+    assert found == pytest.approx(expected)
+
+
+def test_the_programmatic_rule():
+    texts = ["short and good", "Certainly! short", "word " * 151, "word " * 225, "word " * 300]
+    binary = registry.build("reward", Programmatic(), RUN)(["p"] * 5, texts)
+    assert binary.total_N.tolist() == [1, 0, 0, 0, 0]
+    assert binary.parts["affirms"].tolist() == [0, 1, 0, 0, 0]
+    fading = registry.build("reward", Programmatic(mode="continuous"), RUN)(["p"] * 5, texts).total_N
+    assert fading == pytest.approx([1, 0.5, 1 - 1 / 150, 0.5, 0])
+
+
+def test_thresholds_scale_with_the_reply_limit():
+    small = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=64)))
+    reward = registry.build("reward", Programmatic(), small)
+    assert (reward.short_words, reward.long_words) == (37.5, 75)
+
+
+def raising(prompts, responses):
+    raise RuntimeError("no connection")
+
+
+def hanging(prompts, responses):
+    time.sleep(3)
+    return RewardBatch(np.zeros(len(responses)))
+
+
+@pytest.mark.parametrize(
+    ("reward", "options", "error"),
+    [
+        (raising, {}, LabError),
+        (hanging, {"timeout_s": 0.1}, LabError),
+        (lambda p, r: RewardBatch(np.zeros(7)), {}, NumericError),
+        (lambda p, r: RewardBatch(np.full(len(r), np.inf)), {}, NumericError),
+    ],
+)
+def test_a_failing_reward_stops_or_abstains(reward, options, error):
+    with pytest.raises(error, match="reward mine"):
+        CheckedReward("mine", reward, **options)(["p"] * 2, ["a", "b"])
+    notes: list[str] = []
+    patient = CheckedReward("mine", reward, on_error="abstain", note=notes.append, **options)
+    assert np.isnan(patient(["p"] * 2, ["a", "b"]).total_N).all()
+    assert (patient.failed, patient.abstained, patient.scored) == (1, 2, 0)
+    assert "mine failed" in notes[0]
+
+
+class Service(BaseHTTPRequestHandler):
+    answers: ClassVar[list] = []
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, content = self.answers.pop(0)
+        body = json.dumps(content(asked) if callable(content) else content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def service():
+    server = HTTPServer(("127.0.0.1", 0), Service)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+
+
+def lengths(asked):
+    return {"rewards": [None if text == "?" else len(text) for text in asked["responses"]]}
+
+
+def test_a_remote_reward_is_asked_in_batches_and_again(service):
+    Service.answers = [(500, {}), (200, lengths), (200, lengths)]
+    reward = RemoteReward(Remote(url=service, batch_size=2), pause_s=0.0)
+    scores = reward(["p"] * 3, ["one", "?", "three"]).total_N
+    assert scores[[0, 2]].tolist() == [3, 5] and np.isnan(scores[1])
+
+
+@pytest.mark.parametrize("answer", [(200, {"rewards": [1.0]}), (200, [1, 2]), (404, {}), (500, {})])
+def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
+    Service.answers = [answer] * 3
+    with pytest.raises(LabError, match="reward service http"):
+        RemoteReward(Remote(url=service), pause_s=0.0)(["p"] * 2, ["a", "b"])
+
+
+def test_a_function_of_another_package(monkeypatch):
+    point = SimpleNamespace(name="mine", load=lambda: lambda prompts, responses: [1, None])
+    monkeypatch.setattr("rlhf_lab.rewards.callable.entry_points", lambda group: [point])
+    scores = registry.build("reward", PythonCallable(name="mine"), RUN)(["p"] * 2, ["a", "b"]).total_N
+    assert scores[0] == 1 and np.isnan(scores[1])
+    with pytest.raises(ConfigError, match="entry point"):
+        registry.build("reward", PythonCallable(name="other"), RUN)
+
+
+def test_terms_are_chosen_and_weighed_on_the_command_line():
+    more = ("reward=[bt,programmatic,length]", "reward.terms.length.weight=-0.2", "reward.aggregate=mean")
+    found = checked("ppo", *more).reward
+    assert list(found.terms) == ["bt", "programmatic", "length"]
+    assert found.terms["length"].weight == -0.2 and found.aggregate == "mean"
+    assert checked("ppo", "reward=length", "needs.reward=null", "algorithm.critic=zero").reward.roles == set()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["reward=[bt,programatic]"], "did you mean programmatic"),
+        (["reward.terms.bt.weigth=2"], "did you mean weight"),
+        (["reward.terms.bt.penalty_weight=-1"], "reward.terms.bt.penalty_weight=-1"),
+        (["reward=[]"], "choose at least one"),
+        (["reward.temperature=0"], "above 0"),
+    ],
+)
+def test_wrong_graphs_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        checked("ppo", *overrides)
