@@ -75,8 +75,9 @@ def check(values: Mapping[str, Any]) -> Config:
     root = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
     if root is not None and all(groups.get(group) is not None for group in GROUPS):
         root = dataclasses.replace(root, **groups)
+        before = len(problems)
         root = _resolve_tuned(root, problems)
-        problems.extend(_cross_check(root))
+        problems.extend(_cross_check(root, resolved=len(problems) == before))
     if problems:
         raise ConfigError(problems)
     return root
@@ -124,11 +125,12 @@ def _resolve_tuned(root: Config, problems: list[str]) -> Config:
     return dataclasses.replace(root, **replaced)
 
 
-def _cross_check(root: Config) -> list[str]:
-    """Rules between sections."""
+def _cross_check(root: Config, *, resolved: bool) -> list[str]:
+    """Rules between sections. Unless the tuned values fitted, nothing is said about values that are missing."""
     algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
     problems = []
-    missing = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE and _is_none(algorithm, f.name)]
+    names = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE]
+    missing = [name for name in names if resolved and _is_none(algorithm, name)]
     problems += [
         f"algorithm.{name} has no value and model.tuned.{kind} names none; set algorithm.{name}" for name in missing
     ]

@@ -195,6 +195,12 @@ def test_terms_are_chosen_and_weighed_on_the_command_line():
     assert checked("ppo", "reward=length", "needs.reward=null", "algorithm.critic=zero").reward.roles == set()
 
 
+def test_a_batch_that_does_not_divide_is_one_problem():
+    with pytest.raises(ConfigError) as found:
+        checked("ppo", "algorithm.prompts_per_iteration=8")
+    assert len(found.value.problems) == 1
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -203,6 +209,9 @@ def test_terms_are_chosen_and_weighed_on_the_command_line():
         (["reward.terms.bt.penalty_weight=-1"], "reward.terms.bt.penalty_weight=-1"),
         (["reward=[]"], "choose at least one"),
         (["reward.temperature=0"], "above 0"),
+        (["rollout.temperature=0"], "over and over"),
+        (["needs.reward=null"], "needs.reward is not set"),
+        (["reward=gold", "needs.reward=null"], "critic=reward_model needs needs.reward"),
     ],
 )
 def test_wrong_graphs_are_refused(overrides, message):

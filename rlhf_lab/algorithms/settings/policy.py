@@ -154,7 +154,7 @@ class OnPolicySettings(TrainingSettings):
             (self.epochs is None or self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
             (
                 size is None or self.replies % size == 0,
-                f"batch_size={size} does not divide prompts_per_iteration · group_size = {self.replies}",
+                f"batch_size={size} does not divide prompts_per_iteration · group_size = {self.replies}; set a divisor",
             ),
             (self.beta is None or self.beta >= 0, f"beta={self.beta} must be 0 or above"),
             (self.kl_target > 0 and self.kl_horizon > 0, "kl_target and kl_horizon must be above 0"),
