@@ -1,7 +1,7 @@
 """Two gloo processes that share a step's forward passes and add their gradients get what one process gets.
 
-One normaliser makes it so: a step's loss is the sum over its micro-batches divided by the step's global count of tokens,
-replies or pairs, wherever they are computed.
+One normaliser makes it so: a step's loss is the sum over its micro-batches divided by the step's global count of
+tokens, replies or pairs, wherever they are computed.
 """
 
 from __future__ import annotations
