@@ -57,6 +57,45 @@ def toy_rows(count: int, seed: int = 0) -> list[tuple[str, str, str]]:
     ]
 
 
+def plant(monkeypatch: Any, build: Any) -> Any:
+    """Register a reward of a plug-in for one test; `build(settings, run)` makes it. Returns its settings."""
+    from dataclasses import dataclass
+
+    from rlhf_lab import registry
+    from rlhf_lab.rewards.settings import TermSettings
+
+    monkeypatch.setattr(registry, "_settings", dict(registry._settings))
+    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
+
+    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
+    @dataclass(frozen=True)
+    class Planted(TermSettings):
+        pass
+
+    monkeypatch.setattr("rlhf_lab.rewards.gold.build", build)
+    return Planted()
+
+
+class Stopped(Exception):
+    """What `stop_at` raises."""
+
+
+def stop_at(monkeypatch: Any, algorithm: type, at: int | None) -> None:
+    """Raise once the samples of step `at` are made; None takes the trap away."""
+    monkeypatch.undo()
+    if at is None:
+        return
+    collect = algorithm.collect  # type: ignore[attr-defined]
+
+    def trap(self: Any, step: int) -> Any:
+        batch = collect(self, step)
+        if step == at:
+            raise Stopped
+        return batch
+
+    monkeypatch.setattr(algorithm, "collect", trap)
+
+
 def model_tensors(folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 

@@ -7,7 +7,6 @@ reference's log-probabilities are computed once, before the first step, and kept
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -185,11 +184,6 @@ def build_reward(run: Run) -> CheckedReward | None:
     if any(not run.needs.get(role) for role in run.config.reward.roles):
         return None
     return build_graph(run.config.reward, run)
-
-
-def build_evaluator(run: Run, reference: nn.Module, encoder: Encoder, settings: Any) -> Evaluator:
-    """The evaluator of an algorithm that is not trained on pairs."""
-    return Evaluator(run, reference, encoder, build_reward(run), None, settings.max_length or 512)
 
 
 def build(settings: DPO, run: Run) -> OnePassDPO:

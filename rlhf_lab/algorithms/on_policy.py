@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.algorithms.common import corpus_report
-from rlhf_lab.algorithms.dpo import REFERENCE_NAME, build_evaluator, load_policy_twice
+from rlhf_lab.algorithms.dpo import REFERENCE_NAME, build_reward, load_policy_twice
+from rlhf_lab.algorithms.evaluation import Evaluator
 from rlhf_lab.algorithms.experience import Experience, Group, Imitation, Micro
 from rlhf_lab.algorithms.rollouts import Rollouts
 from rlhf_lab.algorithms.settings import OnPolicySettings
@@ -53,7 +54,8 @@ class OnPolicy(Algorithm):
     def __init__(self, settings: OnPolicySettings, run: Run):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        self.evaluator = build_evaluator(run, self.reference, self.encoder, settings)
+        length = settings.max_length or 512
+        self.evaluator = Evaluator(run, self.reference, self.encoder, build_reward(run), None, length)
         if self.evaluator.reward is None:
             raise ConfigError("needs.reward is not set; the policy is trained on it (or use reward=gold)")
         self.max_new_tokens = run.config.rollout.max_new_tokens or 1
@@ -89,10 +91,10 @@ class OnPolicy(Algorithm):
             return StepBatch([], units=1)
         self.moved = torch.zeros(2)
         experience, chosen = self.experience, self.plan[inner]
-        weight_N = token_weights(settings.aggregation or "", experience.lengths_N(), self.max_new_tokens)
         parts = micro_batches(chosen, experience.lengths, settings.micro_batch_tokens)
-        micro: list[Any] = [experience.micro(sorted(part), weight_N, self.run.device) for part in parts]
-        units = loss_units(settings.aggregation or "", len(chosen), len(experience.index(chosen)))
+        micro: list[Any] = [experience.micro(sorted(part), self.weight_N, self.run.device) for part in parts]
+        tokens = sum(experience.reply_lengths[i] for i in chosen)
+        units = loss_units(settings.aggregation or "", len(chosen), tokens)
         if settings.ptx_weight and not self.warming:
             micro += self.rollouts.imitation(step, len(chosen), units)
         return StepBatch(micro, units)
@@ -153,8 +155,10 @@ class OnPolicy(Algorithm):
         self.run.log(iteration * settings.steps_per_iteration, **metrics)
 
     def _plan(self) -> None:
+        """Which replies each update trains on, and the weight of each token; both follow from the experience."""
         assert self.experience is not None
         settings, rows = self.settings, len(self.experience.rows)
+        self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.max_new_tokens)
         batches = settings.replies // (settings.batch_size or settings.replies)
         self.plan = plan_steps(  # unscored replies make batches smaller, not fewer
             self.experience.lengths,

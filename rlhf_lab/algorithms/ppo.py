@@ -53,9 +53,10 @@ class ProximalPolicyOptimisation(OnPolicy):
         reward_N = -penalty_N
         reward_N[experience.last()] += scores_R.float()
         value_N = self._values(experience)
-        advantage_N = self._gae(experience, reward_N, value_N, self.settings.lam)
-        target_N = self._gae(experience, reward_N, value_N, self.settings.value_lam) + value_N
-        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": target_N}
+        lam, value_lam = self.settings.lam, self.settings.value_lam
+        advantage_N = self._gae(experience, reward_N, value_N, lam)
+        target_N = advantage_N if value_lam == lam else self._gae(experience, reward_N, value_N, value_lam)
+        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": target_N + value_N}
 
     def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
         length_R = torch.tensor(experience.reply_lengths)

@@ -74,9 +74,9 @@ class RewardModelling(Algorithm):
     def _member(self, k: int) -> nn.Module:
         """Member k: the policy's backbone and a head of its own; a single model's head starts at zero."""
         settings, run = self.run.config.model, self.run
-        model = load_reward_model(run.needs["policy"], settings, device=run.device)
+        model: Any = load_reward_model(run.needs["policy"], settings, device=run.device)
         if self.settings.members > 1:
-            weight = _any(model).score.weight
+            weight = model.score.weight
             noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(run.seed("reward_model/head", k)))
             weight.data.copy_(noise / weight.shape[1] ** 0.5)
         return trainable(model, settings.lora, run.seed("lora", k))
@@ -203,10 +203,6 @@ class RewardModelling(Algorithm):
 
 def _sides(pairs: list[Pair]) -> tuple[list[str], list[str]]:
     return [pair.chosen for pair in pairs], [pair.rejected for pair in pairs]
-
-
-def _any(module: nn.Module) -> Any:
-    return module
 
 
 def _prompt_ids(pairs: list[Pair]) -> np.ndarray:

@@ -86,7 +86,7 @@ class Rollouts:
             )
         ]
         self._score(groups)
-        if getattr(self.settings, "advantage", "") == "remax":
+        if self.settings.advantage == "remax":
             self._score_greedy(model, groups)
         return groups
 

@@ -20,19 +20,18 @@ SHARE_FROM = 0.1  # share of a batch's token slots that must be saved to be wort
 
 def hidden_states(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     """Last hidden state of `backbone` at column − 1 of each (row, column), (N, d)."""
-    sees_all = _window(backbone) > batch.tokens_BT.shape[1]
+    sees_all = attention_window(backbone.config) > batch.tokens_BT.shape[1]
     if batch.prompt_of_B is not None and sees_all and _saved(batch) >= SHARE_FROM and can_share(backbone):
         return _shared(backbone, batch, row_N, column_N)
     body: Any = backbone
     return body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
 
 
-def _window(backbone: nn.Module) -> float:
+def attention_window(config: Any) -> float:
     """Tokens that the narrowest attention layer looks back over; infinite without a sliding window.
 
     A mask of our own would open the window, so batches that reach it are computed as whole rows.
     """
-    config: Any = backbone.config
     window = getattr(config, "sliding_window", None)
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
     used = getattr(config, "use_sliding_window", True) and sliding

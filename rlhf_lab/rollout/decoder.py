@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlhf_lab.models.lora import effective_weight
+from rlhf_lab.models.shared_prompt import attention_window
 from rlhf_lab.rollout.cache import GroupCache
 from rlhf_lab.rollout.linear import ACTIVATIONS, Activation, Linear
 
@@ -78,8 +79,7 @@ class Decoder:
         """A decoder with the weights of `model` in `dtype` for sequences of up to `positions` tokens, or None."""
         config: Any = model.config
         read = FAMILIES.get(config.model_type)
-        window = getattr(config, "sliding_window", None)
-        windowed = window is not None and window < positions and getattr(config, "use_sliding_window", True)
+        windowed = attention_window(config) < positions
         return None if read is None or windowed else read(model, dtype, positions)
 
     def _project(self, layer: Layer, x: Tensor, turn: Tensor | None) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, planned, prompt_text, toy_rows, write_pairs
+from support import ONE_LAYER, planned, plant, prompt_text, toy_rows, write_pairs
 
 from rlhf_lab import registry
 from rlhf_lab.execute import ensure, execute
@@ -128,18 +127,9 @@ class CountsBlue:
 
 
 @pytest.fixture
-def planted(monkeypatch) -> Iterator[type]:
+def planted(monkeypatch) -> TermSettings:
     """A reward of a plug-in, registered for one test."""
-    monkeypatch.setattr(registry, "_settings", dict(registry._settings))
-    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
-
-    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
-    @dataclass(frozen=True)
-    class Planted(TermSettings):
-        pass
-
-    monkeypatch.setattr("rlhf_lab.rewards.gold.build", lambda settings, run: CountsBlue())
-    yield Planted
+    return plant(monkeypatch, lambda settings, run: CountsBlue())
 
 
 @pytest.mark.parametrize("buffer", ["current", "full"])
@@ -163,7 +153,7 @@ def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
     ).config
     from rlhf_lab.train.loop import train
 
-    run = Run(tmp_path, replace(config, reward=RewardGraph(terms={"planted": planted()})), {"policy": str(policy)})
+    run = Run(tmp_path, replace(config, reward=RewardGraph(terms={"planted": planted})), {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
     train(algorithm, run, "planted")
     result = algorithm.finish()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, planned, toy_rows, write_pairs
+from support import ONE_LAYER, planned, plant, toy_rows, write_pairs
 
 from rlhf_lab import registry
 from rlhf_lab.algorithms.on_policy import OnPolicy
 from rlhf_lab.errors import NumericError
 from rlhf_lab.execute import execute
 from rlhf_lab.files import read_jsonl
-from rlhf_lab.rewards.settings import TermSettings
 from rlhf_lab.sections import RewardGraph
 from rlhf_lab.train.loop import train
 from rlhf_lab.train.run import Result, Run
@@ -60,19 +59,11 @@ def toy(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def reward(monkeypatch) -> Iterator[dict[str, type]]:
+def reward(monkeypatch) -> dict[str, Any]:
     """The planted reward of a plug-in; `reward["class"]` may be exchanged."""
-    monkeypatch.setattr(registry, "_settings", dict(registry._settings))
-    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
-
-    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
-    @dataclass(frozen=True)
-    class Planted(TermSettings):
-        pass
-
-    chosen = {"settings": Planted, "class": CountsBlue}
-    monkeypatch.setattr("rlhf_lab.rewards.gold.build", lambda settings, run: chosen["class"]())
-    yield chosen
+    chosen: dict[str, Any] = {"class": CountsBlue}
+    chosen["settings"] = plant(monkeypatch, lambda settings, run: chosen["class"]())
+    return chosen
 
 
 def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
@@ -94,7 +85,7 @@ def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
     ).config
     folder.mkdir(exist_ok=True)
     run = Run(
-        folder, replace(config, reward=RewardGraph(terms={"planted": reward["settings"]()})), {"policy": str(policy)}
+        folder, replace(config, reward=RewardGraph(terms={"planted": reward["settings"]})), {"policy": str(policy)}
     )
     return registry.build("algorithm", config.algorithm, run)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned, toy_rows, write_pairs
+from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at, toy_rows, write_pairs
 
 from rlhf_lab import registry
 from rlhf_lab.algorithms import dpo, dpo_iterative, reference_cache
@@ -190,10 +190,6 @@ ROUNDS = (
 )
 
 
-class Stopped(Exception):
-    pass
-
-
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory) -> dict[str, Path]:
     """Policy and reward model that the later stages start from."""
@@ -214,20 +210,7 @@ def plan_resumed(recipe: str, name: str, out: Path, upstream: dict[str, Path]) -
     return planned(recipe, *common, *sizes, "algorithm.log_every_steps=1", f"outputs={out}")
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, recipe: str, at: int | None) -> None:
-    """Raise once the step's samples are made; None takes the trap away."""
-    monkeypatch.undo()
-    cls = {"dpo": dpo.OnePassDPO, "dpo_iterative": dpo_iterative.IteratedDPO}[recipe]
-    collect = cls.collect
-
-    def trap(self, step):
-        batch = collect(self, step)
-        if step == at:
-            raise Stopped
-        return batch
-
-    if at is not None:
-        monkeypatch.setattr(cls, "collect", trap)
+CLASSES = {"dpo": dpo.OnePassDPO, "dpo_iterative": dpo_iterative.IteratedDPO}
 
 
 @pytest.mark.parametrize(
@@ -245,10 +228,10 @@ def test_resumed_equals_uninterrupted(recipe, name, stops, tmp_path, upstream, m
     stage = plan_resumed(recipe, name, tmp_path / "resumed", upstream)
     assert stage.key == whole.key
     for stop in stops:
-        stop_at(monkeypatch, recipe, stop)
+        stop_at(monkeypatch, CLASSES[recipe], stop)
         with pytest.raises(Stopped):
             execute(stage)
-    stop_at(monkeypatch, recipe, None)
+    stop_at(monkeypatch, CLASSES[recipe], None)
     execute(stage)
     a, b = model_tensors(Path(whole.model)), model_tensors(Path(stage.model))
     assert all(torch.equal(a[key], b[key]) for key in a)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
+from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.execute import execute
@@ -58,10 +58,6 @@ SIZES = {
 ppo and grpo take 4 in each of 3 iterations."""
 
 
-class Stopped(Exception):
-    pass
-
-
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory) -> dict[str, Path]:
     """Policy and reward model that the later stages start from."""
@@ -89,21 +85,8 @@ def uninterrupted(tmp_path_factory, upstream) -> dict[str, Stage]:
     return stages
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, recipe: str, at: int | None) -> None:
-    """Raise once the step's samples are made; None takes the trap away."""
-    monkeypatch.undo()
-    if at is None:
-        return
-    cls = getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
-    collect = cls.collect
-
-    def trap(self, step):
-        batch = collect(self, step)
-        if step == at:
-            raise Stopped
-        return batch
-
-    monkeypatch.setattr(cls, "collect", trap)
+def algorithm(recipe: str) -> type:
+    return getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
 
 
 def assert_same(one: Stage, other: Stage) -> None:
@@ -141,11 +124,11 @@ def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninter
     stage = plan(recipe, tmp_path, upstream, every=2)
     assert stage.key == uninterrupted[recipe].key
     for stop in stops:
-        stop_at(monkeypatch, recipe, stop)
+        stop_at(monkeypatch, algorithm(recipe), stop)
         with pytest.raises(Stopped):
             execute(stage)
         assert read_json(stage.folder / "result.json")["status"] == "failed"
-    stop_at(monkeypatch, recipe, None)
+    stop_at(monkeypatch, algorithm(recipe), None)
     execute(stage)
     assert_same(uninterrupted[recipe], stage)
     notes = read_json(stage.folder / "result.json")["notes"]
@@ -157,12 +140,12 @@ def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninter
 
 def test_a_damaged_checkpoint_starts_over_and_says_so(tmp_path, upstream, uninterrupted, monkeypatch):
     stage = plan("sft", tmp_path, upstream, every=2)
-    stop_at(monkeypatch, "sft", 7)
+    stop_at(monkeypatch, algorithm("sft"), 7)
     with pytest.raises(Stopped):
         execute(stage)
     path = stage.folder / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:-2000])
-    stop_at(monkeypatch, "sft", None)
+    stop_at(monkeypatch, algorithm("sft"), None)
     execute(stage)
     assert_same(uninterrupted["sft"], stage)
     assert any(note.startswith("started over") for note in read_json(stage.folder / "result.json")["notes"])

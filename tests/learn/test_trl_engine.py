@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned, prompt_text, toy_rows, write_pairs
+from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned, plant, prompt_text, toy_rows, write_pairs
 
 from rlhf_lab import registry
 from rlhf_lab.algorithms.common import pair_rows
@@ -21,7 +21,6 @@ from rlhf_lab.errors import MissingDependency, NumericError
 from rlhf_lab.execute import ensure, execute
 from rlhf_lab.files import read_json, read_jsonl
 from rlhf_lab.models.build import load_policy, load_reward_model
-from rlhf_lab.rewards.settings import TermSettings
 from rlhf_lab.sections import RewardGraph
 from rlhf_lab.train.loop import Interrupted
 from rlhf_lab.train.run import Run
@@ -216,17 +215,8 @@ def toy(tmp_path_factory):
 @pytest.fixture
 def planted(monkeypatch):
     """(settings of a reward that only this test knows, the reward)."""
-    monkeypatch.setattr(registry, "_settings", dict(registry._settings))
-    monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
-
-    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
-    @dataclass(frozen=True)
-    class Planted(TermSettings):
-        pass
-
     recorder = Recorder()
-    monkeypatch.setattr("rlhf_lab.rewards.gold.build", lambda settings, run: recorder)
-    return Planted(), recorder
+    return plant(monkeypatch, lambda settings, run: recorder), recorder
 
 
 @pytest.mark.parametrize("preset", ["grpo", "rloo", "cispo"])
