@@ -5,10 +5,10 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke check format bench wheel clean
+.PHONY: help setup demo test smoke check format bench faults wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ format: $(STAMPS)/dev ## apply what `make check` asks of lint and formatting
 
 bench: $(STAMPS)/dev ## measure the sampler and training steps against other implementations
 	@$(BIN)/python tests/bench/run.py
+
+faults: $(STAMPS)/dev ## kill, starve and damage 200 runs and compare with uninterrupted ones; Linux, disks as root
+	@$(BIN)/python tests/campaign/faults.py --faults 200 --seed 0 --out docs/results/faults.md
 
 wheel: $(STAMPS)/dev ## build the wheel into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -25,7 +25,10 @@ from rlhf_lab.files import read_json
 from rlhf_lab.overrides import merge
 from rlhf_lab.rollout.settings import Vllm
 
-CARRIED = ("model", "data", "rollout", "seed", "runtime", "checkpoint", "artifacts", "outputs", "stages")
+CARRIED = (
+    *("model", "data", "rollout", "seed", "runtime", "sharding", "tracker"),
+    *("checkpoint", "artifacts", "outputs", "stages"),
+)
 """Sections an upstream stage takes over from the run that needs it."""
 
 WORLDS = {"mini_hh": "rlhf_lab.world.dialogue", "arithmetic": "rlhf_lab.world.arithmetic"}
@@ -83,6 +86,7 @@ class Stage:
             "needs": {role: need.key for role, need in self.needs.items()},
             **sections,
         }
+        material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
         if self.config.engine != "native":
             material["engine"] = self.config.engine
         return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
@@ -148,6 +152,7 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
     if isinstance(parent.rollout, Vllm):  # it serves the stage that TRL trains
         parent = dataclasses.replace(parent, rollout=parent.rollout.local())
     own, reseeded = config.to_values(parent), parent.algorithm.reseeded_roles
+    own["artifacts"]["distinct"] = []
     if role in reseeded:
         own["seed"] += 1000 * (1 + reseeded.index(role))
     values = _recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}

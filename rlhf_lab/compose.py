@@ -123,6 +123,8 @@ def _explain(message: str) -> str:
     match = re.search(r"Could not override '([\w./]+)'", first)
     if match:
         return f"{match.group(1)} is not a setting of what was chosen{_near_key(match.group(1))}"
+    if "'hydra/launcher/submitit_" in first:
+        return f"{first}: its library is not installed. Run: pip install 'rlhf_lab[slurm]'"
     return first
 
 

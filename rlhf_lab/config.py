@@ -40,6 +40,8 @@ class Config:
     algorithm: Any
     reward: Any
     rollout: Any
+    sharding: Any
+    tracker: Any
     evaluation: Evaluation = field(default_factory=Evaluation)
     runtime: Runtime = field(default_factory=Runtime)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -182,6 +184,14 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
     selection = getattr(algorithm, "selection", None)
     if selection is not None and selection.reads_margins and not root.needs.get("margins"):
         problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
+    sharding = registry.kind_of("sharding", root.sharding)
+    if root.engine != "native" and sharding != "none":
+        problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
+    if sharding == "zero" and getattr(algorithm, "optimizer", None) == "muon":
+        problems.append(
+            "algorithm.optimizer=muon orthogonalises whole matrices, and DeepSpeed gives an optimiser pieces of them; "
+            "use algorithm.optimizer=adamw (with an algorithm.lr for it), or sharding=ddp, fsdp_grad_op or fsdp_full"
+        )
     if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
         problems += import_module(TRL_OPTIONS).problems(root)
     positions = getattr(root.model, "max_positions", None)

@@ -32,6 +32,10 @@ class ArtifactError(LabError, RuntimeError):
     """A stored artifact is missing, incomplete or damaged."""
 
 
+class StorageError(LabError, OSError):
+    """A file cannot be written: the disk is full, read-only or broken. Names the file, the reason and what to do."""
+
+
 class MissingDependency(LabError, ImportError):
     """An optional library is not installed. Names the feature and the install line."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import platform
 import shutil
+import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,14 +19,17 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 
-from rlhf_lab import __version__, config, registry
+from rlhf_lab import __version__, config, ranks, registry, seal
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
-from rlhf_lab.files import read_json, replacing, write_json, write_text
+from rlhf_lab.files import json_text, read_json, replacing, write_json, write_text
+from rlhf_lab.launch import processes
 from rlhf_lab.models.build import save_model
+from rlhf_lab.studies.outcome import outcome
 from rlhf_lab.trackers.console import console
+from rlhf_lab.trackers.tracking import track
 from rlhf_lab.train import checkpoint, memory
-from rlhf_lab.train.loop import Algorithm, Interrupted, train
+from rlhf_lab.train.loop import STOP_SIGNALS, Algorithm, Interrupted, train
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
@@ -36,12 +42,24 @@ def ensure(stage: Stage, started: float) -> dict[str, Any]:
     Args:
         started: when this run began (Unix seconds); with `artifacts.refresh`, older results are built again.
     """
-    fresh = _reusable(stage, started)
+    fresh = ranks.on_main(lambda: _reusable(stage, started))
     if fresh:
         return fresh
     for need in stage.needs.values():
         if isinstance(need, Stage):
             ensure(need, started)
+        else:
+            seal.check(Path(need.source).parent)  # a model/ of another store
+    with stoppable(), _locked(stage):
+        return ranks.on_main(lambda: _reusable(stage, started)) or _build(stage)
+
+
+@contextmanager
+def _locked(stage: Stage) -> Iterator[None]:
+    """Nobody else builds the stage meanwhile."""
+    if not ranks.is_main():
+        yield
+        return
     locks = Path(stage.config.outputs) / "runs" / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / f"{stage.folder.name}.lock")
@@ -51,18 +69,62 @@ def ensure(stage: Stage, started: float) -> dict[str, Any]:
         console.print(f"  {stage.recipe}: another process is building {stage.folder.name}; waiting for it")
         lock.acquire()
     try:
-        return _reusable(stage, started) or execute(stage, discard=stage.config.artifacts.refresh)
+        yield
     finally:
         lock.release()
+
+
+def _build(stage: Stage) -> dict[str, Any]:
+    """Build a stage here, or with processes that share the work: those a launcher started, or our own."""
+    checked, discard = stage.config, stage.config.artifacts.refresh
+    if ranks.world() == 1:
+        count = processes.wanted(checked)
+        return processes.train_together(stage, count, discard=discard) if count > 1 else execute(stage, discard=discard)
+    if checked.algorithm.shares_work:
+        return execute(stage, discard=discard)
+
+    def by_itself() -> dict[str, Any]:
+        with ranks.alone():
+            return execute(stage, discard=discard)
+
+    return ranks.on_main(by_itself)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """A signal that arrives while nothing is trained (loading, evaluating, waiting) ends the stage, recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame: Any) -> None:
+        raise Interrupted(f"stopped by {signal.Signals(number).name}")
+
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:
     """The stored result of a stage, unless it is older than a run that asked for a new one."""
     result = stage.result()
-    if result and stage.config.artifacts.refresh:
-        built = (stage.folder / "result.json").stat().st_mtime
+    if stage.config.artifacts.refresh:
+        built = (stage.folder / "result.json").stat().st_mtime if result else 0.0
         return result if built >= started else None
+    seal.check(stage.folder)
+    if result:
+        with suppress(OSError):  # on a read-only disk it stays
+            _forget_attempts(stage.folder)
     return result
+
+
+def _forget_attempts(folder: Path) -> None:
+    """Remove what only an unfinished stage needs, once result.json says that it is complete."""
+    checkpoint.remove(folder)
+    shutil.rmtree(folder / "trl", ignore_errors=True)
 
 
 def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
@@ -74,9 +136,12 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
     folder.mkdir(parents=True, exist_ok=True)
     state, problem = (None, None) if discard else checkpoint.load(folder)
-    if state is None and (makes_model or discard):  # without a model, the policies evaluated so far are the checkpoint
-        for path in folder.iterdir():
+    if ranks.is_main():
+        seal.remove(folder)
+    if ranks.is_main() and state is None and (makes_model or discard):
+        for path in folder.iterdir():  # without a model, the policies evaluated so far are the checkpoint
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    ranks.wait()
     run = Run(folder, stage.config, stage.sources(), state)
     if problem:
         run.note(f"started over: {problem}")
@@ -87,6 +152,8 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     write_json(folder / "result.json", result)
     memory.reset_peak()
     try:
+        kept = state["log_size"] if state else run.log_size()
+        run.tracking = track(stage.config, stage.recipe, folder, kept, run.note)
         write_json(folder / "manifest.json", _manifest(stage, run.corpus))
         _note_data(run)
         run_steps = _engine(stage.config)
@@ -104,14 +171,19 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
             "metrics": found.metrics,
             "primary": found.primary,
         }
-        checkpoint.remove(folder)
-        shutil.rmtree(folder / "trl", ignore_errors=True)
     except BaseException as error:
         result |= {"status": "interrupted" if _is_interrupt(error) else "failed", "error": _describe(error)}
         raise
     finally:
-        cost = {"seconds": round(time.monotonic() - begin, 1), "peak_gib": memory.peak_gib()}
-        write_json(folder / "result.json", result | cost | {"notes": run.notes})
+        cost = {"seconds": round(time.monotonic() - begin, 1), "peak_gib": memory.peak_gib(), "training": run.cost}
+        result |= cost | {"notes": run.notes}
+        if result["status"] == "completed" and ranks.is_main():
+            seal.write(folder, json_text(result))
+        write_json(folder / "result.json", result)
+        run.tracking.finish(result["status"], lambda: outcome(folder))
+    if ranks.is_main():
+        _forget_attempts(folder)
+    ranks.wait()
     return read_json(folder / "result.json")
 
 

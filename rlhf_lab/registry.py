@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 
 from rlhf_lab.errors import ConfigError
 
-PACKAGES = {"algorithm": "algorithms", "data": "data", "model": "models", "reward": "rewards", "rollout": "rollout"}
+PACKAGES = {
+    "algorithm": "algorithms",
+    "data": "data",
+    "model": "models",
+    "reward": "rewards",
+    "rollout": "rollout",
+    "sharding": "sharding",
+    "tracker": "trackers",
+}
 Settings = TypeVar("Settings")
 
 _settings: dict[tuple[str, str], type] = {}

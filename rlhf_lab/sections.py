@@ -43,11 +43,17 @@ class Runtime:
         threads: CPU threads per process. 0 is one for the small models of `model.kind=scratch`, where a second thread
             costs more than it gives (26 against 33 ms per SFT step), and all cores, shared between the jobs of a
             study, for others.
+        memory_gib: memory of the device that a run is planned for, in place of what the system says. A stage whose
+            weights, gradients and optimiser state are more than that is refused before anything is loaded.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = 0
+    memory_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        require((self.memory_gib is None or self.memory_gib > 0, f"memory_gib={self.memory_gib} must be above 0"))
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,16 @@ class Checkpoint:
 class Artifacts:
     """Args:
     refresh: rebuild every stage of this run even when the store has it.
+    distinct: sections that make a run another one although they do not decide its result, such as [sharding]: to
+        compare what it costs. Stages before the run have none.
     """
 
     refresh: bool = False
+    distinct: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.distinct if name not in ("sharding", "runtime")]
+        require((not unknown, f"distinct={unknown}; choose from sharding, runtime"))
 
 
 @dataclass(frozen=True)

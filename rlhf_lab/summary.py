@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -58,6 +58,12 @@ def print_plan(stage: artifacts.Stage, started: float) -> None:
         else:
             resumed = " from its checkpoint" if (part.folder / "checkpoint.pt").exists() else ""
             console.print(f"  build  {part.recipe:<14} {part.folder}{resumed}", soft_wrap=True)
+
+
+def print_memory(lines: Sequence[str]) -> None:
+    """What the run needs of memory."""
+    for line in lines:
+        console.print(f"  {escape(line)}", soft_wrap=True)
 
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:

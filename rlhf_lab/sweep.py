@@ -7,6 +7,7 @@ so `report` works on a partial sweep and a failed job is a row of the table.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import signal
 import sys
@@ -25,9 +26,24 @@ from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import read_json, write_json
 from rlhf_lab.overrides import forced, literal
 from rlhf_lab.trackers.console import console
+from rlhf_lab.trackers.settings import marked
 
 PROCESSES = "RLHF_LAB_PROCESSES"
+SUBMITTED = "SUBMITIT_EXECUTOR"
+"""Environment variable of the jobs that submitit started."""
 DEFAULT_METRICS = ["gold", "proxy", "win_rate", "kl", "tokens"]
+LAUNCHERS = {
+    "joblib": ("hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"),
+    "submitit_local": ("hydra.launcher.timeout_min=10080", "hydra.sweeper.max_batch_size={processes}"),
+    "submitit_slurm": (
+        "hydra.launcher.max_num_timeout=5",
+        "hydra.launcher.cpus_per_task=2",
+        "hydra.launcher.setup=['export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK']",
+        "++hydra.launcher.additional_parameters.requeue=true",
+    ),
+}
+"""Hydra launcher → its settings for our jobs; what the command line says of them wins. By default submitit starts all
+jobs of a sweep at once and does not queue a job again at its time limit; srun does not take its CPUs from sbatch."""
 
 
 def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
@@ -42,19 +58,32 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     done = sum(stage.result() is not None for stage in stages)
     console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
     console.print(f"  {len(stages)} jobs, {done} of them already in the store; folder {folder}", soft_wrap=True)
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, _interrupt)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to `main`, which explains them
     try:
-        launch(_arguments(command, study, folder, config_dir))
+        _launch(command, _arguments(command, study, folder, config_dir), folder, launch)
     finally:
         failed = _finish(folder, len(stages))
     return 1 if failed else 0
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    """End the sweep as Ctrl-C does: finished jobs keep their results, the table is written, the rest resumes later."""
-    del number, frame
-    raise KeyboardInterrupt
+def _launch(
+    command: compose.Command, arguments: list[str], folder: Path, launch: Callable[[Sequence[str]], int]
+) -> None:
+    """Run the jobs where the launcher takes them; a job that ended without a word of its own gets a record here."""
+    launcher = _launcher(command)
+    if launcher not in ("submitit_slurm", "submitit_local"):
+        launch(arguments)
+        return
+    from rlhf_lab.launch.submitted import followed
+
+    console.print(f"  jobs go to {launcher}; what they print is in {folder}/.submitit", soft_wrap=True)
+    with followed(launcher) as ends:
+        launch(arguments)
+    for index, end in enumerate(ends):
+        path = folder / "jobs" / str(index) / "job.json"
+        if end is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {"status": "failed", "run": None, "error": end})
 
 
 def _levels(command: compose.Command) -> dict[str, list[Any]]:
@@ -98,15 +127,22 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
 def _arguments(command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None) -> list[str]:
     """Hydra's command line for the sweep. Seeds vary fastest, so parallel jobs rarely wait for the same upstream."""
     levels = _levels(command)
-    arguments = ["--multirun", *(["--config-dir", config_dir] if config_dir else []), *command.overrides]
+    arguments = [*(["--config-dir", config_dir] if config_dir else []), *command.overrides]
     arguments += [f"{forced(key)}={','.join(literal(v) for v in values)}" for key, values in levels.items()]
     arguments += [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
-    processes = min(study.processes, usable_cores(), len(command.jobs))
+    launcher = _launcher(command)
+    processes = 1 if launcher == "submitit_slurm" else min(study.processes, usable_cores(), len(command.jobs))
+    if launcher is None and processes > 1 and find_spec("hydra_plugins.hydra_joblib_launcher"):
+        launcher = "joblib"
+        arguments.append("hydra/launcher=joblib")
     os.environ[PROCESSES] = str(processes)
-    chosen = any(o.startswith("hydra/launcher=") for o in command.overrides)
-    if processes > 1 and not chosen and find_spec("hydra_plugins.hydra_joblib_launcher"):
-        arguments += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"]
-    return arguments
+    settings = [setting.format(processes=processes) for setting in LAUNCHERS.get(launcher or "", ())]
+    return ["--multirun", *settings, *arguments]
+
+
+def _launcher(command: compose.Command) -> str | None:
+    """The Hydra launcher that the command line chooses."""
+    return next((o.partition("=")[2] for o in command.overrides if o.startswith("hydra/launcher=")), None)
 
 
 def run_job(
@@ -117,24 +153,59 @@ def run_job(
     settings = HydraConfig.get()
     folder, recipe = Path(settings.runtime.output_dir), str(settings.runtime.choices.get("recipe"))
     folder.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"status": "failed", "run": None, "error": None}
+    record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
+    came = _signals()
     try:
-        stage = artifacts.plan(config.check({**values, "study": None}), recipe)
+        stage = _marked(config.check({**values, "study": None}), recipe, folder)
         record["run"] = str(stage.folder.resolve())
         _, result = run_stage(stage)
         record |= {"status": result["status"], "error": result.get("error")}
     except LabError as error:
-        record["error"] = str(error)
+        record |= {"status": "failed", "error": str(error)}
         console.print(f"[red]job {settings.job.num} failed:[/] {escape(str(error))}", soft_wrap=True)
     except Exception as error:  # a job's bug must not take the sweep's table with it
-        record["error"] = f"{type(error).__name__}: {error}"
+        record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         (folder / "error.txt").write_text(traceback.format_exc())
         console.print(f"[red]job {settings.job.num} failed:[/] {escape(record['error'])}, see {folder}/error.txt")
+    except KeyboardInterrupt:  # while nothing was trained
+        record["error"] = "stopped"
     finally:
         write_json(folder / "job.json", record)
-    if record["status"] == "interrupted":  # a stop is meant for the sweep, not for one of its jobs
-        raise KeyboardInterrupt
+    if record["status"] == "interrupted" and not _given_up(folder, record, came()):
+        raise KeyboardInterrupt  # a stop is meant for the sweep, not for one of its jobs
     return record
+
+
+def _signals() -> Callable[[], list[int]]:
+    """What tells the signals that came to a job of submitit, which queues it again; they do not matter to others."""
+    if SUBMITTED not in os.environ:
+        return list
+    from rlhf_lab.launch.submitted import signals_from_now
+
+    return signals_from_now()
+
+
+def _given_up(folder: Path, record: dict[str, Any], signals: list[int]) -> bool:
+    """Have submitit queue a stopped job again, which ends this process; true when it has done so too often."""
+    if not signals:
+        return False
+    from rlhf_lab.launch.submitted import queue_again
+
+    reason = queue_again(signals)
+    if reason:
+        write_json(folder / "job.json", record | {"error": reason})
+    return reason is not None
+
+
+def _marked(checked: config.Config, recipe: str, folder: Path) -> artifacts.Stage:
+    """A job's stage. The tracker of every stage is told the study, that of the last one also what this job swept."""
+    study = read_json(folder.parents[1] / "study.json")
+    swept = study["jobs"][int(folder.name)]["overrides"]
+    swept = {key: swept[key] for key in sorted(swept, key=lambda key: key != study["compare"])}
+    group = folder.parents[1].name
+    stage = artifacts.plan(dataclasses.replace(checked, tracker=marked(checked.tracker, group=group)), recipe)
+    last = dataclasses.replace(stage.config, tracker=marked(stage.config.tracker, swept=swept))
+    return dataclasses.replace(stage, config=last)
 
 
 def _finish(folder: Path, jobs: int) -> int:

@@ -11,9 +11,11 @@ from torch import nn
 from rlhf_lab.losses.objective import PairTokens
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
-from rlhf_lab.models.encoding import Encoder, Row, TokenBatch, length_batches
+from rlhf_lab.models.divided import undivided
+from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.lora import trainable
+from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.train.run import Run
@@ -38,9 +40,10 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
 
 def model_size(model: nn.Module) -> dict[str, float]:
     """Parameters, those that train, and MiB of what restores the trained model: all of it, or what lies on its base."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+    parameters = list(undivided(model).parameters())
+    trained = [p for p in parameters if p.requires_grad]
     return {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in parameters),
         "parameters/trained": sum(p.numel() for p in trained),
         "checkpoint_mib": sum(p.numel() * p.element_size() for p in trained) / 2**20,
     }
@@ -64,8 +67,9 @@ def corpus_report(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
 def sequence_logps(model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384) -> torch.Tensor:
     """Log-probability of each reply, nats, (N,) on the CPU."""
     found = torch.zeros(len(rows))
-    for index, batch in length_batches(rows, max_tokens, device):
-        found[index] = token_logps(model, batch).sum_B().cpu()
+    passes = over_rows(rows, lambda batch: token_logps(model, batch).sum_B().cpu(), max_tokens, device, [model])
+    for index, logps_B in passes:
+        found[index] = logps_B
     return found
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
+from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import has_linear_head
 from rlhf_lab.models.shared_prompt import hidden_states
@@ -30,12 +31,16 @@ class Critic(nn.Module):
     def forward(self, x_Nd: Tensor) -> Tensor:
         """Values of hidden states, (N,), float32 also under autocast."""
         with torch.autocast(x_Nd.device.type, enabled=False):
-            return self.head(x_Nd.float())[:, 0]
+            return within(self, self.head, x_Nd.float())[:, 0]
 
     def values(self, batch: TokenBatch) -> Tensor:
         """Values of the states before the reply tokens of a batch, (N,), from the critic's own trunk."""
         assert self.trunk is not None, "a shared critic gets the policy's hidden states"
+        return within(self, self._values, batch)
+
+    def _values(self, batch: TokenBatch) -> Tensor:
         row_N, column_N = batch.targets()
+        assert self.trunk is not None
         return self(hidden_states(self.trunk, batch, row_N, column_N))
 
 

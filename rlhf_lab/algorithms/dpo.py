@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab import registry
 from rlhf_lab.algorithms.common import (
     PairRows,
     corpus_report,
@@ -130,6 +131,9 @@ class PreferenceAlgorithm(Algorithm):
         beta = settings.beta if self.objective.dpo_optimum else None
         self.evaluator = Evaluator(run, self.reference, self.encoder, build_reward(run), beta, self.max_length)
 
+    def frozen(self) -> list[nn.Module]:
+        return [self.reference]
+
     def batch(self, table: PairTable, indices: list[int]) -> StepBatch:
         """One step on pairs of the table. A KL estimate is of the whole step, however the step is cut."""
         z_ref = None
@@ -152,10 +156,14 @@ class OnePassDPO(PreferenceAlgorithm):
     def __init__(self, settings: DPO, run: Run):
         super().__init__(settings, run)
         pairs = [pair_rows(self.encoder, pair, self.max_length) for pair in training_pairs(settings, run)]
-        ref = reference_logps(run, self.reference, pairs) if self.objective.needs("ref") else None
-        self.table = PairTable(pairs, Given(ref), run.device)
+        self.table = PairTable(pairs, Given(), run.device)
         self.steps = epoch_steps(self.table.lengths, settings, run.seed("dpo/order"))
         self.total_steps = len(self.steps)
+
+    def begin(self) -> None:
+        """The reference's log-probabilities, in the arithmetic that the policy trains in."""
+        if self.objective.needs("ref"):
+            self.table.given = Given(reference_logps(self.run, self.reference, self.table.pairs))
 
     def collect(self, step: int) -> StepBatch:
         return self.batch(self.table, self.steps[step])
@@ -173,10 +181,16 @@ class OnePassDPO(PreferenceAlgorithm):
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
-    """(trainable policy, frozen reference, encoder), both from `needs.policy`; an adapter's base is the reference."""
+    """(trainable policy, frozen reference, encoder), both from `needs.policy`; an adapter's base is the reference.
+
+    A divided policy has parameters only in its own passes, so that the base of its adapter is no model of its own: the
+    reference is then another copy.
+    """
     source, settings = run.needs["policy"], run.config.model
     model = trainable(load_policy(source, settings, device=run.device), settings.lora, run.seed("lora"))
-    if has_adapter(model):
+    sharding = run.config.sharding
+    divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
+    if has_adapter(model) and not divided:
         return model, without_adapter(model), load_encoder(source, settings)
     reference = load_policy(source, settings, device=run.device).requires_grad_(False)
     return model, reference, load_encoder(source, settings)

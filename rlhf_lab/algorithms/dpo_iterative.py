@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_lab import registry
+from rlhf_lab import ranks, registry
 from rlhf_lab.algorithms.common import PairRows, corpus_report, model_size, pair_logps, pair_rows
 from rlhf_lab.algorithms.dpo import REFERENCE_NAME, Given, PairTable, PreferenceAlgorithm
 from rlhf_lab.algorithms.monitor import Watch
@@ -121,13 +121,13 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def _open_round(self, index: int) -> tuple[bool, Round]:
         """(whether it is new, the round): read from its file, or rolled out and not written yet."""
-        path = self.rounds.path(index)
-        if path.exists():
-            return False, self.rounds.read(index)
-        if self.logged_round == index:
-            raise ArtifactError(
-                f"{path} is gone, and the policy has trained on it; rebuild the run with artifacts.refresh=true"
-            )
+        try:
+            return False, ranks.on_main(lambda: self.rounds.read(index))
+        except ArtifactError:
+            if self.logged_round == index:
+                raise
+        if self.rounds.path(index).exists():
+            self.run.note(f"{self.rounds.path(index)} was damaged before the policy trained on it: made again")
         return True, self.roll_out.make(index, self.model, self.reference)
 
     def _given(self, buffer: list[Round], found: Round, pairs: list[PairRows]) -> Given:

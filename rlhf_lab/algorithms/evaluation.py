@@ -19,10 +19,11 @@ from rlhf_lab import registry
 from rlhf_lab.algorithms.common import pair_logps, pair_rows
 from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate, ratio_of_means
-from rlhf_lab.files import append_jsonl, read_jsonl, truncate
+from rlhf_lab.files import append_jsonl, file_digest, fingerprint, read_jsonl, read_rows, truncate
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
-from rlhf_lab.models.encoding import Encoder, Row, length_batches
+from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
+from rlhf_lab.models.passes import over_rows
 from rlhf_lab.rollout.local import Samples
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Reward
@@ -77,9 +78,29 @@ class Evaluator:
         self.p_chosen = [p.meta.get("p_chosen") for p in pairs]
         self._reference_pairs: PairLogps | None = None
         self._rows_path, self._policies_path = run.folder / "evaluation.jsonl", run.folder / "policies.jsonl"
-        self.policies = read_jsonl(self._policies_path)
-        truncate(self._rows_path, self.policies[-1]["rows_end"] if self.policies else 0)
+        self.policies = self._restore()
         self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
+
+    def _restore(self) -> list[dict[str, Any]]:
+        """Policies of an earlier attempt up to the first whose summary or rows are damaged; the files are cut there."""
+        policies, ends = read_rows(self._policies_path)
+        size = self._policies_path.stat().st_size if self._policies_path.exists() else 0
+        begins = [0, *(policy.get("rows_end", 0) for policy in policies)]
+        intact = [self._seal(*item) == item[0].get("sha256") for item in zip(policies, begins, strict=False)]
+        kept = intact.index(False) if False in intact else len(intact)
+        if size > (ends[kept - 1] if kept else 0):
+            files = f"{self._policies_path} or evaluation.jsonl"
+            self.run.note(f"{files} was cut or damaged after policy {kept}: evaluated again")
+        truncate(self._policies_path, ends[kept - 1] if kept else 0)
+        truncate(self._rows_path, policies[kept - 1]["rows_end"] if kept else 0)
+        return policies[:kept]
+
+    def _seal(self, policy: dict[str, Any], begin: int) -> str:
+        """Digest of a policy's summary and of its rows, which begin at a byte of evaluation.jsonl."""
+        summary = {key: value for key, value in policy.items() if key != "sha256"}
+        end = policy.get("rows_end", 0)
+        rows = file_digest(self._rows_path, begin, end) if self._rows_path.exists() else ""
+        return fingerprint([summary, rows])
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The summary of a policy that was evaluated before, in this attempt or an earlier one."""
@@ -100,11 +121,13 @@ class Evaluator:
 
     def add(self, name: str, rows: list[dict[str, Any]], metrics: Mapping[str, Estimate]) -> dict[str, Any]:
         """Log a policy: its rows, then its summary, which commits them."""
-        summary = {
+        summary: dict[str, Any] = {
             "name": name,
             "metrics": {key: estimate.to_dict() for key, estimate in metrics.items()},
             "rows_end": append_jsonl(self._rows_path, rows),
         }
+        begin = self.policies[-1]["rows_end"] if self.policies else 0
+        summary["sha256"] = self._seal(summary, begin)
         append_jsonl(self._policies_path, [summary])
         self.policies.append(summary)
         return summary
@@ -156,8 +179,12 @@ class Evaluator:
             return [0.0] * len(rows)
         found = torch.zeros(len(rows))
         temperature = self.rollout.temperature or 1.0
-        for index, batch in length_batches(rows, 16384, self.run.device):
-            found[index] = exact_kl(model, self.reference, batch, temperature=temperature).cpu()
+
+        def compute(batch: TokenBatch) -> torch.Tensor:
+            return exact_kl(model, self.reference, batch, temperature=temperature).cpu()
+
+        for index, kl_B in over_rows(rows, compute, 16384, self.run.device, [self.reference]):
+            found[index] = kl_B
         return found.tolist()
 
     def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:

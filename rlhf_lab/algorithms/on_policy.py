@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab import ranks
 from rlhf_lab.algorithms.common import corpus_report
 from rlhf_lab.algorithms.dpo import REFERENCE_NAME, build_reward, load_policy_twice
 from rlhf_lab.algorithms.evaluation import Evaluator
@@ -27,8 +28,9 @@ from rlhf_lab.errors import ConfigError, NumericError
 from rlhf_lab.losses.advantage import whiten
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights
-from rlhf_lab.models.encoding import TokenBatch, length_batches
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import ReplyStates, reply_states, token_logps
+from rlhf_lab.models.passes import over_rows
 from rlhf_lab.train.batching import micro_batches, plan_steps
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.run import Result, Run
@@ -74,9 +76,11 @@ class OnPolicy(Algorithm):
         self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
         self.total_steps = settings.iterations * settings.steps_per_iteration
         self.iteration, self.generated, self.stopped, self.checked = -1, 0, False, False
-        self.moved = torch.zeros(2)  # Σ k3(old, new) and tokens of the step in work
         self.plan: list[list[int]] = []
         self.experience: Experience | None = None
+
+    def frozen(self) -> list[nn.Module]:
+        return [self.reference]
 
     @abstractmethod
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
@@ -94,7 +98,6 @@ class OnPolicy(Algorithm):
             self._start(iteration)
         if self.stopped or self.experience is None or inner >= len(self.plan):
             return StepBatch([], units=1)
-        self.moved = torch.zeros(2)
         experience, chosen = self.experience, self.plan[inner]
         parts = micro_batches(chosen, experience.lengths, settings.micro_batch_tokens)
         micro: list[Any] = [experience.micro(sorted(part), self.weight_N, self.run.device) for part in parts]
@@ -122,9 +125,6 @@ class OnPolicy(Algorithm):
         if settings.kl_in == "loss" and self.beta:
             penalty_N = KL_ESTIMATORS[settings.kl_estimator](logp_N, micro.tokens["ref"])
             loss_N, metrics["kl_penalty"] = loss_N + self.beta * penalty_N, penalty_N
-        if settings.target_kl:
-            moved = torch.stack([moved_N.sum(), moved_N.new_tensor(float(len(moved_N)))])
-            self.moved = self.moved.to(moved.device) + moved
         return LossOutput(loss_N * micro.weight_N, metrics)
 
     def evaluate(self, step: int) -> None:
@@ -233,9 +233,13 @@ class OnPolicy(Algorithm):
         """`values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
         found = torch.zeros(experience.begin[-1])
         budget = self.settings.micro_batch_tokens or 16384
-        for part, batch in length_batches(experience.rows, budget, self.run.device):
+
+        def compute(batch: TokenBatch) -> Tensor:
             with self.run.autocast():
-                found[experience.index(part)] = values(batch).float().cpu()
+                return values(batch).float().cpu()
+
+        for part, value_N in over_rows(experience.rows, compute, budget, self.run.device, [self.reference]):
+            found[experience.index(part)] = value_N
         return found
 
     def _recompute(self) -> bool:
@@ -264,11 +268,14 @@ class OnPolicy(Algorithm):
             )
         return float(gap_N.max())
 
-    def accept_step(self) -> bool:
+    def accept_step(self, outputs: list[LossOutput]) -> bool:
         """False once the policy has moved `target_kl` from the one that sampled; the iteration then ends."""
         if self.settings.target_kl:
-            total, count = self.moved.tolist()
-            self.stopped = count > 0 and total / count > self.settings.target_kl
+            own = [out.metrics["approx_kl"] for out in outputs if "approx_kl" in out.metrics]
+            sums = [(float(moved_N.sum()), len(moved_N)) for moved_N in own]
+            moved = [item for part in ranks.exchange(sums) for item in part]
+            count = sum(tokens for _, tokens in moved)
+            self.stopped = count > 0 and sum(total for total, _ in moved) / count > self.settings.target_kl
         return not self.stopped
 
     def state_dict(self) -> dict[str, Any]:

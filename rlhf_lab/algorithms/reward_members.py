@@ -6,6 +6,7 @@ A single reward model is one member. An ensemble has several, each a model of it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from rlhf_lab.algorithms.settings import RewardModel
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_reward_model, save_model
+from rlhf_lab.models.divided import plain
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import trainable
 from rlhf_lab.models.reward_ensemble import averaged, same_shape
@@ -145,7 +147,9 @@ def average(settings: RewardModel, run: Run, found: Sequence[Scorer]) -> Scorer 
     if len(found) == 1 or settings.shared_trunk or others or not same_shape(models):
         return None
     first = found[0]
-    return Scorer(averaged(models), first.encoder, first.scale, first.device, first.batch_tokens)
+    with ExitStack() as stack:
+        mean = averaged([stack.enter_context(plain(model)) for model in models])
+    return Scorer(mean, first.encoder, first.scale, first.device, first.batch_tokens)
 
 
 def save_members(folder: Path, found: Sequence[Scorer], mean: Scorer | None) -> None:

@@ -7,7 +7,7 @@ Ensembles are in `reward_members.py`, what a step costs in `reward_pairs.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from rlhf_lab.algorithms.settings import RewardModel
 from rlhf_lab.analysis.association import overall
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
+from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rewards.bt import BTReward
 from rlhf_lab.rewards.settings import BradleyTerry
@@ -140,7 +141,10 @@ class RewardModelling(Algorithm):
 
     def loss(self, micro: PairMicro) -> LossOutput:
         """Loss of each pair; models share no parameter, so the sum over them trains each by itself."""
-        return pair_loss(micro, self.settings)
+        return within(micro.model, pair_loss, micro, self.settings)
+
+    def program(self, micro: PairMicro) -> Hashable:
+        return id(micro.model)
 
     def evaluate(self, step: int) -> None:
         reward = BTReward(scorers(self.settings, self.run, self.members, self.encoder), BradleyTerry())

@@ -18,7 +18,8 @@ from torch import nn
 from rlhf_lab.algorithms.common import PairRows, sequence_logps
 from rlhf_lab.algorithms.monitor import Watch, disagreement
 from rlhf_lab.algorithms.settings import IterativeDPO
-from rlhf_lab.files import read_json, write_json
+from rlhf_lab.errors import ArtifactError
+from rlhf_lab.files import fingerprint, read_json, write_json
 from rlhf_lab.losses.consistency import consistency_rate
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import Encoder
@@ -65,13 +66,23 @@ class RoundFiles:
         return self.folder / f"round_{index}.json"
 
     def read(self, index: int) -> Round:
-        return Round(index, **read_json(self.path(index)))
+        """Raises ArtifactError when the file is missing or is not what `write` left."""
+        values = read_json(self.path(index))
+        digest = values.pop("sha256", None) if isinstance(values, dict) else None
+        if digest is None or digest != fingerprint(values):
+            state = "damaged" if self.path(index).exists() else "gone"
+            raise ArtifactError(
+                f"{self.path(index)} is {state}, and the policy has trained on its pairs; restore it from a copy, or "
+                f"delete {self.folder.parent} to build the stage again"
+            )
+        return Round(index, **values)
 
     def write(self, found: Round) -> None:
         self.folder.mkdir(exist_ok=True)
         values = {"metrics": found.metrics, "pairs": found.pairs, "consistency": found.consistency}
         more = {"previous": found.previous, "watched": found.watched}
-        write_json(self.path(found.index), values | {key: value for key, value in more.items() if value})
+        values |= {key: value for key, value in more.items() if value}
+        write_json(self.path(found.index), values | {"sha256": fingerprint(values)})
 
 
 @dataclass

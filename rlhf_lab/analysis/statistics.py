@@ -44,6 +44,7 @@ __all__ = [
     "paired_over_seeds",
     "ratio_of_means",
     "seed_mean",
+    "unpaired_difference",
     "wilson",
 ]
 
@@ -99,6 +100,40 @@ def paired_difference(a_N: ArrayLike, b_N: ArrayLike, clusters_N: ArrayLike, *, 
     sd = error * math.sqrt(clusters) if error > 0 else math.nan
     effect = minimum_detectable_effect(sd, clusters, alpha=1 - level) if clusters > 1 else math.inf
     return Comparison(estimate, p_value, effect, test)
+
+
+def unpaired_difference(
+    a_N: ArrayLike, a_clusters_N: ArrayLike, b_M: ArrayLike, b_clusters_M: ArrayLike, *, level: float = LEVEL
+) -> Comparison:
+    """Compare a with b on rows that share nothing, such as replies to different prompts: mean of a − mean of b.
+
+    Welch's t test (Welch 1947) with the CR1 standard errors of the two sides, s_a and s_b, on G_a and G_b clusters:
+        (ā − b̄) / √(s_a² + s_b²),   ν = (s_a² + s_b²)² / (s_a⁴/(G_a − 1) + s_b⁴/(G_b − 1))
+    With one row per cluster this is the ordinary Welch test. Paired rows deserve `paired_difference`, which is sharper.
+
+    Args:
+        a_N, b_M: (N,) and (M,) scores of the two sides; NaN = unscored.
+        a_clusters_N, b_clusters_M: cluster of each row.
+    """
+    sides = [_scored(a_clusters_N, a_N), _scored(b_clusters_M, b_M)]
+    means = [float(values.mean()) if values.size else math.nan for values, _, _ in sides]
+    groups = [int(np.unique(cluster).size) for _, cluster, _ in sides]
+    rows, unscored, gap = sum(s[0].size for s in sides), sum(s[2] for s in sides), means[0] - means[1]
+    errors = [_standard_error(values - mean, cluster) for (values, cluster, _), mean in zip(sides, means, strict=True)]
+    if min(groups) < 2:
+        bare = Estimate(gap, -math.inf, math.inf, rows, sum(groups), level, unscored)
+        return Comparison(bare, math.nan, math.inf, "none: fewer than 2 clusters on a side")
+    error = math.hypot(*errors)
+    if error == 0:
+        exact = Estimate(gap, gap, gap, rows, sum(groups), level, unscored)
+        return Comparison(exact, math.nan, math.nan, "none: no variance on either side")
+    freedom = error**4 / sum(e**4 / (g - 1) for e, g in zip(errors, groups, strict=True))
+    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    estimate = Estimate(gap, gap - half, gap + half, rows, sum(groups), level, unscored)
+    # a t test on ν + 1 differences has the same error and degrees of freedom
+    effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
+    p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
+    return Comparison(estimate, p_value, effect, "unpaired t test, cluster-robust (Welch, CR1)")
 
 
 def paired_over_seeds(a_S: ArrayLike, b_S: ArrayLike, *, level: float = LEVEL) -> Comparison:
@@ -175,13 +210,15 @@ def mcnemar_exact(b: int, c: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment (Holm 1979) over one family of tests; NaN stays NaN and counts for nothing."""
-    from statsmodels.stats.multitest import multipletests  # takes a second to import
+    """Holm's step-down adjustment (Holm 1979) over one family of tests; NaN stays NaN and counts for nothing.
 
+    The i-th smallest of m p-values becomes the largest of (m − k + 1)·p_(k) over k ≤ i, at most 1.
+    """
     values = floats(p_values)
-    adjusted, known = np.full(values.shape, np.nan), ~np.isnan(values)
-    if known.any():
-        adjusted[known] = multipletests(values[known], method="holm")[1]
+    adjusted, known = np.full(values.shape, np.nan), np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    weighted = values[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(weighted), 1.0)
     return [float(value) for value in adjusted]
 
 

@@ -23,9 +23,11 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
+from rlhf_lab import ranks
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.errors import ArtifactError
 from rlhf_lab.models import lora
+from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.settings import HuggingFace, Scratch
 
@@ -88,9 +90,12 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
 
 def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
     """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads; see the module on LoRA."""
-    lora.merged(model).save_pretrained(folder)  # type: ignore[operator]
-    if lora.has_adapter(model):
-        lora.save_adapter(model, folder / "adapter")
+    with plain(model, to_save=True) as whole:
+        if not ranks.is_main():
+            return
+        lora.merged(whole).save_pretrained(folder)  # type: ignore[operator]
+        if lora.has_adapter(whole):
+            lora.save_adapter(whole, folder / "adapter")
     encoder.tokenizer.save_pretrained(folder)
 
 
@@ -114,6 +119,10 @@ def reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
 
     The position comes from the length.
     """
+    return within(model, _reward_outputs, model, batch)
+
+
+def _reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
     last_Bd = hidden_BTd[torch.arange(len(batch.length_B), device=hidden_BTd.device), batch.length_B - 1]
     return model.score(last_Bd).float()  # type: ignore[operator]

@@ -134,11 +134,19 @@ class TokenBatch:
         return row_N, column_N
 
 
-def length_batches(rows: Sequence[Row], max_tokens: int, device: str) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Batches of at most `max_tokens` padded tokens in order of length, with the index of each row."""
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]) - len(rows[i][1]))
+def length_parts(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+    """Indices of rows in batches of at most `max_tokens` padded tokens, in order of length, longest first."""
+    lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
+    parts = []
     while order:
-        width = len(rows[order[0]][0]) + len(rows[order[0]][1])
-        count = max(1, max_tokens // width)
-        part, order = order[:count], order[count:]
+        count = max(1, max_tokens // lengths[order[0]])
+        parts.append(order[:count])
+        order = order[count:]
+    return parts
+
+
+def length_batches(rows: Sequence[Row], max_tokens: int, device: str) -> Iterator[tuple[list[int], TokenBatch]]:
+    """The batches of `length_parts`, with the index of each row."""
+    for part in length_parts(rows, max_tokens):
         yield part, TokenBatch.from_rows([rows[i] for i in part], device)

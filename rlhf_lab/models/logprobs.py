@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.shared_prompt import hidden_states
 
@@ -63,12 +64,19 @@ class ReplyStates:
 
     def logps(self, temperature: float = 1.0) -> TokenLogps:
         """Log-probability of every reply token at `temperature`, float32, differentiable."""
-        logps_N = _LinearLogProb.apply(self.x_Nd, self.weight_Vd, self.bias_V, self.target_N, 1.0 / temperature)
+        inputs = [self.x_Nd, self.weight_Vd, self.bias_V]
+        if not torch.is_grad_enabled():  # nothing is then kept for a backward pass
+            inputs = [None if part is None else part.detach() for part in inputs]
+        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature)
         return TokenLogps(logps_N, self.row_N, self.rows)
 
 
 def reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
     """One forward pass of the backbone. Models that do more than a linear head (see `has_linear_head`) give logits."""
+    return within(model, _reply_states, model, batch)
+
+
+def _reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
     row_N, column_N = batch.targets()
     target_N = batch.tokens_BT[row_N, column_N]
     causal: Any = model
@@ -88,16 +96,20 @@ def reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
 
 def token_logps(model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> TokenLogps:
     """Log-probability of every reply token under `model` at `temperature`, float32, differentiable."""
-    return reply_states(model, batch).logps(temperature)
+    return within(model, lambda: reply_states(model, batch).logps(temperature))
 
 
-@torch.no_grad()
 def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> torch.Tensor:
     """KL(policy ‖ reference) of each row in nats, (B,): Σ_t Σ_v π(v|s_t)·(log π(v|s_t) − log π_ref(v|s_t)).
 
     Exact over the vocabulary at every visited state. Averaged over rows that were sampled from `policy` it is an
     unbiased estimate of the sequence KL with less variance than the log-ratio of the sampled tokens.
     """
+    return within(policy, lambda: within(reference, _exact_kl, policy, reference, batch, temperature))
+
+
+@torch.no_grad()
+def _exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, temperature: float) -> torch.Tensor:
     states = reply_states(policy, batch), reply_states(reference, batch)
     p, q = ((x.x_Nd, x.weight_Vd, x.bias_V) for x in states)
     row_N = states[0].row_N

@@ -7,6 +7,7 @@ reply see its own prompt and itself. Gradients flow through the cache. The resul
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers import DynamicCache
 
 from rlhf_lab.models.encoding import TokenBatch
 
+CAN_SHARE = "_rlhf_lab_can_share"
 SHARE_FROM = 0.1  # share of a batch's token slots that must be saved to be worth a second pass
 
 
@@ -36,6 +38,20 @@ def attention_window(config: Any) -> float:
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
     used = getattr(config, "use_sliding_window", True) and sliding
     return window if window and used else float("inf")
+
+
+def forbid_sharing(model: nn.Module) -> Callable[[], None]:
+    """Compute every row of this model's batches whole. Returns what undoes it."""
+    changed = [part for part in model.modules() if getattr(part, "config", None) is not None]
+    before = [part.__dict__.get(CAN_SHARE) for part in changed]
+    for part in changed:
+        part.__dict__[CAN_SHARE] = False
+
+    def restore() -> None:
+        for part, known in zip(changed, before, strict=True):
+            part.__dict__[CAN_SHARE] = known
+
+    return restore
 
 
 def _saved(batch: TokenBatch) -> float:
@@ -78,7 +94,7 @@ def _shared(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_
 @torch.no_grad()
 def can_share(backbone: nn.Module) -> bool:
     """True when two passes give what whole rows give, tried once per model on a few tokens."""
-    known = getattr(backbone, "_rlhf_lab_can_share", None)
+    known = getattr(backbone, CAN_SHARE, None)
     if known is None:
         body: Any = backbone
         rows = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
@@ -89,5 +105,5 @@ def can_share(backbone: nn.Module) -> bool:
             known = torch.allclose(_shared(backbone, batch, row_N, column_N), whole, atol=1e-4, rtol=1e-3)
         except Exception:  # an architecture that cannot go on from a cache in some way of its own
             known = False
-        body._rlhf_lab_can_share = known
+        body.__dict__[CAN_SHARE] = known
     return bool(known)

@@ -14,7 +14,8 @@ import torch
 from rlhf_lab.data.transcript import CONTEXTS
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_reward_model, reward_outputs
-from rlhf_lab.models.encoding import Encoder, Row, length_batches
+from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
+from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.reward_ensemble import StackedModels, averaged, same_shape, stackable
 from rlhf_lab.rewards.ensemble import combine_members, spread
 from rlhf_lab.rewards.settings import BradleyTerry
@@ -123,11 +124,15 @@ def model_outputs(
     first = scorers[0]
     models = list({id(scorer.model): scorer.model for scorer in scorers}.values())
     found = [torch.zeros(len(rows), scorer.scale.outputs(), dtype=torch.float64) for scorer in scorers]
-    for part, batch in length_batches(rows, first.batch_tokens, first.device):
+
+    def compute(batch: TokenBatch) -> list[torch.Tensor]:
         outputs = stacked.outputs(batch) if stacked else [reward_outputs(model, batch) for model in models]
+        return [output_BA.double().cpu() for output_BA in outputs]
+
+    for part, outputs in over_rows(rows, compute, first.batch_tokens, first.device):
         of_model = {id(model): output_BA for model, output_BA in zip(models, outputs, strict=True)}
         for values, scorer in zip(found, scorers, strict=True):
-            values[part] = of_model[id(scorer.model)].double().cpu()
+            values[part] = of_model[id(scorer.model)]
     return [values.numpy() for values in found]
 
 
@@ -159,6 +164,8 @@ class BTReward:
     Args:
         stacked: the scorers' models in one pass; see `stack`.
     """
+
+    collective = True
 
     def __init__(self, scorers: Sequence[Scorer], settings: BradleyTerry, stacked: StackedModels | None = None):
         self.scorers, self.settings, self.stacked = list(scorers), settings, stacked

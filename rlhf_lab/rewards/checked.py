@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab import ranks
 from rlhf_lab.errors import LabError, NumericError
 from rlhf_lab.types import FloatArray, Reward, RewardBatch
 
@@ -22,6 +23,8 @@ class CheckedReward:
             SystemExit always pass.
         timeout_s: a call that takes longer has failed; 0 waits. The call itself cannot be stopped: it goes on in a
             thread that ends with the process.
+        collective: whether the processes of a stage share the reward's work, so that all of them call it; else the main
+            one calls it for all.
         note: told how many replies are unscored and how many calls failed, after every call once there are some.
 
     Attributes:
@@ -36,9 +39,11 @@ class CheckedReward:
         *,
         on_error: str = "stop",
         timeout_s: float = 0.0,
+        collective: bool = False,
         note: Callable[[str], None] = lambda text: None,
     ):
         self.name, self._reward, self.on_error, self.timeout_s, self._note = name, reward, on_error, timeout_s, note
+        self.collective = collective
         self.scored = self.abstained = self.failed = 0
         self._first_failure = ""
 
@@ -74,6 +79,11 @@ class CheckedReward:
         return RewardBatch(total_N, parts)
 
     def _called(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        if self.collective:
+            return self._timed(prompts, responses)
+        return ranks.on_main(lambda: self._timed(prompts, responses))
+
+    def _timed(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         if not self.timeout_s:
             return self._reward(prompts, responses)
         found: list[Any] = []

@@ -12,8 +12,9 @@ import torch
 from rlhf_lab.data.transcript import after_colon
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.models.encoding import Encoder, length_batches
+from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import sum_rows, token_logps
+from rlhf_lab.models.passes import over_rows
 from rlhf_lab.rewards.settings import FollowUpLikelihood
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import FloatArray, RewardBatch
@@ -23,6 +24,8 @@ USER = "\n\nHuman:"
 
 class FollowUpReward:
     """See `FollowUpLikelihood`. The follow-up stands in the user's turn and has no EOS, which ends replies only."""
+
+    collective = True
 
     def __init__(self, model: Any, encoder: Encoder, settings: FollowUpLikelihood, device: str):
         self.model, self.encoder, self.settings, self.device = model, replace(encoder, counts={}), settings, device
@@ -44,11 +47,15 @@ class FollowUpReward:
         heads = [self.encoder.prompt(talk, room) for talk in talks]
         rows = [(head, follow_up) for head in heads for follow_up in follow_ups]
         found_R = torch.zeros(len(rows), dtype=torch.float64)
-        for part, batch in length_batches(rows, self.settings.batch_tokens, self.device):
-            logps = token_logps(self.model, batch)
-            total_B = sum_rows(logps.logps_N.double(), logps.row_N, logps.rows)
-            found_R[part] = (total_B / (batch.length_B - batch.prompt_len_B)).cpu()
+        for part, mean_B in over_rows(rows, self._mean_logp, self.settings.batch_tokens, self.device):
+            found_R[part] = mean_B
         return found_R.numpy().reshape(len(talks), len(texts))
+
+    def _mean_logp(self, batch: TokenBatch) -> torch.Tensor:
+        """Mean log-probability of a reply token of each row, nats, float64."""
+        logps = token_logps(self.model, batch)
+        total_B = sum_rows(logps.logps_N.double(), logps.row_N, logps.rows)
+        return (total_B / (batch.length_B - batch.prompt_len_B)).cpu()
 
 
 def build(settings: FollowUpLikelihood, run: Run) -> FollowUpReward:

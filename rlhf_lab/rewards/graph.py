@@ -48,7 +48,7 @@ class GraphReward(CheckedReward):
     """
 
     def __init__(self, terms: Mapping[str, CheckedReward], settings: RewardGraph):
-        super().__init__("+".join(terms), self._score)
+        super().__init__("+".join(terms), self._score, collective=True)
         self.terms, self.settings, self.baseline = terms, settings, 0.0
 
     def _score(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
@@ -135,4 +135,7 @@ class OneNote:
 def _term(name: str, settings: Any, run: Run) -> CheckedReward:
     reward: Reward = registry.build("reward", settings, run)
     tell = OneNote(run.notes)
-    return CheckedReward(name, reward, on_error=settings.on_error, timeout_s=settings.timeout_s, note=tell)
+    shared = getattr(reward, "collective", False)
+    return CheckedReward(
+        name, reward, on_error=settings.on_error, timeout_s=settings.timeout_s, collective=shared, note=tell
+    )

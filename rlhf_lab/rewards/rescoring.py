@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab import seal
 from rlhf_lab.analysis.best_of_n import best_of_n_kl
 from rlhf_lab.analysis.choice import choice_probabilities, chosen_values, chosen_win_rate, rank_correlation
 from rlhf_lab.analysis.estimates import Estimate
@@ -85,6 +86,7 @@ class SavedReplies:
 def read_replies(folder: str | Path, policy: str = "") -> SavedReplies:
     """The saved replies of a policy, the first in the file unless named. Raises ArtifactError when there are none."""
     folder = Path(folder)
+    seal.check(folder)
     rows = read_jsonl(folder / "evaluation.jsonl")
     if not rows:
         raise ArtifactError(f"{folder} has no evaluation.jsonl with replies; name the run directory of an evaluation")

@@ -14,6 +14,8 @@ from rlhf_lab.types import RewardBatch
 class RubricReward:
     """Scores replies with one rubric model."""
 
+    collective = True
+
     def __init__(self, scorer: Scorer):
         self.scorer = scorer
 

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab import ranks
 from rlhf_lab.errors import NumericError
+from rlhf_lab.models.divided import plain
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rollout.decoder import Decoder
 from rlhf_lab.rollout.settings import Local
@@ -66,7 +68,23 @@ class LocalSampler:
         if not prompts:
             return Samples([], [], [], [])
         noise_RT = torch.rand(len(prompts) * group, slots, generator=torch.Generator().manual_seed(seed))
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        order = ranks.share(sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
+        with plain(model) as whole:
+            rows = self._rows(whole, prompts, order, noise_RT, temperature) if order else {}
+        rows = {row: found for part in ranks.exchange(rows) for row, found in part.items()}
+        grouped = [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))]
+        return Samples(
+            prompts=list(prompts),
+            replies_BG=[[tokens for tokens, _ in row] for row in grouped],
+            logps_BG=[[logps for _, logps in row] for row in grouped],
+            ended_BG=[[tokens[-1] == self.eos_id for tokens, _ in row] for row in grouped],
+        )
+
+    def _rows(
+        self, model: nn.Module, prompts: Sequence[list[int]], order: list[int], noise_RT: Tensor, temperature: float
+    ) -> dict[int, tuple[list[int], list[float]]]:
+        """Row → (tokens, log-probabilities) of the replies to the prompts in `order`."""
+        slots, group = noise_RT.shape[1], len(noise_RT) // len(prompts)
         decoder = self._decoder(model, max(map(len, prompts)) + slots)
         device = next(model.parameters()).device
         # a few percent faster, but a module's own forward may keep a tensor that training needs later
@@ -89,13 +107,7 @@ class LocalSampler:
             for row, tokens, logps in zip(index_R.tolist(), tokens_RT.tolist(), logps_RT.tolist(), strict=True):
                 length = tokens.index(self.eos_id) + 1 if self.eos_id in tokens else len(tokens)
                 rows[row] = (tokens[:length], logps[:length])
-        grouped = [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))]
-        return Samples(
-            prompts=list(prompts),
-            replies_BG=[[tokens for tokens, _ in row] for row in grouped],
-            logps_BG=[[logps for _, logps in row] for row in grouped],
-            ended_BG=[[tokens[-1] == self.eos_id for tokens, _ in row] for row in grouped],
-        )
+        return rows
 
     def _decoder(self, model: nn.Module, positions: int) -> Any:
         name = self.settings.dtype

@@ -20,7 +20,7 @@ from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.analysis.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.errors import NumericError
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.svg import Canvas, span, tone
+from rlhf_lab.studies.svg import Canvas, legend_extra, span, tone
 from rlhf_lab.studies.wording import compact
 
 NAME = "overoptimization"
@@ -197,14 +197,15 @@ def curve_figure(curves: Sequence[LevelCurve], *, standalone: bool = False) -> s
     """Gold (solid) and proxy (dashed) gains against √KL: single policies faint, the mean of the seeds' curves drawn."""
     points = pd.concat([curve.points for curve in curves])
     gains = [*points["gold"], *points["proxy"]]
+    extra = legend_extra([curve.level for curve in curves], 640)
     canvas = Canvas(
         640,
-        400,
+        400 + extra,
         span([0.0, *points["d"]], pad=0.03),
         span(gains, pad=0.06, include=[0.0]),
         "Proxy and gold reward gained against distance from the reference policy",
         "; ".join(map(_description, curves)),
-        top=46,
+        top=46 + extra,
         left=56,
         right=20,
     )
@@ -215,7 +216,7 @@ def curve_figure(curves: Sequence[LevelCurve], *, standalone: bool = False) -> s
         for metric, fits in (("proxy", curve.proxy), ("gold", curve.gold)):
             _draw(canvas, curve, metric, fits, colour)
     canvas.legend([(curve.level, colour) for colour, curve in enumerate(curves)])
-    canvas.text(canvas.left, 33, "gold: solid line, filled marks · proxy: dashed line, crosses", kind="soft")
+    canvas.text(canvas.left, 33 + extra, "gold: solid line, filled marks · proxy: dashed line, crosses", kind="soft")
     return canvas.render(standalone=standalone)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_lab.analysis.statistics import Estimate
-from rlhf_lab.studies.svg import DASHES, Canvas, span, tone
+from rlhf_lab.studies.svg import GREY, Canvas, dash, legend_extra, short, span, tone
 from rlhf_lab.studies.wording import compact
 
 
@@ -35,12 +35,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """One line of a dot plot: an estimate, and the single runs behind it."""
+    """One line of a dot plot: an estimate, and the single runs behind it. `colour` also chooses the marker."""
 
     name: str
     estimate: Estimate
     runs: Sequence[float] = field(default_factory=tuple)
     reference: bool = False
+    colour: int = 0
 
 
 def curves(
@@ -54,13 +55,15 @@ def curves(
     """Lines over x with a band between each point's low and high."""
     points = [point for one in series for point in one.points]
     shown = [p.y for p in points] + [bound for p in points for bound in (p.low, p.high)]
+    extra = legend_extra([one.name for one in series], size[0]) if len(series) > 1 else 0
     canvas = Canvas(
-        *size,
+        size[0],
+        size[1] + extra,
         span([p.x for p in points], pad=0.0),
         span(shown),
         title,
         f"{title} over {x_label}: " + "; ".join(map(_ends, series)),
-        top=24 if len(series) > 1 else 10,
+        top=24 + extra if len(series) > 1 else 10,
         left=50,
         bottom=34,
     )
@@ -69,7 +72,7 @@ def curves(
     for one in series:
         canvas.band([(p.x, p.low, p.high) for p in one.points], one.colour)
     for one in series:
-        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=DASHES[one.colour % len(DASHES)])
+        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=dash(one.colour))
         if len(one.points) == 1:
             canvas.marker(one.points[0].x, one.points[0].y, one.colour)
     if len(series) > 1:
@@ -84,28 +87,36 @@ def frontier(
     x_label: str,
     y_label: str,
     origin: bool = False,
+    integers: bool = False,
     size: tuple[int, int] = (520, 330),
     standalone: bool = False,
 ) -> str:
-    """Points with error bars in both directions, joined in order. `origin` keeps (0, 0) in view, with its axes."""
+    """Points with error bars in both directions, joined in order.
+
+    Args:
+        origin: keep (0, 0) in view, with its axes.
+        integers: only whole numbers are marked on the x axis.
+    """
     points = [point for one in series for point in one.points]
     zero = [0.0] if origin else []
+    extra = legend_extra([one.name for one in series], size[0])
     canvas = Canvas(
-        *size,
+        size[0],
+        size[1] + extra,
         span([v for p in points for v in (p.x, p.x_low, p.x_high)], include=zero),
         span([v for p in points for v in (p.y, p.low, p.high)], pad=0.08, include=zero),
         title,
         "; ".join(map(_ends, series)),
-        top=28,
+        top=28 + extra,
         left=56,
         right=24,
     )
     canvas.y_axis(y_label)
-    canvas.x_axis(x_label)
+    canvas.x_axis(x_label, integers=integers)
     if origin:
         canvas.parts.append(f'<path class="axis" d="M{canvas.left} {canvas.y(0):.1f}H{canvas.width - canvas.right}"/>')
     for one in series:
-        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=DASHES[one.colour % 4], width=1.4)
+        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=dash(one.colour), width=1.4)
         for p in one.points:
             if math.isfinite(p.low) and math.isfinite(p.high):
                 canvas.whisker((p.x, p.x), (p.low, p.high), one.colour)
@@ -124,7 +135,7 @@ def dots(
     values = [v for row in levels for v in (row.estimate.mean, *row.runs)]
     bounds = [v for row in levels if row.estimate.bounded for v in (row.estimate.low, row.estimate.high)]
     limits = span(_near(values, bounds))
-    step, left = 30, 24 + round(6.3 * max((len(_short(row.name)) for row in levels), default=4))
+    step, left = 30, 24 + round(6.3 * max((len(short(row.name)) for row in levels), default=4))
     canvas = Canvas(
         width,
         top + 40 + step * len(levels),
@@ -140,21 +151,21 @@ def dots(
     canvas.x_axis(x_label)
     for place, row in enumerate(levels):
         canvas.parts.append(f'<path class="grid" d="M{left} {canvas.y(place):.1f}H{width - 16}"/>')
-        canvas.text(left - 8, canvas.y(place) + 4, _short(row.name), anchor="end")
+        canvas.text(left - 8, canvas.y(place) + 4, short(row.name), anchor="end")
         if row.reference and math.isfinite(row.estimate.mean):
             here = canvas.x(row.estimate.mean)
             canvas.parts.append(
                 f'<path class="axis" stroke-dasharray="3 3" d="M{here:.1f} {top}V{canvas.height - 40}"/>'
             )
     for place, row in enumerate(levels):
-        colour = 6 if row.reference else 0
+        colour = GREY if row.reference else row.colour
         for run in row.runs:
             if math.isfinite(run):
                 canvas.parts.append(_pip(canvas.x(run), canvas.y(place) + 8, colour))
         if math.isfinite(row.estimate.mean):
             if row.estimate.bounded:
                 canvas.whisker((row.estimate.low, row.estimate.high), (place, place), colour)
-            canvas.marker(row.estimate.mean, place, colour, shape=0)
+            canvas.marker(row.estimate.mean, place, colour, shape=row.colour)
         else:
             canvas.text(left + 6, canvas.y(place) + 4, "no result", kind="soft")
     return canvas.render(standalone=standalone)
@@ -162,7 +173,7 @@ def dots(
 
 def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, width: int = 520) -> str:
     """Quantiles of samples per row: 5-95 % as a line, 25-75 % as a bar, the median as a tick. `rows` holds the five."""
-    left, step = 24 + round(6.3 * max((len(_short(name)) for name in rows), default=4)), 26
+    left, step = 24 + round(6.3 * max((len(short(name)) for name in rows), default=4)), 26
     canvas = Canvas(
         width,
         48 + step * len(rows),
@@ -179,7 +190,7 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
     for place, (name, five) in enumerate(rows.items()):
         here = canvas.y(place)
         low, start, middle, end, high = (canvas.x(v) for v in five)
-        canvas.text(left - 8, here + 4, _short(name), anchor="end")
+        canvas.text(left - 8, here + 4, short(name), anchor="end")
         canvas.parts.append(
             f'<path d="M{low:.1f} {here:.1f}H{high:.1f}" stroke="{tone(0)}" stroke-width="1.3"/>'
             f'<rect x="{start:.1f}" y="{here - 6:.1f}" width="{max(end - start, 1):.1f}" height="12" rx="2" '
@@ -227,10 +238,6 @@ def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
 
 def _pip(x: float, y: float, colour: int) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{tone(colour)}" fill-opacity=".55"/>'
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 26 else name[:25] + "…"
 
 
 def _ends(series: Series) -> str:

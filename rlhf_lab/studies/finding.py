@@ -32,10 +32,10 @@ def _section(study: Study, section: Section) -> list[str]:
     rows = {row.level: row for row in section.rows}
     sentences = [_baseline(rows.get(study.baseline), section_title(study, section), study)]
     others = [row for row in section.rows if row.level != study.baseline and row.versus]
-    sentences += [_difference(row) for row in others if row.distinguishable]
+    sentences += [told_apart(row) for row in others if row.distinguishable]
     unclear = [row for row in others if not row.distinguishable]
     if unclear:
-        sentences.append(_indistinct(unclear, study))
+        sentences.append(not_told_apart(unclear, study.baseline))
     if lonely := [row.level for row in section.rows if row.level != study.baseline and row.versus is None]:
         sentences.append(f"{_names(lonely)}: no completed seed shared with the baseline, so not compared.")
     return sentences
@@ -48,21 +48,26 @@ def _baseline(row: Row | None, title: str, study: Study) -> str:
     return f"Over {count} seed{'s' * (count != 1)}, the {title} of `{study.baseline}` is {compact(row.mean)}."
 
 
-def _difference(row: Row) -> str:
+def told_apart(row: Row) -> str:
+    """A level that differs from the baseline, and by how much."""
     assert row.versus is not None and row.p_holm is not None
     direction = "higher" if row.versus.difference.mean > 0 else "lower"
     gap = f"{signed(row.versus.difference)}, p = {p_text(row.p_holm)} after Holm"
     return f"`{row.level}` is {direction} ({gap.replace('= <', '<')})."
 
 
-def _indistinct(rows: list[Row], study: Study) -> str:
-    """Levels that the data cannot tell from the baseline, with the smallest difference it could have found."""
+def not_told_apart(rows: list[Row], baseline: str, *, unit: str = "seed") -> str:
+    """Levels that the data cannot tell from the baseline, with the smallest difference it could have found.
+
+    Args:
+        unit: what the pairs share: "seed" or "prompt".
+    """
     effects = [row.versus.minimum_detectable_effect for row in rows if row.versus]
     parts = [f"`{row.level}` ({_reach(row)})" for row in rows]
     verb = "is" if len(rows) == 1 else "are"
-    sentence = f"{_names(parts, quote=False)} {verb} not distinguishable from `{study.baseline}`"
+    sentence = f"{_names(parts, quote=False)} {verb} not distinguishable from `{baseline}`"
     if any(math.isinf(effect) for effect in effects):
-        return f"{sentence}: one shared seed cannot tell a difference from noise between seeds. Run 3 seeds or more."
+        return f"{sentence}: one shared {unit} cannot tell a difference from noise between {unit}s. Take 3 or more."
     return f"{sentence}; a detectable difference is one that would be found with 80 % power."
 
 

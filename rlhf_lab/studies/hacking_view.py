@@ -16,7 +16,7 @@ import numpy as np
 from rlhf_lab.algorithms.monitor import RUN_METRICS, TRACE
 from rlhf_lab.analysis.detector import LEVELS, METRICS, Batch
 from rlhf_lab.studies.rundir import Run
-from rlhf_lab.studies.svg import DASHES, Canvas, span
+from rlhf_lab.studies.svg import GREY, Canvas, dash, span
 from rlhf_lab.studies.trace import Replay, replay, rule_rows, summary
 from rlhf_lab.studies.wording import compact
 from rlhf_lab.types import FloatArray
@@ -70,7 +70,7 @@ def lengths(found: Replay) -> str | None:
     lines = [Line("mean reply length", _per_iteration(found, lambda b: _mean(b.tokens_N)), 0)]
     if band:
         middle = np.full(size, sum(band) / 2)
-        lines.append(Line("warm-up", middle, 6, np.full(size, band[0]), np.full(size, band[1])))
+        lines.append(Line("warm-up", middle, GREY, np.full(size, band[0]), np.full(size, band[1])))
     return _panel(found, "Reply length", "tokens", lines)
 
 
@@ -111,7 +111,7 @@ def _panel(found: Replay, title: str, y_label: str, lines: Sequence[Line]) -> st
             canvas.band(list(zip(*_thinned(line.low, line.high), strict=True)), line.colour)
     for line in lines:
         points = list(zip(*_thinned(line.values), strict=True))
-        canvas.line(points, line.colour, dash=DASHES[line.colour % len(DASHES)])
+        canvas.line(points, line.colour, dash=dash(line.colour))
     _alarms(canvas, found)
     canvas.legend([(line.name, line.colour) for line in lines], marks=False)
     return canvas.render()

@@ -14,8 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.files import write_text
 from rlhf_lab.studies.curves import curve_figure, level_curves
 from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.folders import neither
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.reward_view import reliability_plot
 from rlhf_lab.studies.run_view import kl_frontier, run_markdown, run_view
@@ -38,7 +40,7 @@ def write_report(folder: Path | str) -> Path:
         return write_study_report(folder)
     if is_run(folder):
         return write_run_report(folder)
-    raise DataError(_neither(folder))
+    raise DataError(neither(folder))
 
 
 def write_run_report(folder: Path | str) -> Path:
@@ -48,11 +50,11 @@ def write_run_report(folder: Path | str) -> Path:
     view = run_view(run)
     plot = kl_frontier(run, standalone=True)
     if plot:
-        (run.path / "plot.svg").write_text(plot, encoding="utf-8")
-        (run.path / "table.md").write_text(run_markdown(view), encoding="utf-8")
+        write_text(run.path / "plot.svg", plot)
+        write_text(run.path / "table.md", run_markdown(view))
     elif reliable := reliability_plot(run):
-        (run.path / "plot.svg").write_text(reliable, encoding="utf-8")
-    return _write(run.path, "run.html.j2", **view)
+        write_text(run.path / "plot.svg", reliable)
+    return write_page(run.path / "report.html", "run.html.j2", **view)
 
 
 def write_study_report(folder: Path | str) -> Path:
@@ -61,15 +63,15 @@ def write_study_report(folder: Path | str) -> Path:
     sections = build_sections(study)
     finding = write_finding(study, sections)
     write_tables(study, sections, finding)
-    (study.path / "plot.svg").write_text(primary_dots(study, sections, standalone=True), encoding="utf-8")
+    write_text(study.path / "plot.svg", primary_dots(study, sections, standalone=True))
     if study.curves and (found := level_curves(study)):
-        (study.path / f"{study.curves}.svg").write_text(curve_figure(found, standalone=True), encoding="utf-8")
-    return _write(study.path, "study.html.j2", **study_view(study, sections, finding))
+        write_text(study.path / f"{study.curves}.svg", curve_figure(found, standalone=True))
+    return write_page(study.path / "report.html", "study.html.j2", **study_view(study, sections, finding))
 
 
-def _write(folder: Path, template: str, **view: object) -> Path:
-    page = folder / "report.html"
-    page.write_text(_environment().get_template(template).render(**view), encoding="utf-8")
+def write_page(page: Path, template: str, **view: object) -> Path:
+    """Render a template of this package to a self-contained file; returns its path."""
+    write_text(page, _environment().get_template(template).render(**view))
     return page
 
 
@@ -91,21 +93,3 @@ def _environment() -> Environment:
 def _code(text: str) -> Markup:
     """Escaped text with `backticks` as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
-
-
-def _neither(folder: Path) -> str:
-    """Say what was expected of a folder, and name run or study directories below or beside it."""
-    if not folder.is_dir():
-        start, fault = folder.parent, f"{folder} does not exist"
-    else:
-        start, fault = folder, f"{folder} is neither a run (manifest.json, result.json) nor a study (study.json)"
-    files = [file for name in ("study.json", "manifest.json") for file in _below(start, name)]
-    near = sorted({file.parent for file in files}, key=lambda path: path.stat().st_mtime, reverse=True)[:5]
-    if not near:
-        return f"{fault}. Give the directory that a finished command names in its last lines."
-    return f"{fault}. Near by: " + ", ".join(map(str, near))
-
-
-def _below(folder: Path, name: str, depth: int = 4) -> list[Path]:
-    """Files called `name` at most `depth` folders down."""
-    return [file for level in range(1, depth + 1) for file in folder.glob("*/" * level + name)]

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_lab.analysis.statistics import Estimate
 from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier, spread
 from rlhf_lab.studies.rundir import Run, read_json
-from rlhf_lab.studies.svg import DASHES, Canvas, span
+from rlhf_lab.studies.svg import GREY, Canvas, dash, span
 from rlhf_lab.studies.wording import TITLES, compact, metric_note, metric_title
 
 FILE = "reward_report.json"
@@ -74,9 +74,9 @@ def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]], *, standalo
     )
     canvas.y_axis("accuracy: share of pairs ordered as labelled")
     canvas.x_axis("confidence σ(|Δ|), mean of each bin")
-    canvas.line([(0.5, 0.5), (1.0, 1.0)], 6, dash=DASHES[1], width=1.4)
+    canvas.line([(0.5, 0.5), (1.0, 1.0)], GREY, dash=dash(1), width=1.4)
     for one in series:
-        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=DASHES[one.colour % 4], width=1.4)
+        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=dash(one.colour), width=1.4)
         for p in one.points:
             canvas.whisker((p.x, p.x), (p.low, p.high), one.colour)
             canvas.marker(p.x, p.y, one.colour)

@@ -6,21 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from rlhf_lab.analysis.statistics import Comparison, Estimate, check_mean, holm
 from rlhf_lab.errors import NumericError
-from rlhf_lab.studies.figures import Point, Series, curves, frontier, spread
+from rlhf_lab.studies.figures import Point, Series, frontier, spread
 from rlhf_lab.studies.gains import five_numbers, gain, lights, policy_mean, policy_names, scores, spread_of_first
 from rlhf_lab.studies.hacking_view import hacking_view, told
 from rlhf_lab.studies.reward_view import benchmark_dots, reward_view
 from rlhf_lab.studies.rundir import Run
 from rlhf_lab.studies.samples import BUDGET_BYTES, pack, pick_samples
+from rlhf_lab.studies.training import training_curves
 from rlhf_lab.studies.wording import TITLES, compact, duration, metric_note, metric_title, p_text, signed
 
-BINS = 60
-CHARTS = 12
 MAX_CONFIG = 12_000
 MONITOR_BYTES = 12_000
 """Of a page that shows what the monitor saw; the samples make room for it."""
@@ -239,54 +235,3 @@ def spreads(run: Run) -> list[str]:
             title = metric_title(metric)
             found.append(spread(rows, title=f"{title} of single samples, by policy", x_label=f"{title} per sample"))
     return found
-
-
-def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
-    """(chart name, SVG) for the first metrics, and (name, first, last) for the others."""
-    if rows.empty or "step" not in rows:
-        return [], []
-    names = [str(name) for name in rows if name not in ("step", "time", "stage") and _is_number(rows[name])]
-    names = [name for name in names if not name.startswith("monitor/")]  # has a section of its own
-    moving = [name for name in names if rows[name].nunique() > 1]
-    moving.sort(key=_interest)
-    charts = [(name, _chart(rows, name)) for name in moving[:CHARTS]]
-    rest = []
-    for name in [*moving[CHARTS:], *(name for name in names if name not in moving)]:
-        known = pd.to_numeric(rows[name], errors="coerce").dropna()
-        if len(known):
-            rest.append((str(name), compact(float(known.iloc[0])), compact(float(known.iloc[-1]))))
-    return charts, rest
-
-
-def _chart(rows: pd.DataFrame, name: str) -> str:
-    stages = rows["stage"].fillna("").astype(str) if "stage" in rows else pd.Series("", index=rows.index)
-    series = []
-    for colour, stage in enumerate(dict.fromkeys(stages)):
-        part = rows[stages == stage]
-        points = _binned(part["step"].to_numpy(dtype=float), pd.to_numeric(part[name], errors="coerce").to_numpy())
-        if points:
-            series.append(Series(stage or "run", points, colour))
-    return curves(series, title=str(name))
-
-
-def _binned(steps: np.ndarray, values: np.ndarray) -> list[Point]:
-    """At most BINS points: mean of each stretch of steps, with its smallest and largest value as band."""
-    known = np.isfinite(values) & np.isfinite(steps)
-    steps, values = steps[known], values[known]
-    points = []
-    for place in np.array_split(np.argsort(steps, kind="stable"), min(BINS, len(steps)) or 1):
-        if len(place):
-            part = values[place]
-            low, high = (part.min(), part.max()) if len(values) > BINS else (math.nan, math.nan)
-            points.append(Point(float(steps[place].mean()), float(part.mean()), float(low), float(high)))
-    return points
-
-
-def _interest(name: str) -> tuple[int, str]:
-    """Charts people look at first: loss, rewards, margins, KL; then the rest by name."""
-    order = ("loss", "gold", "proxy", "reward", "margin", "accuracy", "kl", "grad", "lr")
-    return next((rank for rank, word in enumerate(order) if word in str(name)), len(order)), str(name)
-
-
-def _is_number(column: pd.Series) -> bool:
-    return bool(pd.to_numeric(column, errors="coerce").notna().any())

@@ -39,7 +39,8 @@ class Run:
         status: completed, failed, interrupted, or "unfinished" when no result was written.
         policies: evaluated policies in the order of training; the first is the starting point.
         results: flat run-level numbers, e.g. "gold/best".
-        cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included.
+        cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training
+            took (`train.run.COST`).
         problems: what was missing or unreadable, in words.
     """
 
@@ -108,9 +109,14 @@ def read_run(folder: Path | str) -> Run:
         seconds=None if seconds is None else float(seconds),
         policies=policies,
         results=estimates(result.get("metrics"), problems),
-        cost=estimates({k: result[k] for k in ("seconds", "peak_gib") if result.get(k) is not None}, problems),
+        cost=estimates(_cost(result), problems),
         problems=tuple(problems),
     )
+
+
+def _cost(result: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
+    return whole | (result.get("training") or {})
 
 
 def read_json(file: Path, problems: list[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from typing import Any
@@ -13,6 +14,7 @@ from rlhf_lab.studies.curves import curve_view
 from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.policy_view import policy_view
 from rlhf_lab.studies.table import HEADINGS, Section, cells, label, section_title
 from rlhf_lab.studies.verdict import numbers, verdicts
 from rlhf_lab.studies.wording import metric_note, metric_title
@@ -32,6 +34,7 @@ def study_view(study: Study, sections: list[Section], finding: str) -> dict[str,
         "verdicts": [(row.claim, row.verdict, numbers(row)) for row in verdicts(study)],
         "curves": curve_view(study),
         "jobs": jobs(study),
+        **policy_view(study),
         "factors": study.factors,
     }
 
@@ -57,8 +60,15 @@ def primary_dots(study: Study, sections: list[Section], *, standalone: bool = Fa
 
 def _figures(study: Study) -> list[dict[str, Any]]:
     """What the policies of each part of the study did; parts without policies are left out."""
-    found = [{"by": by, "paths": policy_paths(part), "frontier": level_frontier(part)} for by, part in study.panels()]
-    return [figures for figures in found if figures["paths"] or figures["frontier"]]
+    found = []
+    for by, part in study.panels():
+        figures = {"paths": policy_paths(part, study.primary), "frontier": level_frontier(part)}
+        figures |= {"proxy_gold": gold_against_proxy(part), "lengths": policy_paths(part, "tokens")}
+        if study.primary == "tokens":
+            figures["lengths"] = None
+        if any(figures.values()):
+            found.append({"by": by, **figures})
+    return found
 
 
 def _section(study: Study, section: Section) -> dict[str, Any]:
@@ -71,9 +81,9 @@ def _section(study: Study, section: Section) -> dict[str, Any]:
     }
 
 
-def policy_paths(study: Study) -> str | None:
-    """The primary metric of the successive policies of each level, mean and interval over seeds."""
-    rows, metric = study.policies, study.primary
+def policy_paths(study: Study, metric: str) -> str | None:
+    """A metric of the successive policies of each level, mean and interval over seeds."""
+    rows = study.policies
     if rows.empty or metric not in rows or rows["position"].nunique() < 2:
         return None
     series = []
@@ -92,7 +102,7 @@ def policy_paths(study: Study) -> str | None:
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
     if not series:
         return None
-    return frontier(series, title=f"{title} along training", x_label=note, y_label=title)
+    return frontier(series, title=f"{title} along training", x_label=note, y_label=title, integers=True)
 
 
 def level_frontier(study: Study) -> str | None:
@@ -113,11 +123,33 @@ def level_frontier(study: Study) -> str | None:
     return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
 
 
+def gold_against_proxy(study: Study) -> str | None:
+    """Gold against proxy reward of the successive policies of each level, mean over seeds in both directions."""
+    rows = study.policies
+    if rows.empty or not {"gold", "proxy"} <= set(rows) or not study.has_gold:
+        return None
+    series = []
+    for colour, level in enumerate(study.levels):
+        known = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
+        points = [_mean_point(part, part["proxy"], "gold") for _, part in known.groupby("position")]
+        if points:
+            series.append(Series(level, points, colour))
+    if not series:
+        return None
+    title = "Gold against proxy reward, policies in order of training"
+    return frontier(series, title=title, x_label="proxy reward", y_label="gold reward")
+
+
 def _level_point(part: pd.DataFrame, metric: str) -> Point:
-    """A level's mean over seeds in both directions."""
-    across = clustered_mean(part["kl"].clip(lower=0).pow(0.5).to_numpy(dtype=float), seeds(part))
+    """A level's mean over seeds in both directions; a distance is not negative."""
+    point = _mean_point(part, part["kl"].clip(lower=0).pow(0.5), metric)
+    return dataclasses.replace(point, x_low=max(point.x_low, 0.0))
+
+
+def _mean_point(part: pd.DataFrame, across: pd.Series, metric: str) -> Point:
+    right = clustered_mean(across.to_numpy(dtype=float), seeds(part))
     up = clustered_mean(part[metric].to_numpy(dtype=float), seeds(part))
-    return Point(across.mean, up.mean, up.low, up.high, max(across.low, 0.0), across.high)
+    return Point(right.mean, up.mean, up.low, up.high, right.low, right.high)
 
 
 def jobs(study: Study) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """A small plotting surface that writes inline SVG: scales, round ticks, axes, legend, markers.
 
-Colours are CSS variables, so a page or a standalone file follows light and dark mode. The palette is Okabe & Ito's,
-which stays apart under every common colour blindness; marker shape and dash repeat what colour says. Left out: log
-axes, date axes, interaction.
+Colours are CSS variables, so a page or a standalone file follows light and dark mode. The palettes start from Okabe &
+Ito's and are moved so that all colours stay apart for protanopes, deuteranopes and tritanopes and keep a contrast of 3
+with the paper (tests/unit/studies/test_palette.py); marker shape and dash repeat what colour says. Left out: log axes,
+date axes, interaction.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-PALETTE_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b87700", "#56b4e9", "#5b6270", "#8c7a00")
-PALETTE_DARK = ("#4fa8e0", "#ff8a3d", "#2fc79a", "#e39cc4", "#e69f00", "#8fd0f7", "#a8b0be", "#f0e442")
-DASHES = ("", "6 3", "2 3", "8 3 2 3")
-SHAPES = ("circle", "square", "diamond", "triangle")
+PALETTE_LIGHT = ("#3a60ab", "#944b05", "#499847", "#c977aa", "#653d1c", "#1998ea", "#5d5f64")
+PALETTE_DARK = ("#408cbf", "#d7693c", "#3fcc88", "#e49fe7", "#f6dc40", "#9ae5fb", "#999d9c")
+GREY = 6
+"""Colour of what others are compared with."""
+LETTER = 6.2
+"""Width of a letter in figures, px."""
+LEGEND_ROW = 15
+LEGEND_LEFT = 64
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 5")
+SHAPES = ("circle", "square", "diamond", "triangle", "wedge")
+"""Five of each and seven colours: 35 series look different, also without colour."""
 
 STYLE = (
     "svg.plot{font:11px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;color:var(--ink)}"
@@ -40,6 +48,11 @@ STANDALONE = (
 
 def tone(number: int) -> str:
     return f"var(--t{number % len(PALETTE_LIGHT)})"
+
+
+def dash(number: int) -> str:
+    """The dash pattern that goes with a colour."""
+    return DASHES[number % len(DASHES)]
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -129,8 +142,11 @@ class Canvas:
         self.text((self.left + self.width - self.right) / 2, self.height - 6, label, anchor="middle")
 
     def y_axis(self, label: str) -> None:
+        """Comes before anything else is drawn: it widens the left margin for long numbers."""
         marks = ticks(*self.y_range, count=max(4, (self.height - self.top - self.bottom) // 40))
         step = marks[1] - marks[0] if len(marks) > 1 else 1.0
+        widest = max(len(tick_text(mark, step)) for mark in marks) if marks else 0
+        self.left = max(self.left, round(10 + LETTER * widest) + (14 if label else 0))
         for mark in marks:
             here = self.y(mark)
             self.parts.append(f'<path class="grid" d="M{self.left} {here:.1f}H{self.width - self.right}"/>')
@@ -173,16 +189,17 @@ class Canvas:
         self.parts.append(glyph(self.x(x), self.y(y), colour, shape=shape, size=2.6 if faint else 4.2, faint=faint))
 
     def legend(self, names: Sequence[tuple[str, int]], *, marks: bool = True) -> None:
-        """Names with their colours in one row above the plot; the caller leaves room in `top`."""
-        here = float(self.left)
-        for name, colour in names:
+        """Names with their colours in rows above the plot; the caller leaves room in `top`, see `legend_extra`."""
+        places = _legend_places([name for name, _ in names], self.left, self.width)
+        for (name, colour), (here, row) in zip(names, places, strict=True):
+            base = LEGEND_ROW * row
             if marks:
-                self.parts.append(glyph(here + 5, 9, colour))
+                self.parts.append(glyph(here + 5, base + 9, colour))
             else:
-                dash = f' stroke-dasharray="{DASHES[colour % 4]}"' if DASHES[colour % 4] else ""
-                self.parts.append(f'<path d="M{here:.0f} 9h14" stroke="{tone(colour)}" stroke-width="2"{dash}/>')
-            self.text(here + 18, 13, name)
-            here += 34 + 6.2 * len(name)
+                style = f' stroke-dasharray="{dash(colour)}"' if dash(colour) else ""
+                line = f'<path d="M{here:.0f} {base + 9}h14" stroke="{tone(colour)}" stroke-width="2"{style}/>'
+                self.parts.append(line)
+            self.text(here + 18, base + 13, short(name))
 
     def render(self, *, standalone: bool = False) -> str:
         space = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
@@ -197,6 +214,28 @@ class Canvas:
         return min(max(value, min(limits)), max(limits))
 
 
+def legend_extra(names: Sequence[str], width: int) -> int:
+    """Pixels that a legend needs beyond its first row, in a figure of this width."""
+    return LEGEND_ROW * max((row for _, row in _legend_places(names, LEGEND_LEFT, width)), default=0)
+
+
+def _legend_places(names: Sequence[str], left: int, width: int) -> list[tuple[float, int]]:
+    """(x, row) of each name; a name that does not fit begins a row."""
+    places, here, row = [], float(left), 0
+    for name in names:
+        wide = 34 + LETTER * len(short(name))
+        if here > left and here + wide - 16 > width:
+            here, row = float(left), row + 1
+        places.append((here, row))
+        here += wide
+    return places
+
+
+def short(name: str) -> str:
+    """A name as figures write it."""
+    return name if len(name) <= 26 else name[:25] + "…"
+
+
 def glyph(x: float, y: float, colour: int, *, shape: int | None = None, size: float = 4.2, faint: bool = False) -> str:
     """One marker at a pixel; the shape follows the colour, so that neither is needed alone."""
     kind = SHAPES[(colour if shape is None else shape) % len(SHAPES)]
@@ -208,5 +247,6 @@ def glyph(x: float, y: float, colour: int, *, shape: int | None = None, size: fl
         "diamond": f"M{x:.1f} {y - 1.35 * size:.1f}l{1.35 * size:.1f} {1.35 * size:.1f}"
         f"l{-1.35 * size:.1f} {1.35 * size:.1f}l{-1.35 * size:.1f} {-1.35 * size:.1f}z",
         "triangle": f"M{x:.1f} {y - 1.2 * size:.1f}l{1.2 * size:.1f} {2.1 * size:.1f}h{-2.4 * size:.1f}z",
+        "wedge": f"M{x:.1f} {y + 1.2 * size:.1f}l{1.2 * size:.1f} {-2.1 * size:.1f}h{-2.4 * size:.1f}z",
     }[kind]
     return f'<path d="{outline}" {paint}/>'

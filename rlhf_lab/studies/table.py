@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
+from rlhf_lab.files import write_text
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs, seeds
@@ -180,8 +181,8 @@ def job_line(job: Mapping[Hashable, Any]) -> str:
 def write_tables(study: Study, sections: list[Section], finding: str) -> tuple[Path, Path]:
     """Write table.md and table.csv into the study directory."""
     text, rows = study.path / "table.md", study.path / "table.csv"
-    text.write_text(markdown(study, sections, finding), encoding="utf-8")
-    table_frame(study, sections).to_csv(rows, index=False)
+    write_text(text, markdown(study, sections, finding))
+    write_text(rows, table_frame(study, sections).to_csv(index=False))
     return text, rows
 
 

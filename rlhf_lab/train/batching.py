@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from rlhf_lab import ranks
 from rlhf_lab.train.settings import TrainingSettings
 
 
@@ -51,13 +52,20 @@ def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -
 
 
 def micro_batches(indices: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split a step into forward passes of at most `max_tokens` padded tokens (0: one pass), longest rows together."""
-    if max_tokens <= 0:
+    """Split a step into forward passes of at most `max_tokens` padded tokens (0: one pass), longest rows together.
+
+    Several processes share the passes: there are then as many for each, as far as there are rows.
+    """
+    if max_tokens <= 0 and ranks.world() == 1:
         return [list(indices)]
     parts: list[list[int]] = []
     for i in sorted(indices, key=lambda i: -lengths[i]):
-        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= max_tokens:
+        if parts and (max_tokens <= 0 or (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= max_tokens):
             parts[-1].append(i)
         else:
             parts.append([i])
+    while len(parts) % ranks.world() and any(len(part) > 1 for part in parts):
+        largest = max(range(len(parts)), key=lambda k: (len(parts[k]) > 1, len(parts[k]) * lengths[parts[k][0]]))
+        part = parts[largest]
+        parts[largest : largest + 1] = [part[: len(part) // 2], part[len(part) // 2 :]]
     return parts

@@ -7,11 +7,14 @@ checkpoints.
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
+import statistics
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +22,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rlhf_lab import ranks, registry
 from rlhf_lab.errors import NumericError
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.trackers.console import progress
-from rlhf_lab.train import checkpoint
-from rlhf_lab.train.optim import Optimizers, Part, lr_scale
+from rlhf_lab.train import checkpoint, memory
+from rlhf_lab.train.optim import Part, lr_scale
 from rlhf_lab.train.run import Result, Run
 from rlhf_lab.train.settings import TrainingSettings
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -48,6 +54,10 @@ class LossOutput:
     loss_N: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
+    def detached(self) -> LossOutput:
+        """The same without gradients."""
+        return LossOutput(self.loss_N.detach(), {key: value.detach() for key, value in self.metrics.items()})
+
 
 class Algorithm(ABC):
     """What the loop trains. See `algorithms/sft.py` for the smallest one.
@@ -68,6 +78,10 @@ class Algorithm(ABC):
         muon = self.settings.optimizer == "muon"
         return {"model": Part(self.model, self.settings.lr or 0.0, self.settings.muon_lr if muon else None)}
 
+    def begin(self) -> None:
+        """Find what has to be known before the first step, with the models as they are trained: placed and divided."""
+        return
+
     @abstractmethod
     def collect(self, step: int) -> StepBatch:
         """The step's samples. A function of the step and of `state_dict`, so a resumed run sees the same ones."""
@@ -80,8 +94,21 @@ class Algorithm(ABC):
     def finish(self) -> Result:
         """Final evaluation."""
 
-    def accept_step(self) -> bool:
-        """Whether the step whose gradients are there is to be made."""
+    def frozen(self) -> list[nn.Module]:
+        """Models that are used and not trained, such as a reference."""
+        return []
+
+    def program(self, micro: Any) -> Hashable:
+        """What a micro-batch runs: processes that divide models run the same at the same time."""
+        return type(micro).__name__
+
+    def accept_step(self, outputs: list[LossOutput]) -> bool:
+        """Whether the step whose gradients are there is to be made.
+
+        Args:
+            outputs: of this process's micro-batches of the step.
+        """
+        del outputs
         return True
 
     @property
@@ -117,41 +144,85 @@ class Interrupted(BaseException):
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
     """Run the algorithm's remaining steps. Resumes from the stage's checkpoint when there is one."""
-    settings, parts = algorithm.settings, algorithm.parts()
-    optimizers = Optimizers(parts, settings)
-    first = _resume(algorithm, parts, optimizers, run)
+    engine = registry.build("sharding", run.config.sharding, algorithm, run)
+    try:
+        _train(algorithm, engine, run, name)
+    finally:
+        engine.close()
+
+
+def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
+    settings = algorithm.settings
+    algorithm.begin()
+    first = _resume(algorithm, engine, run)
     every = run.config.checkpoint.every_steps
-    totals = _Totals()
+    totals, durations = _Totals(), []
     with progress(name, algorithm.total_steps, first) as ticker, _graceful_stop() as stop:
         for step in range(first, algorithm.total_steps):
+            begin = time.monotonic()
             batch = algorithm.collect(step)
-            for micro in batch.micro:
-                with run.autocast():
-                    out = algorithm.loss(micro)
-                share = out.loss_N.sum() / batch.units
-                share.backward()
-                totals.add(out, share)
+            outputs = _gradients(algorithm, engine, run, batch, totals)
             scale = _schedule(step, algorithm.total_steps, settings)
             if batch.micro:
-                totals.norms = optimizers.clip()
+                totals.norms = engine.clip()
                 totals.steps += 1
-                if algorithm.accept_step():
-                    optimizers.step(scale)
+                _note_held(run, engine)
+                if algorithm.accept_step(outputs):
+                    engine.step(scale)
                 else:
-                    optimizers.zero_grad()
+                    engine.skip()
+                _note_held(run, engine)
+            durations.append(time.monotonic() - begin)
             last, due = algorithm.ended or step + 1 == algorithm.total_steps, algorithm.due(step)
-            save = last or due or stop.is_set() or (every and (step + 1) % every == 0)
+            stopping = ranks.any_of(stop.is_set())
+            save = last or due or stopping or (every and (step + 1) % every == 0)
             if save or (step + 1) % settings.log_every_steps == 0:
                 totals.flush(run, step + 1, scale)
             if due:
                 algorithm.evaluate(step)
             ticker.advance(note=totals.note)
-            if save and (every or stop.is_set()):
-                _save(step + 1, algorithm, parts, optimizers, run)
-            if stop.is_set():
+            if save and (every or stopping):
+                _save(step + 1, algorithm, engine, run)
+            if stopping:
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
             if algorithm.ended:
                 break
+    _note_cost(run, durations)
+
+
+def _note_held(run: Run, engine: Any) -> None:
+    """Memory by what it holds, in the first step whose gradients and moments are seen."""
+    if run.cost.get("memory/optimizer"):
+        return
+    held = engine.held()
+    run.cost |= {key: max(value, run.cost.get(key, 0.0)) for key, value in held.items()}
+
+
+def _note_cost(run: Run, durations: list[float]) -> None:
+    """Peak and step time; the largest of all processes."""
+    peak = memory.peak_gib()
+    if peak is not None:
+        run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
+    if durations:
+        run.cost["step_seconds"] = statistics.median(durations)
+    everyone = ranks.exchange(run.cost)
+    run.cost = {key: round(max(cost.get(key, 0.0) for cost in everyone), 4) for key in run.cost}
+
+
+def _gradients(algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, totals: _Totals) -> list[LossOutput]:
+    """Forward and backward passes of this process's micro-batches; returns what they gave, detached."""
+    programs = [list(micros) for _, micros in itertools.groupby(batch.micro, key=algorithm.program)]
+    passes = [dealt for micros in programs for dealt in ranks.deal(micros)]
+    outputs = []
+    for index, (micro, mine) in enumerate(passes):
+        with run.autocast():
+            out = engine.loss(micro, last=index + 1 == len(passes))
+        share = out.loss_N.sum() / batch.units
+        engine.backward(share if mine else share * 0)
+        if mine:
+            outputs.append(out.detached())
+            totals.add(outputs[-1], share.detach())
+    return outputs
 
 
 def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
@@ -159,7 +230,10 @@ def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
 
 
 class _Totals:
-    """Sums over the steps since the last log, kept as tensors: one device sync per logged step."""
+    """Sums over the steps since the last log, kept as tensors: one device sync per logged step.
+
+    Each process sums over its own micro-batches; `flush` adds the processes up.
+    """
 
     def __init__(self) -> None:
         self.norms: dict[str, Tensor] = {}
@@ -175,9 +249,9 @@ class _Totals:
     def add(self, out: LossOutput, share: Tensor) -> None:
         """Count a micro-batch; `share` is its part of the step's loss."""
         self.units += len(out.loss_N)
-        self.loss = self.loss + share.detach()
+        self.loss = self.loss + share
         for key, value in out.metrics.items():
-            total = value.detach().float().sum()
+            total = value.float().sum()
             self.sums[key] = self.sums[key] + total if key in self.sums else total
             self.counts[key] = self.counts.get(key, 0) + value.numel()
 
@@ -186,12 +260,17 @@ class _Totals:
 
         Raises NumericError when loss or gradient is not finite.
         """
-        if not self.units:
+        if not self.steps:
             return
-        means = {key: (total / self.counts[key]).item() for key, total in self.sums.items()}
-        loss = float(self.loss) / self.steps
+        own = {key: (float(total), self.counts[key]) for key, total in self.sums.items()}
+        everyone = ranks.exchange((float(self.loss), self.units, own))
+        units = sum(count for _, count, _ in everyone)
+        loss = sum(found for found, _, _ in everyone) / self.steps
+        keys = dict.fromkeys(key for _, _, found in everyone for key in found)
+        pairs = {key: [found[key] for _, _, found in everyone if key in found] for key in keys}
+        means = {key: sum(total for total, _ in found) / sum(n for _, n in found) for key, found in pairs.items()}
         norms = {"grad_norm" if name == "model" else f"grad_norm/{name}": float(n) for name, n in self.norms.items()}
-        run.log(step, loss=loss, **means, lr_scale=scale, **norms, units=self.units)
+        run.log(step, loss=loss, **means, lr_scale=scale, **norms, units=units)
         if not all(map(math.isfinite, (loss, *norms.values()))):
             raise NumericError(
                 f"loss {loss} or gradient norm {norms} is not finite at step {step}; "
@@ -201,25 +280,17 @@ class _Totals:
         self._clear()
 
 
-def _save(step: int, algorithm: Algorithm, parts: dict[str, Part], optimizers: Optimizers, run: Run) -> None:
-    state = {
-        "step": step,
-        "parts": {name: checkpoint.trained_state(part.module) for name, part in parts.items()},
-        "optimizers": optimizers.state_dict(),
-        "algorithm": algorithm.state_dict(),
-        "log_size": run.log_size(),
-    }
-    checkpoint.save(run.folder, state)
+def _save(step: int, algorithm: Algorithm, engine: Any, run: Run) -> None:
+    state = {"step": step, "algorithm": algorithm.state_dict(), "log_size": run.log_size()}
+    checkpoint.save(run.folder, state, engine.tensors())
 
 
-def _resume(algorithm: Algorithm, parts: dict[str, Part], optimizers: Optimizers, run: Run) -> int:
+def _resume(algorithm: Algorithm, engine: Any, run: Run) -> int:
     """Restore the checkpoint; returns the first step to take."""
     state, run.checkpoint = run.checkpoint, None
     if state is None:
         return 0
-    for name, part in parts.items():
-        checkpoint.load_trained_state(part.module, state["parts"][name])
-    optimizers.load_state_dict(state["optimizers"])
+    engine.load(checkpoint.Saved(run.folder, state))
     algorithm.load_state_dict(state["algorithm"])
     run.rewind_log(state["log_size"])
     return int(state["step"])
@@ -227,19 +298,21 @@ def _resume(algorithm: Algorithm, parts: dict[str, Part], optimizers: Optimizers
 
 @contextmanager
 def _graceful_stop() -> Iterator[threading.Event]:
-    """SIGTERM, SIGUSR1 and SIGUSR2 end the run after the current step, saved. Ctrl-C too; a second one ends it now."""
+    """SIGTERM, SIGUSR1 and SIGUSR2 end the run after the current step, saved. Ctrl-C too; a second one ends it now.
+
+    The other signals may come more than once: from a launcher to its child and from Slurm to every process.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def handle(number: int, _frame: Any) -> None:
-        if stop.is_set():
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-    before = {number: signal.signal(number, handle) for number in numbers}
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
         yield stop
     finally:

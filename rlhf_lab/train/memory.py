@@ -19,13 +19,24 @@ def reset_peak() -> None:
         return
 
 
+def floor_gib() -> float:
+    """What the process holds before it has built anything, GiB: 0 on a GPU, else its resident set."""
+    if torch.cuda.is_available():
+        return 0.0
+    return _status_gib("VmRSS") or 0.0
+
+
 def peak_gib() -> float | None:
     """Most memory held since `reset_peak`, GiB; None where the system does not say."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return round(torch.cuda.max_memory_allocated() / 2**30, 4)
+    return _status_gib("VmHWM")
+
+
+def _status_gib(name: str) -> float | None:
     try:
         status = (PROCESS / "status").read_text()
     except OSError:
         return None
-    kib = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), None)
+    kib = next((line.split()[1] for line in status.splitlines() if line.startswith(f"{name}:")), None)
     return None if kib is None else round(int(kib) / 2**20, 4)

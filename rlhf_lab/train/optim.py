@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from rlhf_lab.train.settings import TrainingSettings
 
@@ -30,6 +31,7 @@ class Optimizers:
     def __init__(self, parts: Mapping[str, Part], settings: TrainingSettings):
         self.settings = settings
         self.trained: dict[str, list[nn.Parameter]] = {}
+        self.names: dict[int, str] = {}
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = []
         for name, part in parts.items():
             self._add(name, part)
@@ -45,6 +47,7 @@ class Optimizers:
         ]
         betas, eps = (self.settings.adam_betas[0], self.settings.adam_betas[1]), self.settings.adam_eps
         self.trained[name] = [p for _, p in trainable]
+        self.names |= {id(p): f"{name}/{n}" for n, p in trainable}
         if rest:
             adamw = torch.optim.AdamW([g for g in groups if g["params"]], lr=part.lr, betas=betas, eps=eps, fused=True)
             self.optimizers.append((adamw, part.lr))
@@ -55,7 +58,8 @@ class Optimizers:
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradient of each part to `max_grad_norm`. Returns their norms before clipping."""
         limit = self.settings.max_grad_norm
-        return {name: nn.utils.clip_grad_norm_(parameters, limit) for name, parameters in self.trained.items()}
+        norms = {name: nn.utils.clip_grad_norm_(parameters, limit) for name, parameters in self.trained.items()}
+        return {name: norm.full_tensor() if isinstance(norm, DTensor) else norm for name, norm in norms.items()}
 
     def step(self, scale: float) -> None:
         """One update at `scale` times the peak learning rates."""
@@ -70,12 +74,35 @@ class Optimizers:
         for optimizer, _ in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        return [optimizer.state_dict() for optimizer, _ in self.optimizers]
+    def tensors(self) -> dict[str, Tensor]:
+        """What the optimisers remember: "part/parameter/name of the moment" → tensor."""
+        return {
+            f"{self.names[id(parameter)]}/{key}": value
+            for optimizer, _ in self.optimizers
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+        }
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        for (optimizer, _), state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
+    def load(self, names: Iterable[str], like: Callable[[str, Tensor], Tensor]) -> None:
+        """Inverse of `tensors`.
+
+        Args:
+            names: of what was saved.
+            like: (name, parameter) → the tensor, divided between processes as the parameter is if it has its shape.
+        """
+        stored: dict[str, list[str]] = {}
+        for name in names:
+            parameter, _, key = name.rpartition("/")
+            stored.setdefault(parameter, []).append(key)
+        for optimizer, _ in self.optimizers:
+            packed = optimizer.state_dict()
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            packed["state"] = {
+                i: {key: like(f"{self.names[id(p)]}/{key}", p) for key in stored.get(self.names[id(p)], ())}
+                for i, p in enumerate(parameters)
+            }
+            packed["state"] = {i: state for i, state in packed["state"].items() if state}
+            optimizer.load_state_dict(packed)
 
 
 def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:

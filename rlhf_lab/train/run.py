@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 
-from rlhf_lab import registry
+from rlhf_lab import ranks, registry
 from rlhf_lab.config import Config
 from rlhf_lab.files import append_jsonl, truncate
+from rlhf_lab.trackers.tracking import Tracking
+from rlhf_lab.train import memory
 from rlhf_lab.types import Corpus
 
 METRICS = {
@@ -30,6 +32,16 @@ METRICS = {
 }
 """Keys the loop writes to metrics.jsonl; each algorithm documents its own in a METRICS of its module."""
 
+COST = {
+    "memory/parameters": "MiB of the trained modules' parameters that one process holds",
+    "memory/gradients": "MiB of their gradients after a backward pass",
+    "memory/optimizer": "MiB of their optimiser state after a step",
+    "memory/peak": "MiB that training took at most: allocated on a GPU; resident beyond what the process held before "
+    "it built a model on a CPU",
+    "step_seconds": "median wall time of a step, samples and logging included, evaluations and checkpoints not",
+}
+"""Under `training` in result.json: of one process, the one that holds most."""
+
 
 @dataclass
 class Run:
@@ -40,17 +52,21 @@ class Run:
         config: the checked config of this stage.
         needs: role → model folder or hub id.
         checkpoint: state of an interrupted attempt at this stage, to go on from.
+        cost: what training took, see COST; the largest of the processes that shared it.
         notes: remarks for the person who reads the result, in order.
+        tracking: gets every logged row too.
     """
 
     folder: Path
     config: Config
     needs: Mapping[str, str]
     checkpoint: dict[str, Any] | None = None
+    cost: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    tracking: Tracking = field(default_factory=Tracking)
 
     def __post_init__(self) -> None:
-        self.started = time.monotonic()
+        self.started, self.floor_gib = time.monotonic(), memory.floor_gib()
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -58,8 +74,7 @@ class Run:
 
     @cached_property
     def device(self) -> str:
-        wanted = self.config.runtime.device
-        return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+        return ranks.device(self.config.runtime.device)
 
     def autocast(self) -> torch.autocast:
         """The arithmetic of forward passes; see Runtime.dtype."""
@@ -79,6 +94,7 @@ class Run:
         values = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         row = {"step": step, "time": round(time.monotonic() - self.started, 3), **values}
         append_jsonl(self.folder / "metrics.jsonl", [row])
+        self.tracking.log(row)
 
     def log_size(self) -> int:
         path = self.folder / "metrics.jsonl"

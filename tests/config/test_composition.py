@@ -11,7 +11,7 @@ from support import checked
 
 from rlhf_lab import artifacts, compose, config, registry, schema, sections
 
-AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1}
+AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1, "sharding": 7, "tracker": 4}
 RECIPES = sorted(compose.recipes())
 CONF = sorted(
     path.relative_to(compose.folder("conf")).with_suffix("").as_posix()
@@ -27,6 +27,7 @@ NEEDED = {
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],
+    **{f"sharding/zero{stage}": ["algorithm.optimizer=adamw", "algorithm.lr=1e-3"] for stage in (1, 2, 3)},
     "rollout/vllm": ["engine=trl", "algorithm=grpo", "+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/reward_model": ["+needs.policy=sft"],
     "algorithm/rubric_rm": ["+needs.policy=sft"],
@@ -154,7 +155,7 @@ def test_every_setting_is_documented():
     def documented(cls: type) -> str:
         return "\n".join(base.__doc__ or "" for base in cls.__mro__ if base is not object)
 
-    sections = ("model", "data", "algorithm", "reward", "rollout", "evaluation", "runtime", "checkpoint", "artifacts")
+    sections = (*registry.PACKAGES, "evaluation", "runtime", "checkpoint", "artifacts")
     missing = [
         f"{cls.__name__}.{f.name}"
         for cls in settings_classes()

@@ -11,10 +11,10 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
 from rlhf_lab.artifacts import Stage
+from rlhf_lab.commands import monitor_command
 from rlhf_lab.config import ConfigError
 from rlhf_lab.execute import ensure, execute
 from rlhf_lab.files import read_json, read_jsonl
-from rlhf_lab.main import monitor_command
 
 COMMON = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16", "reward=length")
 ON_POLICY = ("algorithm.optimizer=adamw", "algorithm.lr=3e-3", "algorithm.log_every_steps=1")
@@ -96,7 +96,7 @@ def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path,
     stage = plan(recipe, policy, tmp_path, "reward.monitor.warmup=2", "reward.monitor.z=0.5")
     execute(stage)
     capsys.readouterr()
-    assert monitor_command([str(stage.folder)]) == 0
+    monitor_command([str(stage.folder)])
     out = capsys.readouterr().out
     found = result(stage)["metrics"]
     for name in ("length_z", "length_cusum", "reward_kl"):

@@ -218,7 +218,7 @@ def test_a_step_beyond_target_kl_is_not_made(toy, reward, tmp_path):
     algorithm = build("ppo", toy, reward, tmp_path, *size, "algorithm.target_kl=1e-9")
     made = []
     accept = algorithm.accept_step
-    algorithm.accept_step = lambda: made.append(accept()) or made[-1]
+    algorithm.accept_step = lambda outputs: made.append(accept(outputs)) or made[-1]
     learn(algorithm)
     assert made == [True, False]
 

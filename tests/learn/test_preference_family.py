@@ -119,12 +119,14 @@ def test_the_reference_is_paid_for_once(toy, tmp_path, monkeypatch):
         assert "reused" in notes(stage)[0]
     assert counted.pairs == count
     stored = path.read_bytes()
-    path.write_bytes(stored[:-40])
-    again = plan_toy(toy, tmp_path, *short, "algorithm.beta=0.7")
-    execute(again)
-    assert counted.pairs == 2 * count
-    assert "again: the stored file is damaged" in notes(again)[0]
-    assert path.read_bytes() == stored
+    a_bit_of_a_number = stored[:-3] + bytes([stored[-3] ^ 1]) + stored[-2:]
+    for times, (damaged, beta) in enumerate([(stored[:-40], 0.7), (a_bit_of_a_number, 0.8)], 2):
+        path.write_bytes(damaged)
+        again = plan_toy(toy, tmp_path, *short, f"algorithm.beta={beta}")
+        execute(again)
+        assert counted.pairs == times * count
+        assert "again: the stored file is damaged" in notes(again)[0]
+        assert path.read_bytes() == stored
 
 
 @pytest.mark.parametrize("change", ["runtime.dtype=bfloat16", "algorithm.max_length=12"])
@@ -145,7 +147,9 @@ def test_a_loss_without_a_reference_computes_none(toy, tmp_path, monkeypatch, lo
 def build(stage: Stage, folder: Path, policy: Path) -> dpo.OnePassDPO:
     folder.mkdir()
     run = Run(folder, stage.config, {"policy": str(policy)})
-    return registry.build("algorithm", stage.config.algorithm, run)
+    algorithm = registry.build("algorithm", stage.config.algorithm, run)
+    algorithm.begin()
+    return algorithm
 
 
 @pytest.mark.parametrize("loss", ["kto", "simpo"])

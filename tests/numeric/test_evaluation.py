@@ -30,7 +30,9 @@ def dpo(request, tmp_path, policy):
         f"algorithm.micro_batch_tokens={request.param}",
     ).config
     run = Run(tmp_path, config, {"policy": str(policy)})
-    return registry.build("algorithm", config.algorithm, run)
+    algorithm = registry.build("algorithm", config.algorithm, run)
+    algorithm.begin()
+    return algorithm
 
 
 def test_margins_are_exactly_zero_at_step_0(dpo):

@@ -64,6 +64,7 @@ def tokens(model: nn.Module) -> torch.Tensor:
 
 
 def reward_model(family: str) -> Any:
+    torch.manual_seed(0)
     config = CONFIGS[family].__class__(**{**CONFIGS[family].to_dict(), "num_labels": 1, "pad_token_id": 0})
     return AutoModelForSequenceClassification.from_config(config).eval()
 
@@ -163,12 +164,12 @@ def test_targets_choose_layers_of_the_blocks() -> None:
 
 def test_a_checkpoint_of_other_tensors_is_refused() -> None:
     _, model = adapted("llama")
-    state = checkpoint.trained_state(model)
+    state = checkpoint.Saved(Path(), {"tensors": checkpoint.trained_state(model)})
     fresh = trainable(random_model(CONFIGS["llama"]), LoRA(4), seed=9)
-    checkpoint.load_trained_state(fresh, state)
+    checkpoint.load_trained_state(fresh, state, "")
     assert torch.equal(tokens(fresh), tokens(model))
     with pytest.raises(RuntimeError, match="other tensors"):
-        checkpoint.load_trained_state(random_model(CONFIGS["llama"]), state)
+        checkpoint.load_trained_state(random_model(CONFIGS["llama"]), state, "")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -217,6 +218,7 @@ def test_dpo_after_lora_sft_starts_at_the_sft_policy(policy: Path, sft: Stage, t
     plan = stage("dpo", sft.model, tmp_path)
     run = Run(tmp_path, plan.config, {"policy": sft.model})
     dpo = registry.build("algorithm", plan.config.algorithm, run)
+    dpo.begin()
     assert {id(p) for p in dpo.reference.parameters()} < {id(p) for p in dpo.model.parameters()}  # no second copy
     micro = dpo.collect(0).micro[0]
     assert dpo.loss(micro).metrics["margin"].abs().max() < 1e-5  # the reference's rows were batched otherwise

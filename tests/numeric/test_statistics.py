@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from rlhf_lab.analysis.statistics import (
@@ -26,6 +27,7 @@ from rlhf_lab.analysis.statistics import (
     paired_over_seeds,
     ratio_of_means,
     seed_mean,
+    unpaired_difference,
     wilson,
 )
 from rlhf_lab.errors import NumericError
@@ -168,6 +170,13 @@ def test_holm_by_hand():
     assert holm([]) == []
 
 
+def test_holm_is_statsmodels():
+    rng = np.random.default_rng(3)
+    for size in (1, 2, 7, 30):
+        p_values = np.round(rng.beta(0.5, 3.0, size), 2)  # many small ones, and ties
+        assert holm(p_values.tolist()) == pytest.approx(multipletests(p_values, method="holm")[1], abs=1e-12)
+
+
 def test_minimum_detectable_effect_has_its_power():
     # For many differences it is (1.960 + 0.842)·sd/√n.
     assert minimum_detectable_effect(2.0, 10_000) == pytest.approx((1.95996 + 0.84162) * 2 / 100, rel=1e-3)
@@ -235,3 +244,38 @@ def test_format_is_compact_and_never_hides_a_missing_interval():
     assert format_estimate(wilson(9, 10)) == "0.90 [0.60, 0.98]"
     assert format_estimate(clustered_mean([1.0], [0])) == "1.00 [no interval]"
     assert format_estimate(clustered_mean([], [])) == "unscored"
+
+
+def test_unpaired_difference_by_hand():
+    # a: 1, 3 → ā = 2, s_a² = 2/2 = 1. b: 0, 0, 3 → b̄ = 1, s_b² = 3/3 = 1. error = √2, t = 1/√2.
+    # ν = (1 + 1)² / (1²/1 + 1²/2) = 8/3
+    found = unpaired_difference([1, 3], [0, 1], [0, 0, 3], [0, 1, 2])
+    assert found.difference.mean == 1.0 and (found.difference.n, found.difference.clusters) == (5, 5)
+    assert found.p_value == pytest.approx(2 * stats.t.sf(2**-0.5, 8 / 3))
+    assert found.difference.high - 1.0 == pytest.approx(stats.t.ppf(0.975, 8 / 3) * 2**0.5)
+
+
+def test_unpaired_difference_is_welch_when_clusters_hold_one_row():
+    rng = np.random.default_rng(1)
+    a_N, b_M = rng.normal(0.4, 1.0, 30), rng.normal(0.0, 3.0, 12)
+    found = unpaired_difference(a_N, np.arange(30), b_M, np.arange(12))
+    assert found.p_value == pytest.approx(stats.ttest_ind(a_N, b_M, equal_var=False).pvalue, rel=1e-9)
+    twice = unpaired_difference(np.repeat(a_N, 2), np.repeat(np.arange(30), 2), b_M, np.arange(12))
+    assert twice.p_value == pytest.approx(found.p_value, rel=1e-9)  # copying rows adds no certainty
+
+
+def test_the_detectable_unpaired_difference_is_found_with_its_power():
+    rng = np.random.default_rng(2)
+    size, groups = 1.0, np.arange(20)
+    effect = unpaired_difference(rng.normal(size=20), groups, rng.normal(size=20), groups).minimum_detectable_effect
+    assert 0.6 < effect < 1.4  # about 2.9 · √(2/20) = .92 for unit variance
+    drawn = [(rng.normal(0.909, size, 20), rng.normal(0, size, 20)) for _ in range(800)]
+    found = np.mean([unpaired_difference(a, groups, b, groups).p_value <= 0.05 for a, b in drawn])
+    assert found == pytest.approx(0.8, abs=0.05)  # two groups of 20 find .909 sd with 80 % power (Cohen 1988)
+
+
+def test_unpaired_sides_that_bound_nothing_say_so():
+    alone = unpaired_difference([1.0, 2.0], [0, 0], [0.0, 1.0], [0, 1])
+    assert math.isnan(alone.p_value) and math.isinf(alone.minimum_detectable_effect) and not alone.difference.bounded
+    flat = unpaired_difference([1.0, 1.0], [0, 1], [0.0, 0.0], [0, 1])
+    assert math.isnan(flat.p_value) and flat.test == "none: no variance on either side"

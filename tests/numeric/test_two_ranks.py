@@ -36,6 +36,7 @@ def gradients(name: str, policy: str, folder: Path, rank: int, ranks: int) -> li
     config = planned(recipe, *overrides, *SMALL_WORLD, *ONE_LAYER, *size, *needs, f"outputs={folder}").config
     folder.mkdir(exist_ok=True)
     algorithm = registry.build("algorithm", config.algorithm, Run(folder, config, {"policy": policy} if needs else {}))
+    algorithm.begin()
     batch = algorithm.collect(0)
     assert len(batch.micro) >= 2
     parts = [part.module for part in algorithm.parts().values()]

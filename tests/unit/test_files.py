@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
+from hashlib import sha256
 
+import numpy as np
 import pytest
 
-from rlhf_lab.files import append_jsonl, read_json, read_jsonl, replacing, truncate, write_json, write_text
+from rlhf_lab.errors import ArtifactError, StorageError
+from rlhf_lab.files import (
+    append_jsonl,
+    file_digest,
+    fingerprint,
+    read_json,
+    read_jsonl,
+    read_rows,
+    replacing,
+    storage_error,
+    truncate,
+    write_json,
+    write_text,
+)
 
 
 def test_an_error_while_writing_keeps_the_old_file(tmp_path):
@@ -94,3 +111,79 @@ def test_line_separators_inside_a_text_do_not_split_a_row(tmp_path, text):
     path = tmp_path / "log.jsonl"
     append_jsonl(path, [{"response": text}])
     assert read_jsonl(path) == [{"response": text}]
+
+
+@pytest.mark.parametrize("line", [b'{"a": 2', b"\xff\xfe\n", b"[1]\n", b'{"a": \x00}\n'])
+def test_a_garbled_line_is_named_and_what_stands_before_it_can_be_read(tmp_path, line):
+    path = tmp_path / "log.jsonl"
+    size = append_jsonl(path, [{"a": 1}])
+    path.write_bytes(path.read_bytes() + line + b'{"a": 3}\n')
+    with pytest.raises(ArtifactError, match=r"log\.jsonl is damaged: line 2 of"):
+        read_jsonl(path)
+    assert read_rows(path) == ([{"a": 1}], [size])
+
+
+def test_bytes_that_are_not_text_are_no_json(tmp_path):
+    (tmp_path / "result.json").write_bytes(b'{"status": "\xff"}')
+    assert read_json(tmp_path / "result.json") is None
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_writer(tmp_path):
+    """Parts of processes that are gone; not that of one that lives, nor of another machine, nor of another file."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    here = socket.gethostname()
+    names = {
+        f".a.{here}-{gone.pid}.part": False,
+        f".a.{here}-{os.getppid()}.part": True,
+        f".a.elsewhere-{gone.pid}.part": True,
+        f".b.{here}-{gone.pid}.part": True,
+    }
+    for name in names:
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "a", "whole")
+    assert {name: (tmp_path / name).exists() for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "x"), ("No space left on device", "free space")),
+        (OSError(errno.EROFS, "x"), ("Read-only file system", "make it writable")),
+        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), ("No space left",)),
+    ],
+)
+def test_what_the_disk_refuses_is_explained(tmp_path, error, words):
+    path = tmp_path / "model.bin"
+    path.write_text("old")
+    with pytest.raises(StorageError) as found, replacing(path) as part:
+        part.write_text("new")
+        raise error
+    assert all(word in str(found.value) for word in (str(path), "the same command", *words))
+    assert path.read_text() == "old"
+
+
+def test_the_reason_behind_another_error_is_found(tmp_path):
+    """torch.save hides the error of the file that it writes to behind one of its own."""
+    with pytest.raises(StorageError, match="No space left"), replacing(tmp_path / "a"):
+        try:
+            raise OSError(errno.ENOSPC, "x")
+        except OSError:
+            raise RuntimeError("unexpected pos 640 vs 598")  # noqa: B904 — as torch does it
+
+
+def test_other_errors_pass(tmp_path):
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a") as part:
+        part.read_text()
+    assert storage_error(FileNotFoundError(errno.ENOENT, "x")) is None
+
+
+def test_a_value_and_a_part_of_a_file_have_the_digest_that_they_had(tmp_path):
+    value = {"a": np.float32(0.1), "b": [1.5, None]}
+    write_json(tmp_path / "v.json", value)
+    assert fingerprint(read_json(tmp_path / "v.json")) == fingerprint(value)
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+    path = tmp_path / "log"
+    path.write_bytes(b"abcdef")
+    assert file_digest(path, 2, 4) == sha256(b"cd").hexdigest()
+    assert file_digest(path, 4, 99) == sha256(b"ef").hexdigest()

@@ -14,14 +14,14 @@ import rlhf_lab
 from rlhf_lab import registry
 
 LAYERS = (
-    {"types", "errors", "files"},
+    {"types", "errors", "files", "ranks", "seal"},
     {"schema", "registry", "config", "sections", "overrides"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
-    {"train"},
+    {"train", "sharding"},
     {"rollout", "rewards", "judge"},
     {"algorithms", "agents", "speech"},
-    {"studies", "launch", "compose", "artifacts", "execute", "sweep", "summary"},
+    {"studies", "launch", "doctor", "compose", "artifacts", "planning", "execute", "sweep", "summary", "commands"},
     {"main"},
     {"__main__"},
 )

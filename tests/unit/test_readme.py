@@ -12,7 +12,8 @@ from hydra._internal.utils import get_args_parser
 from rlhf_lab import compose
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in ("running", "data", "rewards", "selection"))]
+DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory")
+PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])
 LINKING = [page for page in LINKING if not page.startswith((".", "outputs"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,10 +66,17 @@ def test_every_command_composes(page: str, own_recipe: Path) -> None:
     checked = 0
     for line in commands(page):
         arguments = shlex.split(line, comments=True)[3:]
-        if not arguments or arguments[0] in ("report", "monitor", "rescore") or "+recipie=x" in arguments:
+        if not arguments or arguments[0] in ("report", "monitor", "rescore", "compare") or "+recipie=x" in arguments:
             continue
         if arguments[0] == "audit":
             arguments = [*arguments[1:], "+recipe=sft"]
+        elif arguments[0] == "plan":
+            arguments = [word for word in arguments[1:] if not word.startswith("cards=")]
+            if arguments[0] == "table":
+                continue
+        elif arguments[0] == "doctor":
+            overrides = [word for word in arguments[1:] if not word.startswith("to=")]
+            arguments = overrides if any("recipe=" in word for word in overrides) else [*overrides, "+recipe=sft"]
         flags = get_args_parser().parse_args(arguments)
         if flags.help:
             continue

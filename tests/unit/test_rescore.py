@@ -148,11 +148,11 @@ def test_500_replies_under_20_weightings_load_no_model(tmp_path):
     code = (
         "import sys, runpy, atexit\n"
         "from pathlib import Path\n"
-        "opened, read = [], Path.read_text\n"
+        "opened, read = [], Path.read_bytes\n"
         "def counted(self, *a, **k):\n"
         "    opened.append(self.name)\n"
         "    return read(self, *a, **k)\n"
-        "Path.read_text = counted\n"
+        "Path.read_bytes = counted\n"
         "def report():\n"
         "    print('heavy', sorted({'torch', 'transformers'} & set(sys.modules)), opened.count('evaluation.jsonl'))\n"
         "atexit.register(report)\n"

@@ -20,6 +20,7 @@ class SFT(TrainingSettings):
     """
 
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    shares_work: ClassVar[bool] = True
     skip_garbled: bool = True
 
 
@@ -63,6 +64,7 @@ class RewardModel(TrainingSettings):
     """
 
     needs_preferences: ClassVar[bool] = True
+    shares_work: ClassVar[bool] = True
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", *OTHER_POLICIES)

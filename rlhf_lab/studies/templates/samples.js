@@ -74,7 +74,8 @@
   for (const button of bar.querySelectorAll("[data-move]"))
     button.addEventListener("click", () => move(Number(button.dataset.move)));
   document.addEventListener("keydown", (event) => {
-    if (event.target.matches("select, input") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const elsewhere = event.target !== document.body && !root.contains(event.target);
+    if (elsewhere || event.target.matches("select, input") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "ArrowLeft") move(-1);
     if (event.key === "ArrowRight") move(1);
   });

@@ -2,10 +2,6 @@
 
 import json
 import re
-import shutil
-import struct
-import subprocess
-import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -182,36 +178,3 @@ def test_other_folders_are_refused_with_directions(make_run, tmp_path):
     empty.mkdir()
     with pytest.raises(DataError, match=r"neither a run .* nor a study"):
         write_report(empty)
-
-
-def pixels(png: Path) -> set[bytes]:
-    """Distinct 3-byte groups in a PNG's decompressed rows: one or two for a blank picture."""
-    raw, place, packed = png.read_bytes(), 8, b""
-    while place < len(raw):
-        (length,) = struct.unpack(">I", raw[place : place + 4])
-        if raw[place + 4 : place + 8] == b"IDAT":
-            packed += raw[place + 8 : place + 8 + length]
-        place += 12 + length
-    rows = zlib.decompress(packed)
-    return {rows[start : start + 3] for start in range(0, len(rows), 3)}
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed: pages are not rendered")
-def test_a_browser_renders_both_reports(make_run, make_study, tmp_path):
-    for name, folder in (("run", make_run()), ("study", make_study(seeds=2))):
-        page, picture = write_report(folder), tmp_path / f"{name}.png"
-        flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-        flags += " --disable-component-update --disable-sync --window-size=1200,900 --hide-scrollbars"
-        command = [
-            "chromium",
-            *flags.split(),
-            f"--user-data-dir={tmp_path / name}-browser",
-            "--virtual-time-budget=4000",
-        ]
-        subprocess.run(
-            [*command, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=90
-        )
-        assert len(pixels(picture)) > 200
-        shown = subprocess.run([*command, "--dump-dom", page.as_uri()], check=True, capture_output=True, timeout=90)
-        if name == "run":  # the script ran: it fills the list of prompts
-            assert b"<optgroup" in shown.stdout

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rlhf_lab.commands import monitor_command
 from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.main import monitor_command
 from rlhf_lab.studies.report import write_report
 from rlhf_lab.studies.trace import read_trace, replay, rule_rows, summary, table
 

@@ -1,0 +1,108 @@
+"""The sub-commands: `python -m rlhf_lab NAME …`. Each takes the words behind its name and raises LabError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from rlhf_lab import compose, registry, summary, sweep
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.trackers.console import console
+
+
+def report_command(arguments: Sequence[str]) -> None:
+    """`report FOLDER`: write the report of a run or a study."""
+    if len(arguments) != 1:
+        raise ConfigError("report takes one folder: python -m rlhf_lab report outputs/studies/NAME")
+    from rlhf_lab.studies.report import write_report
+
+    path = write_report(arguments[0])
+    sweep.print_table(path.parent)
+    console.print(f"report: {path}")
+
+
+def audit_command(arguments: Sequence[str]) -> None:
+    """`audit data=… data.path=…`: what is wrong with a data set, counted by reason."""
+    from rlhf_lab.data.audit import audit
+    from rlhf_lab.data.audit_report import render
+
+    command = compose.check_command([*arguments, "+recipe=sft"])
+    console.print(render(audit(registry.build("data", command.configs[0].data))))
+
+
+def rescore_command(arguments: Sequence[str]) -> None:
+    """`rescore FOLDER reward.weights=… …`: what other weightings of the reward would choose among saved replies."""
+    if not arguments or "=" in arguments[0]:
+        raise ConfigError("rescore takes a run directory and weightings: rescore FOLDER 'reward.weights={bt:.7}' …")
+    from rlhf_lab.rewards.rescoring import read_replies, rescore
+    from rlhf_lab.rewards.weightings import weightings
+
+    graphs, settings = weightings(arguments[0], arguments[1:])
+    found = rescore(read_replies(arguments[0], settings.policy), graphs, settings.choose_from)
+    summary.print_rescored([one.summary() for one in found])
+
+
+def monitor_command(arguments: Sequence[str]) -> None:
+    """`monitor FOLDER [z=3 …]`: what the reward-hacking detector says of a run, or of a .jsonl or .csv of samples."""
+    from rlhf_lab.studies.trace import replay, summary, table
+
+    changes = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
+    if not arguments or len(changes) < len(arguments) - 1:
+        raise ConfigError("monitor takes a run directory or a file, then settings: monitor outputs/runs/ppo-… z=3")
+    found = replay(Path(arguments[0]), {key: yaml.safe_load(value) for key, value in changes.items()})
+    console.print(summary(found))
+    console.print(table(found))
+
+
+def doctor_command(arguments: Sequence[str]) -> None:
+    """`doctor [to=FILE.json] [+recipe=… model=… …]`: is the installation sound, and training on this model correct?"""
+    from rlhf_lab.doctor.examination import run
+
+    run(arguments)
+
+
+def compare_command(arguments: Sequence[str]) -> None:
+    """`compare A B [policy=…] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost."""
+    folders = [item for item in arguments if not item.startswith(("policy=", "to="))]
+    options = dict(item.split("=", 1) for item in arguments if item not in folders)
+    if len(folders) != 2:
+        raise ConfigError("compare takes two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
+    from rlhf_lab.studies.compare_report import compare, printed
+
+    found = compare(*folders, policy=options.get("policy"), to=options.get("to"))
+    console.print(printed(found.view))
+    console.print(f"comparison: {found.page}", soft_wrap=True)
+
+
+def plan_command(arguments: Sequence[str]) -> None:
+    """`plan +recipe=… [cards=24,80]` and `plan table`: memory, before anything is loaded."""
+    from rlhf_lab.planning.command import run
+
+    run(arguments)
+
+
+def dashboard_command(arguments: Sequence[str]) -> None:
+    """`dashboard [FILE.json | --push entity/project]`: the W&B dashboard, written as JSON or saved in a project."""
+    pushed = list(arguments[:1]) == ["--push"]
+    if len(arguments) > 1 + pushed or (pushed and len(arguments) == 1):
+        raise ConfigError("dashboard takes a file to write or --push entity/project: dashboard dashboard.json")
+    from rlhf_lab.trackers import dashboard
+
+    if pushed:
+        console.print(f"dashboard: {dashboard.push(arguments[1])}", soft_wrap=True)
+    else:
+        console.print(f"dashboard: {dashboard.write(Path(arguments[0] if arguments else 'dashboard.json'))}")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "report": report_command,
+    "audit": audit_command,
+    "rescore": rescore_command,
+    "monitor": monitor_command,
+    "dashboard": dashboard_command,
+    "plan": plan_command,
+    "compare": compare_command,
+    "doctor": doctor_command,
+}

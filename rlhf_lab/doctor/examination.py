@@ -1,0 +1,90 @@
+"""The whole examination: the machine, then the model a command would start from.
+
+A machine on which torch does not load is one of the things the doctor is for, so only the second half imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab import artifacts, compose
+from rlhf_lab.doctor import report
+from rlhf_lab.doctor.environment import ENVIRONMENT
+from rlhf_lab.doctor.findings import Check, Finding, examine, found
+from rlhf_lab.doctor.parts import examine_parts
+from rlhf_lab.doctor.storage import STORAGE, scratch, shown
+from rlhf_lab.errors import LabError
+from rlhf_lab.files import write_json
+from rlhf_lab.trackers.console import console
+
+RECIPE = "sft"
+"""What a model is checked with when no recipe is named: it reads the least."""
+
+
+def examine_machine(outputs: Path) -> list[Finding]:
+    """Findings about the environment, storage and optional parts."""
+    return [
+        *examine("environment", ENVIRONMENT, None),
+        *examine("storage", STORAGE, outputs),
+        *examine_parts(),
+    ]
+
+
+def run(arguments: Sequence[str]) -> None:
+    """`doctor [to=FILE.json] [+recipe=… model=… …]`.
+
+    Raises ConfigError when the command is wrong, and LabError when a check failed.
+    """
+    to = next((word.removeprefix("to=") for word in arguments if word.startswith("to=")), "")
+    overrides = [word for word in arguments if not word.startswith("to=")]
+    stage = _stage(overrides)
+    outputs = Path(stage.config.outputs)
+    with console.status("looking at the machine"):
+        findings = examine_machine(outputs)
+    what = ""
+    if overrides:
+        console.print("examining the model; a large one takes minutes")
+        with scratch(outputs) as folder:
+            what = _examine(stage, folder, findings)
+    console.print(report.table(findings))
+    console.print(report.summary(findings))
+    if to:
+        write_json(Path(to), report.as_values(findings, what))
+        console.print(f"report: {shown(Path(to))}")
+    failed = [f.name for f in findings if f.status == "fail"]
+    if failed:
+        raise LabError(f"{len(failed)} of {len(findings)} checks: {', '.join(failed)}")
+
+
+def _stage(overrides: Sequence[str]) -> artifacts.Stage:
+    """The stage a command line describes; of a sweep the first job."""
+    named = any(word.removeprefix("+").startswith("recipe=") for word in overrides)
+    command = compose.check_command([*overrides, *([] if named else [f"+recipe={RECIPE}"])])
+    return artifacts.plan(command.configs[0], command.recipe or RECIPE)
+
+
+def _examine(stage: artifacts.Stage, folder: Path, findings: list[Finding]) -> str:
+    """Add what the model's checks find; a model that cannot be loaded is one of them. Returns what was examined."""
+    loaded: list[Any] = []
+
+    def load(_: object) -> Finding:
+        from rlhf_lab.doctor.subject import load_subject
+        from rlhf_lab.launch.threads import set_threads
+
+        set_threads(stage.config, 1)
+        subject = load_subject(stage, folder)
+        loaded.append(subject)
+        return found(True, f"{subject.what}: {subject.parameters:,} parameters, {subject.device}")
+
+    findings += examine("model", [Check("loads", load)], None)
+    if not loaded:
+        return "a model that does not load"
+    from rlhf_lab.doctor.invariants import examine_model
+    from rlhf_lab.doctor.masks import picture
+
+    subject = loaded[0]
+    console.print(picture(subject.encoder, subject.full_rows))
+    findings += examine_model(subject)
+    return str(subject.what)

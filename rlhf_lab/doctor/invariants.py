@@ -1,0 +1,30 @@
+"""Everything that is checked on a model, its tokenizer and its training, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from rlhf_lab.doctor.environment import free_memory
+from rlhf_lab.doctor.findings import Finding, examine
+from rlhf_lab.doctor.forward import FORWARD
+from rlhf_lab.doctor.subject import Subject
+from rlhf_lab.doctor.tokens import TOKENS
+from rlhf_lab.doctor.training import TRAINING
+
+PARAMETER_BYTES = 4  # float32
+
+
+def examine_model(subject: Subject) -> Iterator[Finding]:
+    """Findings about tokens, the forward pass and training. Checks without room in memory are skipped."""
+    yield from examine("tokens", TOKENS, subject)
+    yield from examine("forward pass", FORWARD, subject, room=room(subject))
+    yield from examine("training", TRAINING, subject, room=room(subject))
+
+
+def room(subject: Subject) -> float:
+    """Copies of the model in float32 that fit into the memory that is free where the model is."""
+    on_gpu = torch.device(subject.device).type == "cuda"
+    free = torch.cuda.mem_get_info()[0] if on_gpu else free_memory()
+    return float("inf") if free is None else free / (PARAMETER_BYTES * subject.parameters)

@@ -1,0 +1,166 @@
+"""Starts the processes that train one stage together, on this machine, and waits for them.
+
+The parent composes, checks, plans, holds the stage's lock and reports; the processes build the stage
+(`rlhf_lab.launch.worker`). A signal to the parent is handed to each of them: they save after their step. They die with
+the parent. torchrun is not in between, because it kills what has not ended 30 seconds after a signal, and a large
+checkpoint takes longer; it works around the whole command instead (see launchers/README.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.markup import escape
+
+from rlhf_lab import config, ranks, registry
+from rlhf_lab.artifacts import Stage
+from rlhf_lab.errors import ConfigError, LabError, MissingDependency
+from rlhf_lab.files import read_json, write_json
+from rlhf_lab.trackers.console import console
+from rlhf_lab.train.loop import STOP_SIGNALS, Interrupted
+
+POLL_SECONDS = 0.05
+END_SECONDS = 10.0
+"""How long processes may take to end by themselves after one of them has failed."""
+
+
+def wanted(checked: config.Config) -> int:
+    """Processes that the stage trains with on this machine. Raises ConfigError where what was asked cannot be had."""
+    settings, kind = checked.sharding, registry.kind_of("sharding", checked.sharding)
+    if kind == "none" or not checked.algorithm.shares_work:
+        return 1
+    on_gpu = checked.runtime.device != "cpu" and torch.cuda.is_available()
+    devices = torch.cuda.device_count() if on_gpu else 0
+    if devices and settings.processes > devices:
+        raise ConfigError(
+            f"sharding.processes={settings.processes} needs as many GPUs, and this machine has {devices}; "
+            f"use sharding.processes={devices}, or runtime.device=cpu"
+        )
+    return settings.processes or max(devices, 1)
+
+
+def check_launch(checked: config.Config) -> None:
+    """Raises ConfigError unless the processes that an outside launcher started are those the config asks for, and
+    MissingDependency where DeepSpeed is asked for and not installed."""
+    kind = registry.kind_of("sharding", checked.sharding)
+    if kind == "zero" and find_spec("deepspeed") is None:
+        raise MissingDependency("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'")
+    there = ranks.launched()
+    if there == 1:
+        return
+    if kind == "none":
+        raise ConfigError(
+            f"a launcher started {there} processes, and sharding=none uses one; choose sharding=ddp, fsdp_grad_op, "
+            "fsdp_full, zero1, zero2 or zero3, or start one process"
+        )
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", there))
+    if checked.sharding.processes not in (0, local):
+        raise ConfigError(
+            f"sharding.processes={checked.sharding.processes}, and the launcher started {local} processes on this "
+            f"machine; leave it out, or write sharding.processes={local}"
+        )
+
+
+def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
+    """Build a stage with `count` processes. Returns what result.json holds."""
+    with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
+        order = Path(folder) / "stage.json"
+        write_json(order, {"recipe": stage.recipe, "values": config.to_values(stage.config), "discard": discard})
+        workers = [_start(order, rank, count) for rank in range(count)]
+        try:
+            with _handed_on(workers) as signals:
+                first = _wait(workers)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        codes = [worker.wait() for worker in workers]
+        return _outcome(stage, order.parent, codes, first, signals)
+
+
+def _start(order: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
+    environment[ranks.MEETING] = f"file://{order.parent / 'meeting'}"
+    command = [sys.executable, "-m", "rlhf_lab.launch.worker", str(order), str(os.getpid())]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+@contextmanager
+def _handed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Signals that tell a run to stop go to every worker meanwhile; yields those that came."""
+    came: list[int] = []
+
+    def handle(number: int, _frame: Any) -> None:
+        came.append(number)
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(number)
+
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """Wait for all; returns the first that failed, or None. The others, which wait for it, are then ended."""
+    first, deadline = None, float("inf")
+    while True:
+        running = [worker for worker in workers if worker.poll() is None]
+        if first is None:
+            first = next((rank for rank, worker in enumerate(workers) if worker.poll() not in (None, 0)), None)
+            deadline = time.monotonic() + END_SECONDS if first is not None else deadline
+        if not running:
+            return first
+        if time.monotonic() > deadline:
+            for worker in running:
+                worker.kill()
+        time.sleep(POLL_SECONDS)
+
+
+def _outcome(
+    stage: Stage, folder: Path, codes: Sequence[int], first: int | None, signals: Sequence[int]
+) -> dict[str, Any]:
+    """The stage's result. Raises Interrupted or the error of the process that failed first."""
+    result: dict[str, Any] = read_json(stage.folder / "result.json") or {}
+    if not any(codes) and result.get("status") == "completed":
+        return result
+    if result.get("status") == "interrupted":
+        raise Interrupted(str(result["error"]))
+    if signals:
+        error = f"stopped by {signal.Signals(signals[0]).name}"
+        _record(stage, result, "interrupted", error)
+        raise Interrupted(error)
+    rank = first or 0
+    report = read_json(folder / f"error_{rank}.json")
+    if report:
+        console.print(escape(report["traceback"]), end="", soft_wrap=True)
+    found = report["error"] if report else f"process {rank} of {len(codes)} ended with {_ending(codes[rank])}"
+    _record(stage, result, "failed", found)
+    raise LabError(f"{stage.recipe}: {found}")
+
+
+def _record(stage: Stage, result: dict[str, Any], status: str, error: str) -> None:
+    """Say in the result why it ended: its main process may have had no time to, or have known only that a peer left."""
+    write_json(stage.folder / "result.json", {**result, "status": status, "error": error})
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    killed = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{killed}"

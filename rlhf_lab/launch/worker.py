@@ -1,0 +1,60 @@
+"""One of the processes that train a stage together: `python -m rlhf_lab.launch.worker ORDER PARENT`.
+
+ORDER is the file that `processes.train_together` wrote, PARENT its process id. What goes wrong is left beside ORDER.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from rlhf_lab import artifacts, config, ranks
+from rlhf_lab.errors import LabError
+from rlhf_lab.execute import execute, stoppable
+from rlhf_lab.files import read_json
+from rlhf_lab.launch.threads import set_threads
+from rlhf_lab.trackers.console import console
+from rlhf_lab.train.loop import Interrupted
+
+
+def main() -> int:
+    """Exit status: 0 done or stopped and saved, 1 failed."""
+    order, parent = Path(sys.argv[1]), int(sys.argv[2])
+    die_with(parent)
+    told = read_json(order)
+    stage = artifacts.plan(config.check(told["values"]), told["recipe"])
+    set_threads(stage.config, int(os.environ["LOCAL_WORLD_SIZE"]))
+    console.quiet = int(os.environ["RANK"]) != 0
+    try:
+        with stoppable(), ranks.group(ranks.device(stage.config.runtime.device)):
+            execute(stage, discard=told["discard"])
+    except Interrupted:
+        return 0
+    except Exception as error:
+        known = isinstance(error, LabError)
+        report = {
+            "error": str(error) if known else f"{type(error).__name__}: {error}",
+            "traceback": "" if known else traceback.format_exc(),
+        }
+        (order.parent / f"error_{os.environ['RANK']}.json").write_text(json.dumps(report))
+        return 1
+    return 0
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends (Linux), so that nobody trains on without a lock."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a peer that is gone keeps the process group from closing

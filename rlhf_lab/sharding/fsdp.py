@@ -1,0 +1,54 @@
+"""Fully sharded: parameters, gradients and optimiser state divided between the processes, block by block (FSDP2).
+
+In bfloat16 the gathered parameters and the arithmetic are bfloat16, the divided ones and their moments float32, and
+gradients are added up in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+
+from rlhf_lab import ranks
+from rlhf_lab.models.divided import divide, halve, settle
+from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.sharding.engine import Engine
+from rlhf_lab.sharding.settings import FullySharded
+from rlhf_lab.train.loop import Algorithm
+from rlhf_lab.train.run import Run
+
+
+class Sharded(Engine):
+    """Every pass needs all processes, so a prompt shared by rows, which some passes have and some not, is not used."""
+
+    settings: FullySharded
+
+    def prepare(self) -> None:
+        if ranks.world() == 1:  # nothing to divide
+            return
+        mesh = init_device_mesh(torch.device(self.run.device).type, (ranks.world(),))
+        dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
+        reshard = self.settings.reshard_after_forward
+        for module in self.parts.values():
+            self._undo.append(forbid_sharing(module))
+            divide(module, mesh, reshard=reshard, dtype=dtype)
+        for model in self.algorithm.frozen():
+            self._undo.append(forbid_sharing(model))
+            if self.settings.reference == "sharded":
+                divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
+            elif dtype:
+                halve(model, dtype)
+
+    def tensors(self) -> dict[str, Tensor]:
+        for module in self.parts.values():
+            settle(module)
+        return super().tensors()
+
+    def backward(self, share: Tensor) -> None:
+        """FSDP averages over processes; the loss is a sum over all of them."""
+        super().backward(share * ranks.world())
+
+
+def build(settings: FullySharded, algorithm: Algorithm, run: Run) -> Sharded:
+    return Sharded(settings, algorithm, run)

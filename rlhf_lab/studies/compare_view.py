@@ -1,0 +1,286 @@
+"""Turns a comparison into what its page and the console show: finding, tables, figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from rlhf_lab.analysis.statistics import Estimate
+from rlhf_lab.studies.compare import PROMPT, Difference, Side, run_differences
+from rlhf_lab.studies.compare_remarks import run_remarks, study_remarks
+from rlhf_lab.studies.compare_settings import ABSENT, origin_changes, plan_changes, setting_changes
+from rlhf_lab.studies.compare_studies import compared_jobs, study_differences
+from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
+from rlhf_lab.studies.finding import not_told_apart, told_apart
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.reward_view import SKIPPED
+from rlhf_lab.studies.rundir import Run
+from rlhf_lab.studies.samples import pack, pick_samples
+from rlhf_lab.studies.training import overlaid_curves
+from rlhf_lab.studies.wording import compact, metric_note, metric_title, p_text, signed
+
+QUESTIONS = ("gold", "correct", "proxy")
+"""The metric that the finding is about: the first of these that both runs have."""
+COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
+HEADINGS = ("A", "B", "B − A", "p", "p (Holm)", "detectable")
+SAMPLE_BYTES = 30_000
+SCOPE = (
+    "One run each: the tests tell these two policies apart, not the settings behind them, which takes several seeds "
+    "(a study)."
+)
+
+
+def run_comparison(a: Side, b: Side) -> dict[str, Any]:
+    """Everything the page of two runs needs."""
+    differences = run_differences(a, b)
+    changes = setting_changes(a.run, b.run)
+    stored = stored_numbers(a, b, [one.metric for one in differences])
+    samples = pick_samples(_together(a, b, bool(differences)), budget=SAMPLE_BYTES)
+    return {
+        "kind": "run",
+        "title": f"{a.name} against {b.name}",
+        "sides": [_run_facts(side) for side in (a, b)],
+        "finding": run_finding(a, b, differences) if differences else stored_finding(a, b, stored),
+        "remarks": run_remarks(a, b),
+        "tables": [_table("", differences)] if differences else [],
+        "tests": _tests(differences),
+        "effects": effect_dots(a, differences),
+        "frontier": policy_frontier(a, b),
+        "scope": SCOPE if differences else "",
+        "stored": [row for row, told in stored if told],
+        "bare": [row for row, told in stored if not told],
+        "charts": overlaid_curves({side.name: side.run.metrics for side in (a, b)}),
+        "costs": costs(a.run, b.run),
+        "settings": [change for change in changes if ABSENT not in change],
+        "only_one": [change for change in changes if ABSENT in change],
+        "origin": origin_changes(a.run, b.run),
+        "samples": samples,
+        "samples_json": pack(samples),
+    }
+
+
+def study_comparison(a: Study, b: Study) -> dict[str, Any]:
+    """Everything the page of two studies needs."""
+    differences = study_differences(a, b)
+    metrics = list(dict.fromkeys(one.metric for one in differences))
+    groups = {metric: [one for one in differences if one.metric == metric] for metric in metrics}
+    empty = {"policies": [], "prompts": [], "total": 0}
+    return {
+        "kind": "study",
+        "title": f"A {a.recipe} against B {b.recipe}",
+        "sides": [_study_facts(letter, study) for letter, study in (("A", a), ("B", b))],
+        "finding": study_finding(a, b, differences),
+        "remarks": study_remarks(a, b),
+        "tables": [_table(metric, group) for metric, group in groups.items()],
+        "tests": _tests(differences),
+        "effects": None,
+        "frontier": None,
+        "scope": "",
+        "stored": [],
+        "bare": [],
+        "charts": [(metric_title(metric), level_dots(a, b, group)) for metric, group in groups.items()],
+        "costs": [],
+        "settings": plan_changes(a, b),
+        "only_one": [],
+        "origin": [],
+        "samples": empty,
+        "samples_json": pack(empty),
+    }
+
+
+def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
+    """What the metric in question shows, then which others differ; generated from the numbers alone."""
+    chosen = min(differences, key=lambda one: QUESTIONS.index(one.metric) if one.metric in QUESTIONS else 9)
+    row = chosen.row(b.name)
+    unit = "shared prompt" if "unpaired" not in chosen.versus.test else "prompt"
+    count = chosen.versus.difference.clusters
+    sentences = [
+        f"Over {count} {unit}{'s' * (count != 1)}, the {metric_title(chosen.metric)} of `{a.name}` is "
+        f"{compact(chosen.a)} and that of `{b.name}` {compact(chosen.b)}.",
+        told_apart(row) if chosen.distinguishable else not_told_apart([row], a.name, unit="prompt"),
+    ]
+    others = [one for one in differences if one is not chosen]
+    apart = [f"{metric_title(one.metric)} {signed(one.versus.difference)}" for one in others if one.distinguishable]
+    if others:
+        told = ", ".join(apart) if apart else "none"
+        sentences.append(f"Of the {len(others)} other metrics these differ (B − A): {told}.")
+    return " ".join(sentences)
+
+
+def stored_finding(a: Side, b: Side, stored: Sequence[tuple[tuple[str, ...], bool]]) -> str:
+    """The first number with an interval of runs that have no replies to compare, such as reward models."""
+    sentence = f"`{a.name}` and `{b.name}` share no metric of replies."
+    for (title, of_a, of_b, words, _), bounded in stored:
+        if bounded:
+            return f"{sentence} Of the numbers that both stored the first is {title}: {of_a} and {of_b}, {words}."
+    return f"{sentence} No number that both stored has an interval."
+
+
+def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
+    """A's primary metric, level by level."""
+    if not differences:
+        return "No finding: no metric of any shared level has a result in both studies."
+    chosen = [one for one in differences if one.metric == differences[0].metric]
+    title = metric_title(chosen[0].metric)
+    values = "; ".join(f"of `{one.level}`, {compact(one.a)} in A and {compact(one.b)} in B" for one in chosen)
+    sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
+    rows = {one: one.row(f"B at {one.level}") for one in chosen}
+    sentences += [told_apart(row) for one, row in rows.items() if one.distinguishable]
+    if unclear := [row for one, row in rows.items() if not one.distinguishable]:
+        sentences.append(not_told_apart(unclear, "A"))
+    rest = [one for one in differences if one.metric != differences[0].metric]
+    if rest:
+        apart = sum(one.distinguishable for one in rest)
+        sentences.append(f"Of {len(rest)} comparisons of other metrics, {apart} differ after Holm.")
+    return " ".join(sentences)
+
+
+def _table(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
+    """Rows of the table: per metric of two runs, or per level of one metric of two studies."""
+    return {
+        "title": metric_title(metric) if metric else "Metrics of replies",
+        "first": "level" if metric else "metric",
+        "rows": [(*cells(one), metric_note(one.metric), one.distinguishable) for one in differences],
+    }
+
+
+def _tests(differences: Sequence[Difference]) -> list[str]:
+    """The tests behind the p-values, each once."""
+    names = dict.fromkeys(one.versus.test for one in differences)
+    return [name[:1].upper() + name[1:] for name in names]
+
+
+def cells(one: Difference) -> tuple[str, ...]:
+    """A row as text: what, then in the order of HEADINGS."""
+    effect = one.versus.minimum_detectable_effect
+    detectable = "nothing" if math.isinf(effect) else compact(effect)
+    numbers = (compact(one.a), compact(one.b), signed(one.versus.difference))
+    what = one.level or metric_title(one.metric)
+    return (what, *numbers, p_text(one.versus.p_value), p_text(one.p_holm), detectable)
+
+
+def effect_dots(a: Side, differences: Sequence[Difference]) -> str | None:
+    """B − A of every metric in standard deviations of A's replies, so that metrics stand on one axis."""
+    levels = [Level("no difference", Estimate(0.0, -math.inf, math.inf, 0, 0), reference=True)]
+    for one in differences:
+        scale = float(pd.to_numeric(a.replies[one.metric], errors="coerce").std())
+        if scale > 0 and math.isfinite(scale):
+            gap = one.versus.difference
+            scaled = Estimate(gap.mean / scale, gap.low / scale, gap.high / scale, gap.n, gap.clusters)
+            levels.append(Level(metric_title(one.metric), scaled))
+    title = "Differences in standard deviations of A's replies"
+    return dots(levels, title=title, x_label="B − A, standard deviations", width=520) if len(levels) > 1 else None
+
+
+def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> str:
+    """One metric of both studies, level by level: means with intervals, and the jobs behind them."""
+    levels = []
+    for one in differences:
+        jobs = compared_jobs(a, b, one.level)[:2]
+        for colour, (letter, estimate) in enumerate((("A", one.a), ("B", one.b))):
+            runs = jobs[colour][one.metric].tolist()
+            levels.append(Level(f"{one.level}, {letter}", estimate, runs, colour=colour))
+    title = metric_title(differences[0].metric)
+    return dots(levels, title=f"{title} of A and B by level", x_label=title)
+
+
+def policy_frontier(a: Side, b: Side) -> str | None:
+    """The metric in question of every evaluated policy against √KL, a line per run."""
+    for metric in QUESTIONS:
+        series = [
+            Series(side.name, points, colour)
+            for colour, side in enumerate((a, b))
+            if (points := _policy_points(side.run, metric))
+        ]
+        if len(series) == 2:
+            title = metric_title(metric)
+            x_label = "√KL from each run's own reference, √nats per response"
+            return frontier(series, title=f"{title} against √KL of every policy", x_label=x_label, y_label=title)
+    return None
+
+
+def _policy_points(run: Run, metric: str) -> list[Point]:
+    points = []
+    for policy in run.policies:
+        nats, value = policy.metrics.get("kl"), policy.metrics.get(metric)
+        if nats and value and not math.isnan(nats.mean + value.mean):
+            root = math.sqrt(max(nats.mean, 0.0))
+            points.append(Point(root, value.mean, value.low, value.high, label=policy.name))
+    return sorted(points, key=lambda point: point.x)
+
+
+def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[tuple[str, ...], bool]]:
+    """Numbers that both stored and that no test compares.
+
+    Returns:
+        ((metric, A, B, what their intervals say, note), whether either has an interval) for each.
+    """
+    values_a, values_b = _stored(a), _stored(b)
+    found: list[tuple[tuple[str, ...], bool]] = []
+    for name in (name for name in values_a if name in values_b and name not in (*tested, *COSTS)):
+        of_a, of_b = values_a[name], values_b[name]
+        if not name.startswith(SKIPPED) and not math.isnan(of_a.mean + of_b.mean):
+            row = (metric_title(name), compact(of_a), compact(of_b), _intervals(of_a, of_b), metric_note(name))
+            found.append((row, bool(of_a.n or of_b.n)))
+    return found
+
+
+def _stored(side: Side) -> dict[str, Estimate]:
+    policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
+    return {**side.run.results, **(policy.metrics if policy else {})}
+
+
+def _intervals(a: Estimate, b: Estimate) -> str:
+    """Whether two intervals overlap; those of the same rows may overlap and the difference be real."""
+    if a.mean == b.mean:
+        return "equal"
+    if not (a.bounded and b.bounded and a.n and b.n):
+        return ""
+    return "intervals apart" if a.low > b.high or b.low > a.high else "not distinguishable: intervals overlap"
+
+
+def costs(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
+    """(what, A, B, B ÷ A): time, memory, steps and what was trained."""
+    found = []
+    for name in COSTS:
+        of_a, of_b = ((run.cost.get(name) or run.results.get(name)) for run in (a, b))
+        if of_a or of_b:
+            found.append(_cost(metric_title(name), of_a.mean if of_a else math.nan, of_b.mean if of_b else math.nan))
+    steps = [float(run.metrics["step"].max()) if "step" in run.metrics else math.nan for run in (a, b)]
+    return [*found, _cost("last logged step", *steps)]
+
+
+def _cost(name: str, a: float, b: float) -> tuple[str, str, str, str]:
+    return name, compact(a), compact(b), f"× {compact(b / a)}" if a and math.isfinite(b / a) else "–"
+
+
+def _together(a: Side, b: Side, paired: bool) -> Run:
+    """Both runs' replies to the prompts they share, as if one run had evaluated two policies."""
+    rows = [side.replies.assign(policy=side.name) for side in (a, b)] if paired else []
+    both = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    if len(both):
+        answered = both.groupby(PROMPT)["policy"].transform("nunique")
+        both = both[answered == 2]
+    return dataclasses.replace(a.run, evaluation=both, policies=())
+
+
+def _run_facts(side: Side) -> dict[str, Any]:
+    run = side.run
+    facts = [
+        ("policy", side.policy or ""),
+        ("seed", run.manifest.get("seed")),
+        ("run", run.path),
+        ("code", str(run.manifest.get("git_sha") or "")[:10]),
+    ]
+    shown = [(name, str(value)) for name, value in facts if value not in (None, "")]
+    return {"name": side.name, "recipe": run.recipe, "status": run.status, "facts": shown}
+
+
+def _study_facts(letter: str, study: Study) -> dict[str, Any]:
+    status = "completed" if not len(study.incomplete) else "partly completed"
+    facts = [("compared", study.compare), ("baseline", study.baseline), ("study", str(study.path))]
+    return {"name": letter, "recipe": study.recipe, "status": status, "facts": facts}

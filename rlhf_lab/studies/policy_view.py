@@ -1,0 +1,108 @@
+"""What the policies of a study are like: hacking lights, rewards, KL and length by level, replies side by side.
+
+The runs of the completed jobs are read once more, one after the other, so that only what is shown stays in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from rlhf_lab.analysis.statistics import clustered_mean
+from rlhf_lab.studies.compare import PROMPT
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.gains import lights, policy_names, scores
+from rlhf_lab.studies.job_pairs import job_pairs
+from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.rundir import Run, read_run
+from rlhf_lab.studies.samples import pack, pick_samples
+from rlhf_lab.studies.wording import compact, metric_note, metric_title
+
+SHOWN = ("gold", "correct", "proxy", "kl", "tokens", "verbose", "garble", "ended")
+SAMPLE_BYTES = 16_000
+MARKS = {"bad": "✕", "watch": "!", "unknown": "?", "good": "✓"}
+"""States of a light, worst first."""
+
+
+def policy_view(study: Study) -> dict[str, Any]:
+    """What the template shows of the policies; every part is empty for a study that evaluated none."""
+    states: dict[str, dict[str, list[str]]] = {}
+    examples: dict[str, Run] = {}
+    means: dict[int, pd.DataFrame] = {}
+    for job, run in _runs(study):
+        level = job["level"]
+        for light in lights(run):
+            states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
+        if len(run.evaluation):
+            examples.setdefault(level, run)
+            means[job["index"]] = _prompt_means(run, study.metrics)
+    samples = _side_by_side(examples, [level for level in study.levels if level in examples])
+    return {
+        "lights": _light_table(states, study.levels),
+        "last": last_policies(study),
+        "samples": samples,
+        "samples_json": pack(samples),
+        "pairs": (pairs := job_pairs(study, means)),
+        "pairs_json": pack(pairs),
+    }
+
+
+def _runs(study: Study) -> Iterator[tuple[dict[Any, Any], Run]]:
+    for job in study.completed.to_dict("records"):
+        yield job, read_run(job["run"])
+
+
+def last_policies(study: Study) -> dict[str, Any] | None:
+    """Rewards, KL and length of the last policy of each level, mean over seeds."""
+    rows = study.policies
+    names = [name for name in SHOWN if name in rows and rows[name].notna().any()]
+    if not names:
+        return None
+    last = rows.loc[rows.groupby("index")["position"].idxmax()]
+    table = []
+    for level in study.levels:
+        part = last[last["level"] == level]
+        means = [clustered_mean(part[name].to_numpy(dtype=float), seeds(part)) for name in names]
+        table.append((level, len(part), [compact(mean) for mean in means]))
+    return {"columns": [(metric_title(name), metric_note(name)) for name in names], "rows": table}
+
+
+def _light_table(states: dict[str, dict[str, list[str]]], levels: list[str]) -> dict[str, Any] | None:
+    """Per level and light: in how many jobs it is on, with the worst state among them."""
+    names = list(dict.fromkeys(name for found in states.values() for name in found))
+    if not names:
+        return None
+    rows = []
+    for level in (level for level in levels if level in states):
+        cells = []
+        for name in names:
+            found = states[level].get(name, [])
+            worst = next((state for state in MARKS if state in found), "unknown")
+            on = sum(state in ("bad", "watch") for state in found)
+            cells.append((worst, "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(found)}"))
+        rows.append((level, cells))
+    return {"columns": names, "rows": rows}
+
+
+def _prompt_means(run: Run, metrics: tuple[str, ...]) -> pd.DataFrame:
+    """The last policy's metrics, mean over the replies to each prompt: index PROMPT, a column per metric."""
+    rows = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+    found = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
+    return rows[PROMPT].assign(**found).groupby(PROMPT, sort=False).mean()
+
+
+def _side_by_side(examples: dict[str, Run], levels: list[str]) -> dict[str, Any]:
+    """Replies of one job's last policy per level, after those of the policy that the first job starts from."""
+    if not levels:
+        return {"policies": [], "prompts": [], "total": 0}
+    first = examples[levels[0]]
+    start = first.evaluation[first.evaluation["policy"] == policy_names(first)[0]]
+    parts = [start.assign(policy=f"start: {policy_names(first)[0]}")] if len(policy_names(first)) > 1 else []
+    for level in levels:
+        rows = examples[level].evaluation
+        parts.append(rows[rows["policy"] == policy_names(examples[level])[-1]].assign(policy=level))
+    together = dataclasses.replace(first, evaluation=pd.concat(parts, ignore_index=True), policies=())
+    return pick_samples(together, budget=SAMPLE_BYTES)

@@ -1,0 +1,80 @@
+"""Settings of where metrics go besides the run directory (`tracker=…`). Imports no torch; see `registry.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlhf_lab.errors import require
+from rlhf_lab.registry import register
+
+
+@register("tracker", "files")
+@dataclass(frozen=True)
+class Files:
+    """Nowhere else: metrics.jsonl, the console and the HTML report are always written."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the trackers have in common that show many runs side by side.
+
+    Args:
+        project: what the runs are kept under.
+        group: runs that belong together; empty takes the name of the study, or of the recipe on the command line.
+        tags: marks of your own on every run.
+        swept: setting → value of a job in a sweep, the compared setting first; the sweep fills it in.
+    """
+
+    project: str = "rlhf_lab"
+    group: str = ""
+    tags: list[str] = field(default_factory=list)
+    swept: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        odd = sorted(set(self.project) & set("/\\#?%:"))
+        require(
+            (bool(self.project), "project is empty; write a name, e.g. rlhf_lab"),
+            (not odd, f"project={self.project} has {' '.join(odd)} in it; use letters, digits, - and _"),
+        )
+
+    @property
+    def labels(self) -> list[str]:
+        """The swept settings as `setting=value`, the compared one first."""
+        return [f"{key}={value}" for key, value in self.swept.items()]
+
+
+@register("tracker", "wandb")
+@dataclass(frozen=True)
+class Wandb(Shared):
+    """Weights & Biases. Never asks for a login; offline it calls nobody.
+
+    Args:
+        mode: `online` needs a login; `offline` writes files for `wandb sync`; `auto` is online where there is a login
+            (WANDB_API_KEY, `wandb login`) and the service answers, else offline. WANDB_MODE, where set, decides `auto`.
+        entity: user or team; empty takes the login's own.
+    """
+
+    mode: Literal["auto", "online", "offline"] = "auto"
+    entity: str = ""
+
+
+@register("tracker", "trackio")
+@dataclass(frozen=True)
+class Trackio(Shared):
+    """Trackio: one SQLite file per project on this machine."""
+
+
+@register("tracker", "tensorboard")
+@dataclass(frozen=True)
+class Tensorboard(Shared):
+    """TensorBoard's event files; `project` is a folder of theirs."""
+
+
+def marked(tracker: Any, *, group: str = "", swept: Mapping[str, Any] | None = None) -> Any:
+    """The settings with what a command knows of its runs. A group that was written stays; `files` marks nothing."""
+    if not isinstance(tracker, Shared):
+        return tracker
+    return dataclasses.replace(tracker, group=tracker.group or group, swept=dict(swept or {}))

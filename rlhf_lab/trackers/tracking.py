@@ -1,0 +1,135 @@
+"""Tracks one stage: starts its tracker, hands it every logged row, ends it. Whatever a tracker does, the stage goes on.
+
+A tracker that fails is noted once and not used again. After a kill, the rows that a stage logged since its checkpoint
+are cut off metrics.jsonl and logged a second time. A tracker that still has them does not get them twice; one that
+starts with nothing gets the kept rows first. Either way it shows every row once. The repeated rows hold the same
+numbers, because a resumed stage repeats its steps exactly (on-policy stages of `engine=trl` draw new samples instead).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab import config, ranks, registry
+from rlhf_lab.errors import MissingDependency
+from rlhf_lab.files import read_rows, write_text
+from rlhf_lab.trackers.console import console
+from rlhf_lab.trackers.settings import Shared
+from rlhf_lab.trackers.tracker import Outcome, Subject, Tracker, redacted
+
+IDENTITY = "tracker.txt"
+"""File of the run directory: the tracker and the id of the tracked run. It goes when a stage starts over or its tracker
+fails: the next attempt is a new tracked run."""
+
+
+class Tracking:
+    """Stands between a stage and its tracker.
+
+    Args:
+        identity: file that is deleted when the tracker fails.
+        note: takes a remark for the person who reads the result.
+    """
+
+    def __init__(self, kind: str = "files", identity: Path | None = None, note: Callable[[str], None] = console.print):
+        self.kind, self._identity, self._note = kind, identity, note
+        self._tracker: Tracker | None = None
+        self._skip = 0
+
+    def start(self, build: Callable[[], Tracker], kept: list[dict[str, Any]], repeated: int) -> None:
+        """Start the tracked run.
+
+        Args:
+            kept: rows of an earlier attempt that stay.
+            repeated: how many rows it logged after them.
+
+        Raises MissingDependency when the tracker is not installed; anything else is noted.
+        """
+
+        def begin() -> None:
+            self._tracker = build()
+            self._skip = repeated if self._tracker.continues else 0
+            for row in [] if self._tracker.continues else kept:
+                self._tracker.log(_numbers(row))
+
+        self._attempt(begin)
+
+    def log(self, row: Mapping[str, float | None]) -> None:
+        """Hand on one row of metrics.jsonl."""
+        tracker = self._tracker
+        if tracker is None:
+            return
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._attempt(lambda: tracker.log(_numbers(row)))
+
+    def finish(self, status: str, outcome: Callable[[], Outcome]) -> None:
+        """End the tracked run. The stage's result is written by now, so a failure is only told."""
+        tracker, self._note = self._tracker, console.print
+        if tracker is not None:
+            self._attempt(lambda: tracker.finish(status, outcome()))
+            self._tracker = None
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except MissingDependency:
+            raise
+        except Exception as error:  # a service or a disk that is gone must not take the stage with it
+            self._tracker = None
+            if self._identity:
+                self._identity.unlink(missing_ok=True)
+            reason = str(error).partition("\n")[0]
+            self._note(
+                f"tracker={self.kind} failed and is switched off; metrics.jsonl has everything "
+                f"({type(error).__name__}: {reason})"
+            )
+
+
+def track(checked: config.Config, recipe: str, folder: Path, log_size: int, note: Callable[[str], None]) -> Tracking:
+    """Start tracking a stage as its config asks. Only the main process does.
+
+    Args:
+        folder: the run directory.
+        log_size: bytes of metrics.jsonl that stay.
+        note: see `Tracking`.
+    """
+    settings = checked.tracker
+    if not isinstance(settings, Shared) or not ranks.is_main():
+        return Tracking()
+    kind = registry.kind_of("tracker", settings)
+    place = folder / IDENTITY
+    known = place.read_text(encoding="utf-8").split() if place.exists() else []
+    resumed = len(known) == 2 and known[0] == kind
+    identity = known[1] if resumed else f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    tracking = Tracking(kind, place, note)
+    rows, ends = read_rows(folder / "metrics.jsonl")
+    kept = [row for row, end in zip(rows, ends, strict=True) if end <= log_size]
+    subject = _subject(checked, settings, recipe, identity, resumed)
+    write_text(place, f"{kind} {identity}\n")
+    tracking.start(lambda: registry.build("tracker", settings, subject), kept, len(rows) - len(kept))
+    return tracking
+
+
+def _subject(checked: config.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
+    values = redacted(config.to_values(checked))
+    del values["tracker"]
+    labels = settings.labels
+    return Subject(
+        id=identity,
+        name=" ".join([recipe, *labels]),
+        recipe=recipe,
+        group=settings.group or recipe,
+        tags=[*labels, *settings.tags],
+        config=values | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": redacted(settings.swept)},
+        question=checked.question,
+        folder=Path(checked.outputs).resolve(),
+        resumed=resumed,
+    )
+
+
+def _numbers(row: Mapping[str, float | None]) -> dict[str, float]:
+    return {key: value for key, value in row.items() if value is not None}

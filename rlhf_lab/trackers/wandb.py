@@ -1,0 +1,119 @@
+"""`tracker=wandb`: Weights & Biases, online or as offline files under `outputs/wandb/`.
+
+A run's x axis is its own `step`, so rows need not come in order. Offline, each attempt at a stage writes a file of its
+own, and the service replaces what it has of a run by what it is sent: an attempt that resumes therefore writes all
+rows, and the files of attempts before it are deleted. Online, the tracked run itself goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.errors import MissingDependency
+from rlhf_lab.trackers.console import console
+from rlhf_lab.trackers.settings import Wandb
+from rlhf_lab.trackers.tracker import Outcome, Row, Subject
+
+ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+"""The client's reports of its own errors are network calls, in offline mode too."""
+LOGIN_SECONDS, UPLOAD_SECONDS = 20.0, 60.0
+"""How long a service that does not answer may hold up a stage, at its begin and at its end."""
+TAG_CHARACTERS = 64
+
+
+class WandbTracker:
+    """A W&B run."""
+
+    def __init__(self, run: Any, table: Any):
+        self._run, self._table = run, table
+        self.continues = bool(run.resumed)
+        run.define_metric("*", step_metric="step")
+
+    def log(self, row: Row) -> None:
+        self._run.log(dict(row))
+
+    def finish(self, status: str, outcome: Outcome) -> None:
+        for name, table in outcome.tables.items():
+            self._run.log({name: self._table(columns=table.columns, data=table.rows)})
+        self._run.summary.update({"status": status, **{f"final/{name}": x for name, x in outcome.final.items()}})
+        if status == "interrupted":
+            self._run.mark_preempting()
+        self._run.finish(exit_code=0 if status == "completed" else 1)
+
+
+def build(settings: Wandb, subject: Subject) -> WandbTracker:
+    """Start a W&B run. Raises what the client raises when `mode=online` is not to be had."""
+    wandb = load()
+    mode = os.environ.get("WANDB_MODE", "auto") if settings.mode == "auto" else settings.mode
+    run = None
+    if mode == "online" or (mode == "auto" and logged_in(wandb)):
+        try:
+            run = _start(wandb, settings, subject, "online")
+            console.print(f"  tracked at {run.url}", soft_wrap=True)
+        except wandb.errors.Error:
+            if mode == "online":
+                raise
+            console.print("  W&B does not answer: tracked offline, for `wandb sync`")
+            os.environ["WANDB_MODE"] = "offline"  # the stages that follow need not wait for it
+            wandb.teardown()
+    if run is None:
+        run = _start(wandb, settings, subject, "offline" if mode == "auto" else mode)
+        _delete_earlier(Path(run.dir).parent, subject.id)
+    return WandbTracker(run, wandb.Table)
+
+
+def load() -> Any:
+    """The client's module. Raises MissingDependency when it is not installed."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingDependency("tracker=wandb", "'rlhf_lab[wandb]'") from error
+    return wandb
+
+
+def logged_in(wandb: Any) -> bool:
+    """Whether there is a login that can be used without asking."""
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.errors.AuthenticationError:
+        return False
+
+
+def _start(wandb: Any, settings: Wandb, subject: Subject, mode: str) -> Any:
+    return wandb.init(
+        project=settings.project,
+        entity=settings.entity or None,
+        group=subject.group,
+        job_type=subject.recipe,
+        id=subject.id,
+        name=subject.name,
+        tags=[tag[:TAG_CHARACTERS] for tag in subject.tags],
+        notes=subject.question,
+        config=subject.config,
+        dir=subject.folder,
+        mode=mode,
+        resume="allow" if mode == "online" else None,
+        reinit="create_new",
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            init_timeout=LOGIN_SECONDS,
+            finish_timeout=UPLOAD_SECONDS,
+            disable_code=True,
+            disable_git=True,
+            disable_job_creation=True,
+            x_disable_meta=True,  # it holds the command line, which nobody has looked through for secrets
+        ),
+    )
+
+
+def _delete_earlier(current: Path, identity: str) -> None:
+    """Delete the offline files of attempts at the same run; this attempt's has all of their rows."""
+    for folder in current.parent.glob(f"offline-run-*-{identity}"):
+        if folder.resolve() != current.resolve():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,37 @@
+"""Runs functions in two gloo processes that work together as the processes of a stage do."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from filelock import FileLock
+
+
+def together(function: Callable[..., None], *arguments: Any, processes: int = 2) -> None:
+    """`function(*arguments)` in every process; an error in one of them is raised here."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_work, (function, arguments, processes, f"file://{folder}/meeting"), nprocs=processes)
+
+
+def once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` fills for the first of the test processes that ask for it."""
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            make(folder)
+    return folder
+
+
+def _work(rank: int, function: Callable[..., None], arguments: tuple[Any, ...], processes: int, meeting: str) -> None:
+    from rlhf_lab import ranks
+
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    os.environ.update({name: str(value) for name, value in numbers.items()} | {ranks.MEETING: meeting})
+    torch.set_num_threads(1)
+    with ranks.group("cpu"):
+        function(*arguments)

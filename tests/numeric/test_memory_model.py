@@ -1,0 +1,291 @@
+"""The memory model against PyTorch: parameters, saved tensors and optimiser state to the byte, peaks to a few %."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from memory_cases import build, divergence, ppo_update, sample, score, token_batch, update
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config, Qwen2Config, Qwen3Config
+
+from rlhf_lab.analysis.memory_model import CARD_GB, GIB, smallest_count, smallest_split, split_bytes
+from rlhf_lab.analysis.memory_shapes import PUBLISHED, ModelShape
+from rlhf_lab.analysis.memory_state import Training, bytes_per_parameter, frozen_state, trained_state
+from rlhf_lab.analysis.memory_work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
+from rlhf_lab.models.lora import add_adapter
+from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.shared_prompt import hidden_states
+from rlhf_lab.planning.shapes import config_shape
+from rlhf_lab.rollout import cache
+from rlhf_lab.train.optim import Optimizers, Part
+from rlhf_lab.train.settings import TrainingSettings
+
+LLAMA = ModelShape("llama", 64, 3, 4, 2, 16, 176, 300)
+QWEN2 = replace(LLAMA, qkv_bias=True)
+QWEN3 = replace(LLAMA, head_norm=True)
+GPT2 = ModelShape("gpt2", 64, 3, 4, 4, 16, 256, 300, 512)
+BOTH = pytest.mark.parametrize("shape", [LLAMA, GPT2], ids=["llama", "gpt2"])
+PRECISIONS = pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+        ("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8_030_261_248),
+        ("meta-llama/Llama-2-13b-hf", 13_015_864_320),
+        ("meta-llama/Llama-3.1-70B-Instruct", 70_553_706_496),
+    ],
+)
+def test_published_shapes_have_the_published_number_of_parameters(source: str, count: int) -> None:
+    assert PUBLISHED[source].parameters == count
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(),
+        GPT2Config(n_embd=96, n_head=4, n_layer=2, n_inner=100),
+        Qwen2Config(tie_word_embeddings=True, num_key_value_heads=4),
+        Qwen2Config(tie_word_embeddings=False),
+        Qwen3Config(hidden_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_hidden_layers=2),
+    ],
+    ids=["gpt2", "gpt2 with an MLP of its own", "qwen2 tied", "qwen2", "qwen3 with wide heads"],
+)
+def test_parameters_are_counted_as_transformers_makes_them(config: Any) -> None:
+    shape = config_shape(config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        config.num_labels = 3
+        scored = AutoModelForSequenceClassification.from_config(config)
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert shape.scalar(3).parameters == sum(p.numel() for p in scored.parameters())
+
+
+@BOTH
+def test_an_adapter_is_counted_as_peft_makes_it(shape: ModelShape) -> None:
+    for targets in (None, ["c_proj"] if shape.family == "gpt2" else ["q_proj", "down_proj"]):
+        model = build(shape)
+        add_adapter(model, LoRA(rank=5, targets=targets), 0)
+        assert shape.adapter(5, targets) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+# --- bytes per parameter, and what strategies divide
+
+
+def test_bytes_per_parameter_by_hand() -> None:
+    assert sum(bytes_per_parameter(Training("bfloat16")).values()) == 4 + 2 + 4 + 4 + 4 == 18
+    assert sum(bytes_per_parameter(Training("float32")).values()) == 4 + 4 + 4 + 4 == 16
+    assert sum(bytes_per_parameter(Training("bfloat16", "muon")).values()) == 4 + 2 + 4 + 4 == 14
+    assert sum(bytes_per_parameter(Training("float32", "muon")).values()) == 4 + 4 + 4 == 12
+
+
+def test_what_strategies_divide_by_hand() -> None:
+    """Of P parameters: 16P without the copy, 4P of buckets, 2P + 16P/N, and DeepSpeed's 2P + 2P + 12P/N."""
+    shape, training, n = LLAMA, Training("bfloat16"), 4
+    p = shape.parameters
+    found = {name: trained_state(shape, training, name, n) for name in ("none", "ddp", "fsdp_grad_op", "fsdp_full")}
+    assert found["none"].always + found["none"].gradients == 16 * p
+    assert found["ddp"].total == found["none"].total + 4 * p  # buckets
+    assert found["fsdp_grad_op"].total == 2 * p + 16 * p // n
+    gathered = 2 * (2 * shape.block + shape.embedding)
+    assert found["fsdp_full"].total == 16 * p // n + gathered
+    for name, expected in (("zero1", 2 * p + 2 * p + 12 * p // n), ("zero2", 2 * p + 14 * p // n)):
+        assert trained_state(shape, training, name, n).total == expected
+    assert trained_state(shape, training, "zero3", n).total == 16 * p // n + gathered
+
+
+def test_one_process_divides_nothing() -> None:
+    alone = trained_state(LLAMA, Training("float32"), "fsdp_full", 1)
+    assert alone == trained_state(LLAMA, Training("float32"))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [Training(), Training(optimizer="muon"), Training(rank=4), Training(optimizer="muon", rank=4)],
+    ids=["adamw", "muon", "adapter", "adapter with muon"],
+)
+@BOTH
+def test_optimiser_state_is_that_of_pytorch(shape: ModelShape, training: Training) -> None:
+    model = build(shape)
+    if training.rank:
+        add_adapter(model, LoRA(rank=training.rank), 0)
+    muon = 0.1 if training.optimizer == "muon" else None
+    settings = TrainingSettings(optimizer=training.optimizer, lr=0.1, muon_lr=muon)
+    optimizers = Optimizers({"model": Part(model, 0.1, muon)}, settings)
+    for parameter in optimizers.trained["model"]:
+        parameter.grad = torch.zeros_like(parameter)
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    weights = sum(p.nbytes for p in model.parameters())
+    optimizers.step(1.0)
+    moments = [
+        value
+        for optimizer, _ in optimizers.optimizers
+        for state in optimizer.state.values()
+        for value in state.values()
+        if value.ndim > 0
+    ]
+    found = trained_state(shape, training)
+    assert (found.weights, found.gradients, found.optimizer) == (weights, gradients, sum(m.nbytes for m in moments))
+
+
+# --- saved tensors
+
+
+def saved_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, rank: int = 0) -> int:
+    """Bytes that autograd keeps of a forward pass of the trunk: each storage once, without weights and their copies."""
+    model = build(shape, how.attention)
+    if rank:
+        add_adapter(model, LoRA(rank=rank), 0)
+    batch = token_batch(rows, shape.vocabulary)
+    weights = {tuple(p.shape) for p in model.parameters()} | {
+        tuple(p.T.shape) for p in model.parameters() if p.ndim == 2
+    }
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and tuple(tensor.shape) not in weights:
+            kept[storage.data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16, enabled=how.low == 2):
+        hidden_states(model.base_model, batch, *batch.targets())
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@PRECISIONS
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("shape", [LLAMA, QWEN2, QWEN3, GPT2], ids=["llama", "qwen2", "qwen3", "gpt2"])
+def test_a_block_keeps_what_is_said_to_the_byte(shape: ModelShape, attention: Any, precision: Any) -> None:
+    rows, how = Rows(3, 20, 17), Arithmetic(precision, attention)
+    one_more = saved_bytes(replace(shape, layers=3), rows, how) - saved_bytes(replace(shape, layers=2), rows, how)
+    assert block_bytes(shape, rows, how) == one_more
+
+
+@PRECISIONS
+@BOTH
+def test_a_block_under_an_adapter(shape: ModelShape, precision: Any) -> None:
+    rows, how = Rows(3, 20, 17), Arithmetic(precision)
+    one_more = saved_bytes(replace(shape, layers=3), rows, how, 5) - saved_bytes(replace(shape, layers=2), rows, how, 5)
+    assert block_bytes(shape, rows, how, Training(precision, rank=5)) == one_more
+
+
+@PRECISIONS
+@BOTH
+def test_a_block_with_shared_prompts(shape: ModelShape, precision: Any) -> None:
+    """Four rows on two prompts: 2·20 + 4·17 places, keys of both halves, and a mask."""
+    rows, how = Rows(4, 20, 18, prompts=2), Arithmetic(precision)
+    assert rows.shared and rows.tokens == 2 * 20 + 4 * 17
+    one_more = saved_bytes(replace(shape, layers=3), rows, how) - saved_bytes(replace(shape, layers=2), rows, how)
+    assert block_bytes(shape, rows, how) == one_more
+
+
+def test_logits_by_hand() -> None:
+    """2²⁷ entries are kept as float32; one token more and they are computed again, chunk by chunk."""
+    plain = Arithmetic()
+    assert logit_bytes(10, 1000, plain) == (4 * 10_000, 4 * 10_000)
+    assert logit_bytes(2**17, 2**10, plain) == (4 * 2**27, 2**24 * (4 + 4))
+    assert logit_bytes(2**17 + 1, 2**10, plain) == (0, 2**24 * (4 + 4 + 4))
+
+
+def test_the_sampler_cache_grows_as_it_does() -> None:
+    assert cache_slots(40) == [0, 16, 32, 48]
+    assert cache_slots(1) == [0]
+    cached = cache.GroupCache([torch.zeros(2, 2, 3, 4)], [torch.zeros(2, 4, 0, 4)], torch.zeros(1, 3), 2, 2)
+    seen = [0]
+    for _ in range(200):
+        cached.open_slot()
+        if cached.own[0].shape[2] != seen[-1]:
+            seen.append(cached.own[0].shape[2])
+    assert cache_slots(201) == seen
+
+
+# --- peaks
+
+
+@PRECISIONS
+@pytest.mark.parametrize(
+    ("kind", "rows", "more"),
+    [
+        ("sft", Rows(8, 20, 20), {}),
+        ("sft", Rows(2, 8, 8), {}),
+        ("sft", Rows(8, 20, 20), {"rank": 4}),
+        ("sft", Rows(8, 20, 20), {"optimizer": "muon"}),
+        ("dpo", Rows(8, 20, 20, prompts=4), {}),
+    ],
+    ids=["activations", "gradients", "adapter", "muon", "dpo"],
+)
+@BOTH
+def test_peak_of_an_update(shape: ModelShape, kind: str, rows: Rows, more: Any, precision: Any) -> None:
+    assert abs(update(kind, shape, rows, Training(precision, **more)).error) < 0.03
+
+
+@PRECISIONS
+@BOTH
+def test_peak_with_a_large_vocabulary_and_an_untied_head(shape: ModelShape, precision: Any) -> None:
+    large = replace(shape, vocabulary=4000, tied=shape.family == "gpt2")
+    assert abs(update("sft", large, Rows(8, 20, 20), Training(precision)).error) < 0.03
+
+
+@PRECISIONS
+@pytest.mark.parametrize("layers", [3, 12])
+@BOTH
+def test_peak_with_checkpointing(shape: ModelShape, layers: int, precision: Any) -> None:
+    training = Training(precision, checkpointing=True)
+    assert abs(update("sft", replace(shape, layers=layers), Rows(8, 20, 20), training).error) < 0.10
+
+
+@PRECISIONS
+@BOTH
+def test_peak_of_policy_and_critic(shape: ModelShape, precision: Any) -> None:
+    assert abs(ppo_update(shape, Rows(8, 20, 20), Training(precision)).error) < 0.03
+
+
+@BOTH
+def test_peak_of_sampling_and_scoring(shape: ModelShape) -> None:
+    for vocabulary in (300, 4000):
+        sized = replace(shape, vocabulary=vocabulary)
+        assert abs(sample(sized, 16, 4, 60, 20).error) < 0.03
+        assert abs(score(sized, Rows(64, 40, 40)).error) < 0.04
+    assert abs(divergence(shape, Rows(64, 40, 40)).error) < 0.03
+
+
+# --- how many devices
+
+
+def test_more_devices_never_need_larger_cards() -> None:
+    rows, training = Rows(1, 1024, 1024), Training("bfloat16", checkpointing=True)
+    for shape in PUBLISHED.values():
+        counts = [smallest_count(shape, rows, training, "fsdp_full", gb * CARD_GB) or 2**20 for gb in (24, 40, 80, 141)]
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_seven_billion_by_hand() -> None:
+    """18 B of 7.6 billion parameters are 127 GiB less the norms and the embedding, which have no bfloat16 copy."""
+    shape, training = PUBLISHED["Qwen/Qwen2.5-7B-Instruct"], Training("bfloat16")
+    uncopied = shape.parameters - shape.multiplied
+    assert trained_state(shape, training).total == 18 * shape.parameters - 2 * uncopied
+    assert 126 * GIB < trained_state(shape, training).total < 18 * shape.parameters
+    assert frozen_state(shape).total == 4 * shape.parameters
+
+
+def test_tensor_parallelism_divides_the_blocks_and_the_head() -> None:
+    shape, training = PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"], Training("bfloat16", checkpointing=True)
+    rows = Rows(1, 8, 8)  # so few tokens that the state is nearly all
+    whole, halved = (split_bytes(shape, rows, training, tensor, 1) for tensor in (1, 2))
+    assert halved / whole == pytest.approx(0.5, abs=0.01)
+    found = smallest_split(shape, rows, training, 80 * CARD_GB)
+    assert found is not None and found.devices == 2 and found.bytes <= 80 * CARD_GB

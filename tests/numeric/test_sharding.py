@@ -1,0 +1,251 @@
+"""Two gloo processes that divide a stage's work get what one process gets, in every strategy; so does a resumed run.
+
+What is compared is what a run leaves: every logged number of every step, the model, the evaluation of the policies.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from processes import once, together
+from support import SMALL_WORLD, model_tensors, planned
+
+from rlhf_lab import ranks
+from rlhf_lab.execute import execute
+from rlhf_lab.files import read_json, read_jsonl, write_json
+from rlhf_lab.train import loop
+from rlhf_lab.train.loop import Interrupted
+
+SIZE = ("model.hidden=16", "model.layers=2", "model.heads=2", "algorithm.log_every_steps=1")
+STEPS = ("algorithm.batch_size=16", "algorithm.epochs=0.5", "algorithm.optimizer=adamw", "algorithm.lr=0.01")
+PAIRS = (*STEPS, "needs.reward=null")
+SAMPLES = (
+    *("needs.reward=null", "reward=length", "algorithm.lr=0.01", "algorithm.batch_size=8", "algorithm.epochs=1"),
+    *("algorithm.prompts_per_iteration=8", "algorithm.iterations=2"),
+)
+CASES = {
+    "sft": ("sft", *STEPS, "algorithm.eval_every_steps=2", "algorithm.micro_batch_tokens=200"),
+    "muon": ("sft", *STEPS, "algorithm.optimizer=muon", "algorithm.muon_lr=0.01"),
+    "dpo": ("dpo", *PAIRS),
+    "kto": ("dpo", "algorithm=kto", *PAIRS),
+    "lora": ("dpo", *PAIRS, "model.lora.rank=2"),
+    "reward_model": ("reward_model", *STEPS, "algorithm.members=2", "algorithm.length_head=true"),
+    "ppo": (
+        *("ppo", *SAMPLES, "algorithm.critic=zero", "algorithm.critic_warmup=1"),
+        *("algorithm.ptx_weight=0.1", "algorithm.target_kl=0.5"),
+    ),
+    "ppo_shared": ("ppo", *SAMPLES, "algorithm.critic=shared", "algorithm.critic_warmup=0"),
+    "grpo": ("grpo", *SAMPLES, "algorithm.group_size=2"),
+    "dpo_iterative": (
+        *("dpo_iterative", "algorithm.lr=0.003", "algorithm.batch_size=8", "needs.baseline=null"),
+        *("algorithm.prompts_per_round=8", "algorithm.rounds=2"),
+    ),
+}
+FULL = "sharding=fsdp_full"
+STRATEGIES = {
+    "ddp": ("sharding=ddp",),
+    "fsdp_grad_op": ("sharding=fsdp_grad_op",),
+    "fsdp_full": (FULL,),
+    "checkpointing": (FULL, "sharding.checkpointing=true"),
+    "reference_sharded": (FULL, "sharding.reference=sharded"),
+    "reference_offload": (FULL, "sharding.reference=offload"),
+    "bfloat16": (FULL, "runtime.dtype=bfloat16", "sharding.reference=sharded"),
+}
+PLAN = {
+    **{("sft", strategy): 2e-6 for strategy in ("ddp", "fsdp_grad_op", "fsdp_full", "checkpointing")},
+    **{("dpo", strategy): 5e-6 for strategy in STRATEGIES if strategy != "bfloat16"},
+    **{(case, strategy): 5e-6 for case in ("kto", "lora", "grpo") for strategy in ("ddp", "fsdp_full")},
+    **{(case, strategy): 5e-5 for case in ("ppo", "ppo_shared") for strategy in ("ddp", "fsdp_full")},
+    **{("reward_model", strategy): 5e-5 for strategy in ("ddp", "fsdp_full")},
+    **{("dpo_iterative", strategy): 5e-5 for strategy in ("ddp", "reference_sharded")},
+    ("muon", "fsdp_full"): 1e-3,  # its iteration runs in bfloat16
+    ("sft", "bfloat16"): 5e-4,
+    ("dpo", "bfloat16"): 5e-3,
+}
+"""(case, strategy) → largest relative difference of a step's loss and grad_norm from one process in the same dtype."""
+
+
+def stage(case: str, out: Path, needs: dict[str, str], *more: str) -> Any:
+    recipe, *overrides = CASES[case]
+    roles = {"sft": (), "dpo_iterative": ("policy", "reward")}.get(recipe, ("policy",))
+    chosen = [f"needs.{role}={needs[role]}" for role in roles]
+    return planned(recipe, *SMALL_WORLD, *SIZE, *overrides, *chosen, *more, f"outputs={out}")
+
+
+def build_all(out: Path, needs: dict[str, str]) -> None:
+    for case, strategy in PLAN:
+        execute(stage(case, out / f"{case}-{strategy}", needs, *STRATEGIES[strategy]))
+
+
+@pytest.fixture(scope="module")
+def needs(shared_tmp: Path) -> dict[str, str]:
+    """The models that stages start from."""
+    return read_json(once(shared_tmp / "sharding-needs", build_needs) / "needs.json")
+
+
+def build_needs(out: Path) -> None:
+    found: dict[str, str] = {}
+    for role, case in (("policy", "sft"), ("reward", "reward_model")):
+        built = stage(case, out, found)
+        execute(built)
+        found[role] = built.model
+    write_json(out / "needs.json", found)
+
+
+@pytest.fixture(scope="module")
+def built(shared_tmp: Path, needs: dict[str, str]) -> Path:
+    """All cases under all their strategies, by two processes."""
+    return once(shared_tmp / "sharding-two", lambda out: together(build_all, out, needs))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, needs: dict[str, str]) -> Any:
+    """(case, dtype) → folder of the stage as one process builds it."""
+    out, done = tmp_path_factory.mktemp("one"), {}
+
+    def folder(case: str, dtype: str = "float32") -> Path:
+        if (case, dtype) not in done:
+            found = stage(case, out / f"{case}-{dtype}", needs, f"runtime.dtype={dtype}")
+            execute(found)
+            done[case, dtype] = found.folder
+        return done[case, dtype]
+
+    return folder
+
+
+def steps(folder: Path) -> list[dict[str, float]]:
+    return [row for row in read_jsonl(folder / "metrics.jsonl") if "loss" in row]
+
+
+@pytest.mark.parametrize(("case", "strategy"), PLAN)
+def test_two_processes_take_the_steps_of_one(case: str, strategy: str, built: Path, single: Any) -> None:
+    tolerance = PLAN[case, strategy]
+    expected = steps(single(case, "bfloat16" if strategy == "bfloat16" else "float32"))
+    (folder,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
+    found = steps(folder)
+    assert [(row["step"], row["units"]) for row in found] == [(row["step"], row["units"]) for row in expected]
+    assert len(found) >= 2
+    for one, two in zip(expected, found, strict=True):
+        assert one.keys() == two.keys()
+        assert two["loss"] == pytest.approx(one["loss"], rel=tolerance, abs=1e-6)
+        norm_tolerance = max(tolerance, 2e-2 if strategy == "bfloat16" else 0.0)
+        assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=norm_tolerance, abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp_grad_op", "fsdp_full", "checkpointing"])
+def test_the_model_is_that_of_one_process(strategy: str, built: Path, single: Any) -> None:
+    (folder,) = (built / f"sft-{strategy}" / "runs").glob("*-*")
+    expected, found = (model_tensors(path / "model") for path in (single("sft"), folder))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype and torch.allclose(found[name], tensor, atol=2e-5), name
+
+
+@pytest.mark.parametrize(("case", "strategy"), [("dpo", "fsdp_full"), ("ppo", "ddp"), ("grpo", "fsdp_full")])
+def test_policies_are_evaluated_alike(case: str, strategy: str, built: Path, single: Any) -> None:
+    """Replies are sampled by both processes from one matrix of noise: they are the very same."""
+    (folder,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
+    expected, found = (read_jsonl(path / "evaluation.jsonl") for path in (single(case), folder))
+    same = [a["response"] == b["response"] for a, b in zip(expected, found, strict=True)]
+    assert sum(same) >= 0.9 * len(same)  # a draw near the edge of two tokens may fall on the other side
+    policies = [policy["name"] for policy in read_jsonl(folder / "policies.jsonl")]
+    assert policies == [policy["name"] for policy in read_jsonl(single(case) / "policies.jsonl")]
+
+
+def test_strategies_of_the_reference_agree(built: Path) -> None:
+    resident, sharded, offload = (
+        [(row["loss"], row["margin"]) for row in steps(next((built / f"dpo-{name}" / "runs").glob("*-*")))]
+        for name in ("fsdp_full", "reference_sharded", "reference_offload")
+    )
+    assert resident == sharded == offload
+
+
+RESUMED = {"sft": "fsdp_full", "ppo": "fsdp_full", "dpo_iterative": "ddp", "reward_model": "fsdp_grad_op"}
+
+
+def stop_and_go_on(out: Path, needs: dict[str, str]) -> None:
+    """Stop each stage after its first step, then build it to the end; leave one that is stopped, too."""
+    for case, strategy in RESUMED.items():
+        for name, go_on in (("resumed", True), ("stopped", False)):
+            cut = stage(case, out / f"{case}-{name}", needs, *STRATEGIES[strategy])
+            with pytest.raises(Interrupted, match="stopped after step 1 of"):
+                execute_until(cut, 1)
+            if go_on:
+                execute(cut)
+
+
+def execute_until(cut: Any, step: int) -> None:
+    """Build a stage whose last process gets a signal during that step."""
+    taken, gradients = [], loop._gradients
+
+    def signalled(*arguments: Any) -> Any:
+        taken.append(gradients(*arguments))
+        if len(taken) == step and ranks.rank() == ranks.world() - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return taken[-1]
+
+    with mock.patch.object(loop, "_gradients", signalled):
+        execute(cut)
+
+
+@pytest.fixture(scope="module")
+def stopped(shared_tmp: Path, needs: dict[str, str]) -> Path:
+    return once(shared_tmp / "sharding-stopped", lambda out: together(stop_and_go_on, out, needs))
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_resumed_equals_uninterrupted_bit_for_bit(case: str, stopped: Path, built: Path) -> None:
+    (resumed,) = (stopped / f"{case}-resumed" / "runs").glob("*-*")
+    strategy = RESUMED[case]
+    if (case, strategy) in PLAN:
+        (whole,) = (built / f"{case}-{strategy}" / "runs").glob("*-*")
+        expected, found = (model_tensors(path / "model") for path in (whole, resumed))
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(whole)]
+    result = read_json(resumed / "result.json")
+    assert result["status"] == "completed" and "resumed at step 1" in result["notes"]
+    assert not list(resumed.glob("checkpoint*"))
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_one_process_goes_on_where_two_stopped(
+    case: str, stopped: Path, single: Any, needs: dict[str, str], tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / f"{case}-stopped", tmp_path / "out")
+    cut = stage(case, tmp_path / "out", needs, "sharding=none")
+    assert (cut.folder / "checkpoint.pt").exists()
+    result = execute(cut)
+    assert "resumed at step 1" in result["notes"]
+    for one, two in zip(steps(single(case)), steps(cut.folder), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4, abs=1e-6)
+
+
+def test_two_processes_go_on_where_one_stopped(needs: dict[str, str], single: Any, tmp_path: Path) -> None:
+    cut = stage("sft", tmp_path, needs, "sharding=none")
+    with pytest.raises(Interrupted):
+        execute_until(cut, 1)
+    together(finish, tmp_path, needs)
+    for one, two in zip(steps(single("sft")), steps(cut.folder), strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def finish(out: Path, needs: dict[str, str]) -> None:
+    result = execute(stage("sft", out, needs, FULL))
+    assert "resumed at step 1" in result["notes"] or result["notes"] == []
+
+
+def test_a_damaged_shard_is_noticed(stopped: Path, needs: dict[str, str], tmp_path: Path) -> None:
+    shutil.copytree(stopped / "sft-stopped", tmp_path / "out")
+    cut = stage("sft", tmp_path / "out", needs, "sharding=none")
+    (shard,) = cut.folder.glob("checkpoint-1/rank_1.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-3] ^= 1
+    shard.write_bytes(content)
+    result = execute(cut)
+    assert any(note.startswith("started over") and "rank_1.safetensors is damaged" in note for note in result["notes"])

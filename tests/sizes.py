@@ -1,0 +1,72 @@
+"""Overrides that make any recipe and everything it starts from take seconds, for commands run from end to end."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+from rlhf_lab import artifacts, compose, registry
+
+EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
+DATA = {
+    "mini_hh": ["data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=16"],
+    "arithmetic": ["data=arithmetic_small", "data.train_problems=96", "data.test_problems=16"],
+}
+COMMON = [
+    *(f"evaluation.{key}={value}" for key, value in EVALUATION.items()),
+    "rollout.max_new_tokens=12",
+    "runtime.threads=1",
+    "model.hidden=16",
+    "model.layers=1",
+    "model.heads=2",
+    "checkpoint.every_steps=1",
+]
+SMALL: dict[str, Any] = {
+    "epochs": 1,
+    "batch_size": 8,
+    "on_policy_fraction": 0,
+    "prompts_per_round": 12,
+    "samples_per_prompt": 2,
+    "rounds": 2,
+    "iterations": 4,
+    "prompts_per_iteration": 8,
+    "group_size": 2,
+    "samples": 4,
+    "problems": 12,
+    "trajectories": 1,
+    "rollouts": 2,
+    "choose_from": 2,
+    "critic_warmup": 1,
+    "folds": 2,
+}
+"""Setting → size, for those of them that an algorithm has."""
+
+
+@cache
+def overrides(recipe: str) -> list[str]:
+    """Overrides that make a recipe and everything it starts from small."""
+    compose.register_store()
+    command = compose.check_command([f"+recipe={recipe}"])
+    jobs, swept = command.configs, {key for values in command.jobs for key in values}
+    upstream = {stage.recipe for job in jobs for stage in artifacts.plan(job, recipe).upstream()} - {recipe}
+    found = [f"algorithm.{key}={value}" for key, value in _fitting(*jobs).items()]
+    for name in sorted(upstream):
+        found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
+    return [*DATA[registry.kind_of("data", jobs[0].data)], *COMMON, *found]
+
+
+@cache
+def _stage_overrides(name: str) -> list[str]:
+    """Overrides that make one stage small where another recipe starts from it."""
+    config = compose.check_command([f"+recipe={name}"]).configs[0]
+    found = [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(config).items()]
+    if "evaluation" in config.algorithm.uses:
+        found += [f"stages.{name}.evaluation.{key}={value}" for key, value in EVALUATION.items()]
+    return found
+
+
+def _fitting(*jobs: Any) -> dict[str, Any]:
+    """The sizes that the algorithms of all jobs have a setting for."""
+    names = [{field.name for field in dataclasses.fields(job.algorithm)} for job in jobs]
+    return {key: value for key, value in SMALL.items() if all(key in fields for fields in names)}

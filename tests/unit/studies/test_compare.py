@@ -1,0 +1,233 @@
+"""Two runs compared: which rows are a pair, which test is made, what is said about the rest."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from rlhf_lab.commands import compare_command
+from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.studies.compare import find_sides, run_differences
+from rlhf_lab.studies.compare_report import compare
+from rlhf_lab.studies.compare_settings import setting_changes
+from rlhf_lab.studies.compare_view import cells
+from rlhf_lab.trackers.console import console
+
+
+def write_run(
+    folder: Path, rows: list[dict], *, config: str = "seed: 0\n", needs: dict | None = None, **result: object
+) -> Path:
+    """A run of one policy, P, with the rows given."""
+    folder.mkdir(parents=True)
+    found = {"status": "completed", "error": None, "policies": [{"name": "P", "metrics": {}}] if rows else []}
+    (folder / "result.json").write_text(json.dumps({**found, "metrics": {}, **result}))
+    (folder / "manifest.json").write_text(json.dumps({"recipe": folder.name, "needs": needs or {}}))
+    (folder / "config.yaml").write_text(config)
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
+    rows = [{"policy": "P", "sample_id": i, "response": "yes", **row} for i, row in enumerate(rows)]
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def replies(*golds: float, metric: str = "gold", text: str = "Q", per_prompt: int = 1) -> list[dict]:
+    ids = [place // per_prompt for place in range(len(golds))]
+    return [{"prompt_id": i, "prompt": f"{text}{i}", metric: value} for i, value in zip(ids, golds, strict=True)]
+
+
+def only(a: Path, b: Path):
+    (found,) = run_differences(*find_sides(a, b))
+    return found
+
+
+def test_the_test_is_paired_by_prompt(tmp_path):
+    # B − A by prompt: 1, 2, 3; mean 2, sd 1, t = 2·√3 on 2 degrees of freedom
+    a = write_run(tmp_path / "a", replies(0.0, 5.0, -3.0))
+    b = write_run(tmp_path / "b", replies(1.0, 7.0, 0.0))
+    found = only(a, b)
+    assert found.versus.difference.mean == pytest.approx(2.0)
+    assert found.versus.p_value == pytest.approx(2 * stats.t.sf(2 * 3**0.5, 2))
+    assert found.p_holm == found.versus.p_value  # one test is its own family
+    assert (found.a.mean, found.b.mean) == pytest.approx((2 / 3, 8 / 3))
+
+
+def test_replies_to_one_prompt_are_averaged_before_pairing(tmp_path):
+    a = write_run(tmp_path / "a", replies(0.0, 2.0, 4.0, 6.0, per_prompt=2))  # prompt means 1, 5
+    b = write_run(tmp_path / "b", replies(2.0, 8.0))  # one reply each: gains 1, 3
+    found = only(a, b)
+    assert found.versus.difference.mean == pytest.approx(2.0) and found.versus.difference.n == 2
+
+
+def test_outcomes_of_one_reply_per_prompt_get_exact_mcnemar(tmp_path):
+    # 5 prompts only B solves, none only A: p = 2 · (1/2)^5
+    a = write_run(tmp_path / "a", replies(0, 0, 0, 0, 0, 1, 1, 0, metric="correct"))
+    b = write_run(tmp_path / "b", replies(1, 1, 1, 1, 1, 1, 1, 0, metric="correct"))
+    found = only(a, b)
+    assert found.versus.p_value == pytest.approx(2 * 0.5**5)
+    assert found.versus.test == "exact McNemar test, 5 prompts only B, 0 only A"
+    assert found.versus.difference.mean == pytest.approx(5 / 8)
+
+
+def test_outcomes_of_several_replies_per_prompt_are_clustered(tmp_path):
+    rates = [0, 0, 0, 1, 1, 1, 0, 0]
+    a = write_run(tmp_path / "a", replies(*rates, metric="correct", per_prompt=2))
+    b = write_run(tmp_path / "b", replies(*rates[::-1], metric="correct", per_prompt=2))
+    assert only(a, b).versus.test.startswith("paired t test, cluster-robust")
+
+
+def test_the_same_id_of_another_prompt_is_no_pair(tmp_path):
+    a = write_run(tmp_path / "a", replies(0.0, 1.0, 2.0))
+    b = write_run(tmp_path / "b", replies(5.0, 6.0, 9.0, text="other question "))
+    found = only(a, b)
+    assert found.versus.test.startswith("unpaired t test")
+    assert found.versus.p_value == pytest.approx(stats.ttest_ind([5, 6, 9], [0, 1, 2], equal_var=False).pvalue)
+    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert any("No prompt is shared (A answered 3, B 3)" in remark and "unpaired" in remark for remark in remarks)
+
+
+def test_only_shared_prompts_are_compared_and_it_is_said(tmp_path):
+    a = write_run(tmp_path / "a", replies(0.0, 1.0, 2.0, 50.0))
+    b = write_run(tmp_path / "b", replies(1.0, 3.0, 2.5))
+    found = only(a, b)
+    assert found.a.mean == pytest.approx(1.0) and found.versus.difference.mean == pytest.approx(3.5 / 3)
+    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert "Only the 3 prompts that both answered are compared (A answered 4, B 3)." in remarks
+
+
+def test_holm_runs_over_all_metrics(make_run):
+    found = run_differences(*find_sides(make_run("a"), make_run("b", seed=1, lift=0.2)))
+    p_values = sorted(one.versus.p_value for one in found)
+    assert len(found) == 7
+    assert min(one.p_holm for one in found) == pytest.approx(min(1.0, 7 * p_values[0]))
+
+
+def test_the_verdict_is_worded_as_in_studies(make_run, tmp_path):
+    a, same, better = make_run("a", seed=1), make_run("same", seed=2), make_run("better", seed=3, lift=2.0)
+    view = compare(a, same, to=tmp_path / "one").view
+    assert "is not distinguishable from `A iteration 3`" in view["finding"] and "detectable from" in view["finding"]
+    view = compare(a, better, to=tmp_path / "two").view
+    assert view["finding"].startswith("Over 30 shared prompts, the gold reward of `A iteration 3` is")
+    assert "`B iteration 3` is higher (+2." in view["finding"] and "after Holm" in view["finding"]
+
+
+def test_policies_are_chosen_by_name(make_run):
+    a, b = make_run("a"), make_run("b", policies=("SFT", "PPO"))
+    assert [side.policy for side in find_sides(a, b)] == ["iteration 3", "PPO"]
+    assert [side.policy for side in find_sides(a, b, "SFT")] == ["SFT", "SFT"]
+    assert [side.policy for side in find_sides(a, a, "SFT, iteration 1")] == ["SFT", "iteration 1"]
+    with pytest.raises(DataError, match=r"policy=PPO: A .* evaluated SFT, one-pass DPO"):
+        find_sides(a, b, "PPO")
+    with pytest.raises(DataError, match=r"the same run.*policy='SFT,iteration 3'"):
+        find_sides(a, a)
+
+
+def test_settings_that_differ_are_listed_with_both_values(tmp_path):
+    tuned = "model: {kind: scratch, tuned: {dpo: {lr: %s}}}\n"
+    a = write_run(tmp_path / "a", [], config=tuned % 1 + "algorithm: {beta: 0.1, lr: 1.0}\noutputs: x\nseed: 0\n")
+    b = write_run(tmp_path / "b", [], config=tuned % 2 + "algorithm: {beta: 0.3, lr: 1, epochs: [1, 2]}\nseed: 0\n")
+    changes = setting_changes(*(side.run for side in find_sides(a, b)))
+    assert changes == [("algorithm.beta", "0.1", "0.3"), ("algorithm.epochs", "–", "[1, 2]")]
+
+
+def test_what_is_not_like_with_like_is_said(tmp_path):
+    needs = [{"reward": {"key": key}, "policy": {"key": "same"}} for key in ("r1", "r2")]
+    a = write_run(tmp_path / "a", replies(0.0, 1.0), needs=needs[0], config="rollout: {temperature: 1.0}\n")
+    b = write_run(tmp_path / "b", replies(0.0, 2.0), needs=needs[1], config="rollout: {temperature: 0.7}\n")
+    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert any("scored by different rewards" in remark for remark in remarks)
+    assert "Replies were sampled differently: rollout.temperature 1 and 0.7." in remarks
+    assert not any("different policies" in remark for remark in remarks)
+
+
+def test_runs_without_replies_are_compared_by_their_intervals(tmp_path):
+    def accuracy(mean: float) -> dict:
+        return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 50, "clusters": 50}
+
+    metrics = [{"accuracy": accuracy(mean), "ece": accuracy(0.5), "rows": 9} for mean in (0.6, 0.9)]
+    a = write_run(tmp_path / "a", [], metrics=metrics[0], seconds=10.0)
+    b = write_run(tmp_path / "b", [], metrics=metrics[1], seconds=25.0)
+    view = compare(a, b, to=tmp_path / "page").view
+    assert [(row[0], row[3]) for row in view["stored"]] == [
+        ("accuracy", "intervals apart"),
+        ("calibration error", "equal"),
+    ]
+    assert "accuracy: 0.60 ±0.10 and 0.90 ±0.10, intervals apart" in view["finding"]
+    assert ("training time, s", "10.0", "25.0", "× 2.50") in view["costs"]
+    assert [name for name, _ in view["charts"]] == ["loss"] and view["bare"][0][0] == "rows"
+
+
+@pytest.mark.parametrize("missing", ["evaluation.jsonl", "metrics.jsonl", "config.yaml", "manifest.json"])
+def test_an_unfinished_run_is_compared_as_far_as_it_came(make_run, tmp_path, missing):
+    a, b = make_run("a"), make_run("b", seed=1, status="interrupted")
+    (b / missing).unlink()
+    found = compare(a, b, to=tmp_path / "page")
+    assert any("B is interrupted" in remark for remark in found.view["remarks"])
+    assert bool(found.view["tables"]) == (missing != "evaluation.jsonl")
+    assert bool(found.view["charts"]) == (missing != "metrics.jsonl")
+
+
+def test_a_job_stands_for_its_run(make_study, tmp_path, monkeypatch):
+    study = make_study(seeds=2)
+    monkeypatch.chdir(tmp_path)
+    found = compare(study / "jobs/0", study / "jobs/2")
+    assert found.page == Path("outputs/comparisons/study-job0-vs-study-job2/compare.html") and found.page.is_file()
+    gold = found.view["tables"][0]["rows"][0]
+    assert gold[0] == "gold reward" and gold[3].startswith("+1.")  # `mixed` lifts gold by 1.2
+    (study / "jobs/1/job.json").write_text('{"status": "failed", "run": null, "error": "boom"}')
+    with pytest.raises(DataError, match=r"began no run \(failed: boom\)"):
+        compare(study / "jobs/0", study / "jobs/1")
+
+
+def test_folders_that_cannot_be_compared_are_refused(make_run, make_study, tmp_path):
+    run, study = make_run("a"), make_study(seeds=1)
+    with pytest.raises(DataError, match=r"does not exist\. Near by"):
+        compare(run, tmp_path / "absent")
+    with pytest.raises(DataError, match=r"is a study and .* is not; compare one of its jobs"):
+        compare(study, run)
+    with pytest.raises(DataError, match=r"the same study"):
+        compare(study, study)
+    for arguments in ([], [str(run)], [str(run)] * 3, ["policy=SFT", str(run)]):
+        with pytest.raises(ConfigError, match="two runs or two studies"):
+            compare_command(arguments)
+    empty = [write_run(tmp_path / name, []) for name in "xy"]
+    for folder in empty:
+        (folder / "metrics.jsonl").unlink()
+    with pytest.raises(DataError, match="share no metric of replies, no result and no training curve"):
+        compare(*empty)
+
+
+def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path):
+    a = make_study(seeds=3)
+    a = a.rename(tmp_path / "first")
+    b = make_study(seeds=2, lift=3.0).rename(tmp_path / "second")
+    view = compare(a, b, to=tmp_path / "page").view
+    rows = {row[0]: row for row in view["tables"][0]["rows"]}
+    assert list(rows) == ["current", "mixed", "stale"] and view["tables"][0]["title"] == "gold reward"
+    assert float(rows["mixed"][3].split()[0].replace("−", "-")) == pytest.approx(1.8, abs=0.3)  # lifts 3.0 − 1.2
+    assert "mixed: only the 2 jobs with a partner are compared (A has 3, B 2)." in view["remarks"]
+    assert ("seed", "0, 1, 2", "0, 1") in view["settings"]
+    plan = json.loads((b / "study.json").read_text())
+    (b / "study.json").write_text(json.dumps({**plan, "compare": "algorithm.beta"}))
+    with pytest.raises(DataError, match=r"no level is in both"):
+        compare(a, b, to=tmp_path / "page")
+
+
+def test_the_console_shows_what_the_page_shows(make_run, tmp_path):
+    a, b = make_run("a"), make_run("b", seed=1)
+    (b / "config.yaml").write_text("algorithm:\n  kind: dpo_iterative\n  beta: 0.2\nseed: 0\n")
+    with console.capture() as shown:
+        compare_command([str(a), str(b), f"to={tmp_path / 'page'}"])
+    words = " ".join(shown.get().split())
+    for part in ("algorithm.beta 0.1 → 0.2", "gold reward", "detectable", "cost", "not the settings", "compare.html"):
+        assert part in words, part
+
+
+def test_a_row_reads_as_in_a_study(tmp_path):
+    a = write_run(tmp_path / "a", replies(1.0, 1.0))
+    b = write_run(tmp_path / "b", replies(1.0, 1.0))
+    found = only(a, b)
+    assert found.versus.p_value == 1.0 and math.isnan(found.versus.minimum_detectable_effect)
+    assert cells(found)[0] == "gold reward" and cells(found)[-1] == "–"

@@ -1,0 +1,84 @@
+"""A study's report shows what its policies are like: lights, rewards, length, replies, and any two jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_lab.analysis.statistics import paired_difference
+from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.gains import by_prompt
+from rlhf_lab.studies.job_pairs import MAX_TESTS, job_pairs
+from rlhf_lab.studies.policy_view import policy_view
+from rlhf_lab.studies.report import write_report
+from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.studies.wording import p_text, signed
+
+
+def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
+    view = policy_view(read_study(make_study(seeds=3)))
+    lights = dict(view["lights"]["rows"])
+    assert list(lights) == ["current", "mixed", "stale"]
+    cells = dict(zip(view["lights"]["columns"], lights["current"], strict=True))
+    assert cells["length"] == ("watch", "! 3 of 3")  # tokens of the synthetic runs grow by 24
+    assert cells["garbling"] == ("good", "✓ 0 of 3")
+
+
+def test_without_gold_over_optimisation_is_unknown(make_study):
+    view = policy_view(read_study(make_study(seeds=2, gold=False)))
+    place = view["lights"]["columns"].index("over-optimisation")
+    assert {cells[place] for _, cells in view["lights"]["rows"]} == {("unknown", "unknown")}
+    assert [name for name, _ in view["last"]["columns"]][:3] == ["proxy reward", "KL, nats", "tokens"]
+
+
+def test_replies_of_all_levels_stand_side_by_side(make_study):
+    samples = policy_view(read_study(make_study(seeds=2, failed=(0,))))["samples"]
+    assert samples["policies"] == ["start: SFT", "current", "mixed", "stale"]
+    assert all(len(prompt["replies"]) == 4 and all(prompt["replies"]) for prompt in samples["prompts"])
+
+
+def test_a_pair_of_jobs_is_tested_by_prompt(make_study):
+    folder = make_study(seeds=2)
+    pairs = policy_view(read_study(folder))["pairs"]
+    runs = [read_run(folder / f"jobs/{index}/run") for index in (1, 4)]
+    a, b = (by_prompt(run, "iteration 3", "gold") for run in runs)
+    expected = paired_difference(b.to_numpy(), a.to_numpy(), np.arange(len(a)))
+    assert pairs["tests"]["1,4"][0] == [signed(expected.difference), p_text(expected.p_value)]
+    assert len(pairs["tests"]) == 15 and pairs["metrics"][0] == "gold reward"
+    assert pairs["tests"]["1,4"][3] is None  # staleness is a number of the run, not of its replies
+    assert pairs["jobs"][4] | {"values": []} == {"index": 4, "settings": ["stale", "0"], "values": []}
+
+
+def test_many_jobs_get_fewer_tests(make_study):
+    study = read_study(make_study(seeds=2))
+    twice = [study.frame.assign(index=study.frame["index"] + 6 * copy) for copy in range(5)]  # 30 jobs, 435 pairs
+    many = dataclasses.replace(study, frame=pd.concat(twice, ignore_index=True))
+    assert MAX_TESTS < 30 * 29 / 2
+    assert job_pairs(many, {})["tests"] == {} and len(job_pairs(many, {})["jobs"]) == 30
+
+
+def test_a_study_without_replies_or_with_one_job_has_a_report(make_study):
+    folder = make_study(seeds=1, missing=(1, 2))
+    page = write_report(folder).read_text()
+    assert 'id="pairs"' not in page and 'id="samples"' in page
+    for file in folder.glob("jobs/*/run/evaluation.jsonl"):
+        file.unlink()
+    assert 'id="samples"' not in write_report(folder).read_text()
+
+
+def test_a_normal_sweep_fits_in_a_small_file(make_study):
+    page = write_report(make_study(seeds=6))  # 18 jobs
+    assert page.stat().st_size <= 100_000
+    found = re.search(r'id="pair-data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found and len(json.loads(found[1])["tests"]) == 18 * 17 / 2
+
+
+@pytest.mark.parametrize("part", ["Signs of reward hacking", "Gold against proxy", "KL, nats", "tokens", "Samples"])
+def test_run_and_study_reports_show_every_promised_part(make_run, make_study, part):
+    for folder in (make_run(), make_study(seeds=2)):
+        assert part in write_report(folder).read_text(), folder

@@ -1,0 +1,95 @@
+"""The W&B dashboard draws only what is documented, says what and in which unit, and builds without a network."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.commands import dashboard_command
+from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.files import read_json
+from rlhf_lab.trackers.dashboard import SECTIONS, TABLES, Bars, Curve, Nodes, Points
+
+pytest.importorskip("wandb_workspaces")
+CHARTS = {"Run History Line Plot", "Bar Chart", "Scatter Plot"}
+
+
+@pytest.fixture
+def no_login(monkeypatch, tmp_path):
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    return tmp_path
+
+
+@pytest.fixture
+def sections(no_login) -> list[dict]:
+    path = no_login / "dashboard.json"
+    dashboard_command([str(path)])
+    return read_json(path)["spec"]["section"]["panelBankConfig"]["sections"]
+
+
+def documented(package: Path) -> list[re.Pattern[str]]:
+    """Every key of a METRICS in the package; `<name>` in it stands for anything without a slash."""
+    found: set[str] = set()
+    for path in package.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]
+            if names and names[0] in ("METRICS", "RUN_METRICS"):
+                found |= ast.literal_eval(node.value).keys()
+    assert len(found) > 100
+    return [re.compile(re.sub(r"<\w+>", "[^/]+", key)) for key in found if not key.startswith("<")]
+
+
+def test_every_metric_of_every_panel_is_documented(sections, package):
+    known = documented(package)
+    drawn = []
+    for panel in (panel for section in sections for panel in section["panels"]):
+        config = panel["config"]
+        drawn += config.get("metrics", [])
+        drawn += [config[axis] for axis in ("xAxis", "yAxis") if config.get(axis, "step") != "step"]
+    names = [re.sub(r"^(summary_metrics\.|summary:)final/", "", name) for name in drawn]
+    assert len(names) > 50
+    assert not [name for name in names if not any(key.fullmatch(name) for key in known)]
+    assert not any(key.fullmatch("no_such_metric") for key in known)
+
+
+def test_the_reward_nodes_panel_matches_what_is_logged(sections):
+    (pattern,) = {panel.pattern for panels in SECTIONS.values() for panel in panels if isinstance(panel, Nodes)}
+    assert re.search(pattern, "reward/bt")
+    assert not re.search(pattern, "reward_sd")
+
+
+def test_the_sections_hold_what_a_reader_asks_for(sections):
+    names = [section["name"] for section in sections]
+    assert names == [
+        *("Reward", "KL", "Length", "Hacking lights", "Gold vs proxy", "Optimisation"),
+        *("Evaluation: policies and samples", "Study: levels compared"),
+    ]
+    study = sections[-1]["panels"]
+    assert all(panel["config"]["groupBy"] == "level.value" for panel in study)
+    assert {panel["viewType"] for panel in study} == {"Bar Chart", "Run History Line Plot"}
+    assert [panel["viewType"] for panel in sections[-2]["panels"]] == ["Weave"] * len(TABLES)
+
+
+def test_every_chart_has_a_title_and_every_axis_a_unit(sections):
+    panels = [panel for panels in SECTIONS.values() for panel in panels]
+    assert all(panel.title for panel in panels)
+    assert all(panel.unit for panel in panels if isinstance(panel, Curve | Bars | Nodes))
+    assert all("(" in panel.title for panel in panels if isinstance(panel, Points))
+    charts = [panel for section in sections for panel in section["panels"] if panel["viewType"] in CHARTS]
+    assert len(charts) == len(panels)
+    titles = [panel["config"]["chartTitle"] for panel in charts]
+    assert len(set(titles)) == len(titles)
+
+
+def test_pushing_needs_a_target_and_a_login(no_login):
+    with pytest.raises(LabError, match="needs a login"):
+        dashboard_command(["--push", "me/rlhf_lab"])
+    with pytest.raises(ConfigError, match="is not entity/project"):
+        dashboard_command(["--push", "rlhf_lab"])
+    with pytest.raises(ConfigError, match="takes a file"):
+        dashboard_command(["a.json", "b.json"])

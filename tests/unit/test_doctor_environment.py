@@ -1,0 +1,304 @@
+"""What the doctor says of a machine: every check sees the fault it is there for, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from rich.console import Console
+
+from rlhf_lab.doctor import environment, examination, installation, parts, report, storage
+from rlhf_lab.doctor.findings import Finding, examine
+from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.files import write_text
+from rlhf_lab.main import main
+
+CHECKS = {check.name: check for check in (*environment.ENVIRONMENT, *storage.STORAGE)}
+GIB = environment.GIB
+Usage = namedtuple("Usage", "total used free")
+
+
+def ask(name: str, outputs: Path | None = None) -> Finding:
+    return next(examine("test", [CHECKS[name]], outputs))
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    """Replaces what the package asks for."""
+
+    def replace(python: str = ">=3.11", core: tuple[str, ...] = (), **extras: list[str]) -> None:
+        asked = {name: list(map(Requirement, lines)) for name, lines in extras.items()}
+        found = installation.Requirements(python, list(map(Requirement, core)), asked)
+        for module in (installation, environment, parts):
+            monkeypatch.setattr(module, "requirements", lambda: found)
+
+    return replace
+
+
+def test_the_ranges_are_those_of_pyproject():
+    found = installation.requirements()
+    assert found.python == ">=3.11"
+    assert {"torch", "transformers", "packaging"} <= {line.name for line in found.core}
+    assert [str(line) for line in found.extras["trl"]] == ["trl==1.16.0"]
+    assert installation.install_line("peft") == "pip install 'rlhf_lab[lora]'"  # the smallest extra that has it
+    assert installation.install_line("something-else") == "pip install something-else"
+
+
+def test_the_installed_metadata_serve_where_there_is_no_checkout(monkeypatch, tmp_path):
+    lines = ["torch>=2.9", 'tomli>=2; python_version < "3.0"', 'peft>=0.20; extra == "lora"']
+    fields = {"Requires-Python": ">=3.11", "Provides-Extra": ["lora"]}
+    metadata = type("Fields", (dict,), {"get_all": dict.get})(fields)
+    monkeypatch.setattr(installation.rlhf_lab, "__file__", str(tmp_path / "rlhf_lab" / "__init__.py"))
+    monkeypatch.setattr(installation.metadata, "metadata", lambda name: metadata)
+    monkeypatch.setattr(installation.metadata, "requires", lambda name: lines)
+    found = installation.requirements.__wrapped__()
+    assert [line.name for line in found.core] == ["torch"]
+    assert {name: [line.name for line in lines] for name, lines in found.extras.items()} == {"lora": ["peft"]}
+
+
+def test_python_and_packages_outside_their_ranges(wanted):
+    assert ask("Python").status == ask("packages").status == "pass"
+    wanted(python=">=4", core=("torch>=99", "no-such-package>=1", "numpy>=1"))
+    assert ask("Python").status == "fail"
+    packages = ask("packages")
+    assert packages.status == "fail"
+    assert "torch" in packages.measured and "outside >=99" in packages.measured
+    assert "no-such-package is not installed" in packages.measured
+    assert packages.advice == "pip install 'torch>=99' 'no-such-package>=1'"
+
+
+def test_a_cpu_build_beside_a_gpu_driver(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    assert ask("torch").status == "pass"
+    monkeypatch.setattr(environment.shutil, "which", lambda name: f"/bin/{name}")
+    assert ask("torch").status == "fail"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert ask("devices").status == "pass"
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert ask("torch").status == "pass"
+    assert "driver" in ask("devices").advice
+
+
+def test_threads_that_spin_or_are_too_many(monkeypatch):
+    monkeypatch.setattr(environment, "usable_cores", lambda: 4)
+    assert ask("threads").status == "pass"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert "PASSIVE" in ask("threads").advice
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    assert "OMP_NUM_THREADS=4" in ask("threads").advice
+
+
+def test_free_memory_is_the_machines_or_the_containers(monkeypatch, tmp_path):
+    meminfo, limit, used = (tmp_path / name for name in ("meminfo", "max", "current"))
+    monkeypatch.setattr(environment, "MEMINFO", meminfo)
+    monkeypatch.setattr(environment, "CGROUPS", ((limit, used),))
+    assert ask("memory").status == "skip"  # the system does not say
+    write_text(meminfo, f"MemTotal: {9 * 2**20} kB\nMemAvailable: {8 * 2**20} kB\n")
+    assert environment.free_memory() == 8 * GIB
+    write_text(limit, "max\n")
+    write_text(used, f"{GIB}\n")
+    assert environment.free_memory() == 8 * GIB
+    write_text(limit, f"{3 * GIB}\n")
+    assert environment.free_memory() == 2 * GIB
+    assert ask("memory").status == "pass"
+    write_text(limit, f"{GIB + GIB // 2}\n")
+    assert (ask("memory").status, ask("memory").measured) == ("fail", "0.5 GiB free")
+
+
+def test_a_terminal_that_cannot_show_greek(monkeypatch):
+    with open(sys.stdout.fileno(), "w", encoding="latin-1", closefd=False) as latin:
+        monkeypatch.setattr(sys, "__stdout__", latin)
+        finding = ask("terminal")
+    assert (finding.status, "PYTHONUTF8=1" in finding.advice) == ("fail", True)
+
+
+def test_git(monkeypatch):
+    assert "git version" in ask("git").measured
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    assert ask("git").status == "skip"
+
+
+def test_outputs_are_looked_at_and_left_as_they_were(tmp_path):
+    outputs = tmp_path / "outputs"
+    findings = list(examine("storage", storage.STORAGE, outputs))
+    assert [f.status for f in findings] == ["pass"] * 4, findings
+    assert list(tmp_path.iterdir()) == []  # not even made
+    outputs.mkdir()
+    (outputs / "mine").write_text("1")
+    assert all(f.status == "pass" for f in examine("storage", storage.STORAGE, outputs))
+    assert [path.name for path in outputs.rglob("*")] == ["mine"]
+
+
+def test_a_full_disk(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(GIB, GIB, GIB // 4))
+    finding = ask("disk", tmp_path)
+    assert (finding.status, "outputs=FOLDER" in finding.advice) == ("fail", True)
+    assert finding.measured.startswith("0.2 GiB free")
+
+
+def test_the_type_of_the_file_system_is_of_the_nearest_mount(monkeypatch, tmp_path):
+    mounts = tmp_path / "mounts"
+    write_text(
+        mounts, f"a / ext4 rw 0 0\nb {tmp_path.resolve()} nfs4 rw 0 0\nc {tmp_path.resolve()}/other xfs rw 0 0\n"
+    )
+    monkeypatch.setattr(storage, "MOUNTS", mounts)
+    assert storage.file_system(tmp_path / "not" / "there") == "nfs4"
+
+
+def test_a_folder_that_refuses_writes(monkeypatch, tmp_path):
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(storage.tempfile, "TemporaryDirectory", refuse)
+    finding = ask("atomic writes", tmp_path)
+    assert finding.status == "fail"
+    assert "Permission denied" in finding.measured and "outputs=FOLDER" in finding.advice
+
+
+def test_a_rename_that_is_not_atomic(monkeypatch, tmp_path):
+    monkeypatch.setattr(storage, "write_json", lambda path, value: path.exists() or write_text(path, f"{value}\n"))
+    assert ask("atomic writes", tmp_path).status == "fail"  # the second write did not take the first one's place
+
+
+def test_a_file_system_without_locks(monkeypatch, tmp_path):
+    class Unlocked:
+        def __init__(self, path):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+    monkeypatch.setattr(storage, "FileLock", Unlocked)
+    finding = ask("file locks", tmp_path)
+    assert finding.status == "fail"
+    assert finding.measured.startswith("a second process is let in while it is held")
+
+
+def test_paths_are_shown_without_the_home_directory(monkeypatch, tmp_path):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "ann")
+    assert storage.shown(tmp_path / "ann" / "outputs") == "~/outputs"
+    monkeypatch.chdir(tmp_path)
+    assert storage.shown(Path("outputs")) == "outputs"
+    assert storage.shown(Path("/somewhere/else")) == "/somewhere/else"
+
+
+def test_optional_parts_work_are_missing_or_broken(wanted, monkeypatch):
+    wanted(part=["pytest>=7", "ruff>=99"])
+    works = parts.Library("pytest", "import json", "tests").ask(None)
+    assert (works.status, works.tolerance) == ("pass", ">=7")
+    missing = parts.Library("no-such-package", "import nothing", "tracker=nothing").ask(None)
+    assert (missing.status, missing.advice) == ("skip", "pip install no-such-package")
+    assert "tracker=nothing needs it" in missing.measured
+    broken = parts.Library("pytest", "import no_such_module", "tests").ask(None)
+    assert broken.status == "fail" and "No module named 'no_such_module'" in broken.measured
+    crash = parts.Library("pytest", "import os; os.abort()", "tests").ask(None)
+    assert crash.status == "fail" and "exit status -6" in crash.measured
+    old = parts.Library("ruff", "import json", "style").ask(None)
+    assert old.status == "fail" and "outside >=99" in old.advice
+    monkeypatch.setattr(parts, "SECONDS", 0.2)
+    slow = parts.Library("pytest", "import time; time.sleep(9)", "tests").ask(None)
+    assert slow.status == "fail" and "does not start within 0.2 s" in slow.measured
+
+
+def test_programs_work_are_missing_or_broken():
+    assert parts.Program((sys.executable, "--version"), "all", "-").ask(None).measured.startswith("works: Python 3")
+    assert parts.Program(("no-such-program",), "all", "apt install it").ask(None).advice == "apt install it"
+    broken = parts.Program((sys.executable, "-c", "raise SystemExit('no configuration')"), "all", "-").ask(None)
+    assert broken.status == "fail" and "no configuration" in broken.measured
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """No optional parts, an empty working directory."""
+    monkeypatch.setattr(parts, "LIBRARIES", ())
+    monkeypatch.setattr(parts, "PROGRAMS", ())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["rlhf_lab", "doctor", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+SMALL = ("model=micro", "data=mini_hh_small", "data.train_pairs=64", "data.test_pairs=8", "rollout.max_new_tokens=8")
+
+
+def test_a_sound_machine_and_model_exit_0_and_leave_only_the_report(quick, monkeypatch):
+    assert command(monkeypatch, *SMALL, "to=report.json") == 0
+    assert [path.name for path in quick.rglob("*")] == ["report.json"]
+    values = json.loads((quick / "report.json").read_text())
+    assert values["subject"] == "a new model, not trained"
+    groups = dict.fromkeys(check["group"] for check in values["checks"])
+    assert list(groups) == ["environment", "storage", "model", "tokens", "forward pass", "training"]
+    assert {check["status"] for check in values["checks"]} == {"pass", "skip"}
+    assert str(Path.home()) not in (quick / "report.json").read_text()
+
+
+def test_the_table_says_what_to_do_below_what_was_measured():
+    findings = [
+        Finding("pass", "0 nats", "≤ 1e-06", name="ratio", group="forward pass"),
+        Finding("fail", "3 of 9", "9", "give it an EOS", name="EOS", group="tokens"),
+        Finding("skip", "missing", advice="pip install it", name="part", group="tokens"),
+    ]
+    console = Console(width=70, no_color=True)
+    with console.capture() as printed:
+        console.print(report.table(findings))
+    lines = [" ".join(line.split()) for line in printed.get().splitlines()]
+    assert lines == [
+        *("check measured → what to do tolerance", "forward pass", "ratio ✓ 0 nats ≤ 1e-06"),
+        *("tokens", "EOS ✗ 3 of 9 9", "→ give it an EOS", "part – missing", "→ pip install it"),
+    ]
+    assert report.summary(findings) == "1 passed, 1 failed, 1 skipped"
+
+
+def test_a_failed_check_exits_1_and_names_it(quick, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert command(monkeypatch) == 1
+    with pytest.raises(LabError, match=r"^1 of 12 checks: threads$"):
+        examination.run([])
+
+
+def test_a_wrong_setting_exits_2_before_anything_is_examined(quick, monkeypatch):
+    assert command(monkeypatch, "model.hiden=3") == 2
+    with pytest.raises(ConfigError, match="hidden"):
+        examination.run(["model.hiden=3"])
+
+
+def test_a_model_that_does_not_load_is_a_finding(quick, monkeypatch):
+    assert (
+        command(
+            monkeypatch, "model=hf", "model.path=./nowhere", "runtime.threads=1", "data=mini_hh_small", "to=report.json"
+        )
+        == 1
+    )
+    failed = [c for c in json.loads((quick / "report.json").read_text())["checks"] if c["status"] == "fail"]
+    assert [check["name"] for check in failed] == ["loads"]
+    assert "nowhere cannot be loaded" in failed[0]["advice"]
+
+
+def test_the_machine_is_examined_where_torch_does_not_load(tmp_path):
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch.so: wrong ELF class')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from rlhf_lab.doctor.environment import ENVIRONMENT\n"
+        "from rlhf_lab.doctor import examination\n"
+        "from rlhf_lab.doctor.findings import examine\n"
+        "found = {f.name: f for f in examine('', ENVIRONMENT, None)}\n"
+        "assert found['Python'].status == 'pass' and 'wrong ELF class' in found['torch'].advice, found\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

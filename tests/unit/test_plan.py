@@ -1,0 +1,222 @@
+"""The memory plan of recipes: which copies they hold, what makes them fit, when a run is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ONE_LAYER, SMALL_WORLD, planned, save_tiny, toy_rows, write_pairs
+from support import gpt2_tokenizer as tokenizer
+
+from rlhf_lab import compose
+from rlhf_lab.analysis.memory_model import GIB
+from rlhf_lab.analysis.memory_shapes import PUBLISHED
+from rlhf_lab.artifacts import plan
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.planning import check
+from rlhf_lab.planning.copies import micro_rows, reward_copies, sampled, step_rows
+from rlhf_lab.planning.device import Device, processes
+from rlhf_lab.planning.fit import least_devices, smallest_change
+from rlhf_lab.planning.shapes import policy_shape, source_shape
+from rlhf_lab.planning.show import number, size
+from rlhf_lab.planning.stages import StagePlan, plan_stage
+
+GPU = Device("a GPU", 16 * GIB, count=1, cuda=True)
+WHOLE = ("stages.sft.model.lora.rank=0", "stages.reward_model.model.lora.rank=0")
+HF = ("model=hf", "model.path=gpt2-medium")
+
+
+def names(found: StagePlan) -> list[str]:
+    return [line.copy.name for line in found.lines]
+
+
+@pytest.mark.parametrize("recipe", sorted(compose.recipes()))
+def test_every_recipe_has_a_plan(recipe: str) -> None:
+    command = compose.check_command([f"+recipe={recipe}"])
+    for stage in plan(command.configs[0], recipe).upstream():
+        found = plan_stage(stage)
+        assert 0 < found.floor <= found.peak
+        assert found.lines and found.phases
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "held"),
+    [
+        ("sft", (), ["policy"]),
+        ("reward_model", (), ["reward model", "policy (samples)"]),
+        ("reward_model", ("algorithm.members=2",), ["member 0", "member 1", "policy (samples)"]),
+        ("reward_model", ("algorithm.members=2", "algorithm.shared_trunk=true"), ["reward model", "policy (samples)"]),
+        ("dpo", (), ["policy", "reference", "reward bt"]),
+        ("dpo", ("needs.reward=null",), ["policy", "reference"]),
+        ("dpo_lora", (), ["policy", "reward bt"]),
+        ("ppo", (), ["policy", "reference", "critic", "reward bt"]),
+        ("ppo", ("algorithm.critic=shared", "algorithm.critic_warmup=0"), ["policy", "reference", "reward bt"]),
+        ("ppo", ("model.lora.rank=4", *WHOLE), ["policy", "critic", "reward bt"]),
+        ("ppo_ensemble", (), ["policy", "reference", "critic", "reward bt 0", "reward bt 1", "reward bt 2"]),
+        ("grpo", ("reward=gold",), ["policy", "reference"]),
+        ("prm", (), ["reward model"]),
+    ],
+)
+def test_the_copies_that_a_stage_holds(recipe: str, overrides: tuple[str, ...], held: list[str]) -> None:
+    assert names(plan_stage(planned(recipe, *overrides))) == held
+
+
+def test_ppo_by_hand() -> None:
+    """Policy and critic train, 16 B a parameter in float32; reference and reward model are 4 B."""
+    stage = planned("ppo", *HF)
+    policy = PUBLISHED["gpt2-medium"].parameters
+    scored = policy + 1024  # a tied head adds nothing, the scalar head 1024 weights
+    assert plan_stage(stage).floor == 16 * policy + 16 * scored + 4 * policy + 4 * scored
+
+
+def test_a_critic_trains_whole_under_an_adapter() -> None:
+    found = plan_stage(planned("ppo", *HF, "model.lora.rank=4"))
+    policy, critic = (next(x.state for x in found.lines if x.copy.name == name) for name in ("policy", "critic"))
+    assert policy.gradients == 4 * PUBLISHED["gpt2-medium"].adapter(4)
+    assert critic.gradients == 4 * (PUBLISHED["gpt2-medium"].parameters + 1024)
+
+
+def test_rows_of_a_step() -> None:
+    """Sixteen pairs are 32 rows on 16 prompts; a budget of 1024 tokens takes one pair of 512 tokens each."""
+    stage = planned("dpo", *HF)
+    rows = step_rows(stage, 1)
+    assert (rows.rows, rows.prompts, rows.width) == (32, 16, 512)
+    assert step_rows(stage, 4).rows == 8
+    small = planned("dpo", *HF, "algorithm.micro_batch_tokens=1024")
+    assert (micro_rows(small, 1).rows, micro_rows(small, 1).prompts) == (2, 1)
+
+
+def test_what_is_sampled_at_once() -> None:
+    """The evaluation samples 384 · 4 replies, 512 at a time: 128 prompts."""
+    assert sampled(planned("ppo")) == (128, 4)
+    assert sampled(planned("sft")) is None
+
+
+def test_where_the_reference_lies() -> None:
+    resident, away = (plan_stage(planned("dpo", *HF, f"sharding.reference={x}")) for x in ("resident", "offload"))
+    weights = 4 * PUBLISHED["gpt2-medium"].parameters
+    assert resident.resident - away.resident == weights
+    assert resident.phases["update"] - away.phases["update"] == weights
+    assert resident.phases["scoring"] == away.phases["scoring"]  # it is there for its pass
+    divided = planned("dpo", *HF, "sharding=fsdp_full", "sharding.reference=sharded", "sharding.processes=4")
+    reference = next(x for x in plan_stage(divided, 4).lines if x.copy.reference)
+    assert reference.state.weights == weights // 4
+
+
+# --- shapes
+
+
+def test_a_folder_is_read_without_its_weights(tmp_path: Path) -> None:
+    folder = save_tiny("llama", tokenizer(["one two three"], 300), tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    shape = source_shape(str(folder))
+    assert (shape.family, shape.hidden, shape.layers, shape.heads, shape.kv_heads, shape.tied) == (
+        *("llama", 32, 2, 4, 2),
+        False,
+    )
+
+
+def test_a_hub_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert source_shape("gpt2-xl") == PUBLISHED["gpt2-xl"]
+    with pytest.raises(ConfigError, match="hf download nobody/nothing"):
+        source_shape("nobody/nothing")
+
+
+def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="model_type=bert"):
+        source_shape(str(tmp_path))
+
+
+# --- what fits
+
+
+@pytest.mark.parametrize("recipe", ["sft", "dpo", "ppo", "reward_model"])
+def test_the_smallest_change_fits_and_is_needed(recipe: str) -> None:
+    stage = planned(recipe, *HF)
+    before = plan_stage(stage, cuda=True)
+    assert GPU.memory is not None and before.peak > GPU.memory
+    found = smallest_change(stage, GPU)
+    assert found is not None
+    overrides, after = found
+    assert after.peak <= GPU.memory
+    again = plan_stage(planned(recipe, *HF, *overrides), cuda=True)
+    assert again.peak == after.peak  # what is printed can be typed
+
+
+def test_a_change_of_an_upstream_stage_goes_below_stages() -> None:
+    stage = next(s for s in planned("dpo", *HF).upstream() if s.recipe == "reward_model")
+    found = smallest_change(stage, GPU, root=False)
+    assert found is not None
+    own = [o for o in found[0] if "algorithm." in o]
+    assert own and all(o.startswith("stages.reward_model.algorithm.") for o in own)
+
+
+def test_changes_are_tried_in_order() -> None:
+    """A little too small: half the batch at once. Less than the state of training: divided; on a CPU nothing helps."""
+    stage = planned("sft", *HF)
+    slightly = smallest_change(stage, replace(GPU, memory=plan_stage(stage, cuda=True).peak - 1))
+    assert slightly is not None and slightly[0] == ["algorithm.micro_batch_tokens=4096"]
+    tight = smallest_change(stage, replace(GPU, memory=plan_stage(stage).floor - GIB // 2))
+    assert tight is not None and tight[0][0] == "sharding=fsdp_full"
+    assert smallest_change(stage, replace(GPU, memory=GIB, cuda=False)) is None
+
+
+def test_fewest_devices_fall_with_their_size() -> None:
+    stage = planned("sft", "model=hf", "model.path=Qwen/Qwen2.5-7B-Instruct")
+    counts = [least_devices(stage, gb * 10**9, frugal=True) or 10**6 for gb in (16, 24, 40, 80, 141)]
+    assert counts == sorted(counts, reverse=True) and counts[-1] < counts[0]
+    assert (least_devices(stage, 80 * 10**9) or 10**6) >= counts[3]
+
+
+def test_processes_of_a_stage() -> None:
+    two = planned("dpo", "sharding=ddp", "sharding.processes=2")
+    assert processes(two.config, GPU) == 2
+    assert processes(planned("dpo").config, GPU) == 1
+    assert Device("cpu", 8 * GIB).share(2) == 4 * GIB and GPU.share(2) == 16 * GIB
+
+
+# --- runs
+
+
+def small(recipe: str, *overrides: str) -> Any:
+    return planned(recipe, "model=micro", *ONE_LAYER, *SMALL_WORLD, *overrides)
+
+
+def test_a_run_says_what_it_needs(tmp_path: Path) -> None:
+    (line,) = check.memory_lines(small("dpo", f"outputs={tmp_path}", "runtime.memory_gib=4"))
+    assert line.startswith("memory ") and line.endswith("in dpo; there are 4 GiB")
+
+
+def test_a_run_that_may_not_fit_is_warned_and_one_that_cannot_is_refused(tmp_path: Path) -> None:
+    found = plan_stage(small("sft", f"outputs={tmp_path}"))
+    between, below = (found.floor + found.peak) / 2 / GIB, found.floor / 2 / GIB
+    lines = check.memory_lines(small("sft", f"outputs={tmp_path}", f"runtime.memory_gib={between}"))
+    assert "may not suffice" in lines[1] and "algorithm.micro_batch_tokens=" in lines[1]
+    with pytest.raises(ConfigError, match="sft cannot fit: weights, gradients and optimiser state are"):
+        check.memory_lines(small("sft", f"outputs={tmp_path}", f"runtime.memory_gib={below}"))
+
+
+def test_a_run_whose_shape_is_unknown_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    data = write_pairs(tmp_path / "pairs.jsonl", toy_rows(8))
+    overrides = ("model=hf", "model.path=nobody/nothing", "data=pairs", f"data.path={data}", f"outputs={tmp_path}")
+    (line,) = check.memory_lines(planned("sft", *overrides))
+    assert line.startswith("memory unknown: the shape of nobody/nothing")
+
+
+def test_a_built_policy_is_read_and_not_guessed(tmp_path: Path) -> None:
+    """Before it is built, the tokenizer may have as many tokens as it is allowed; then it has those it has."""
+    stage = small("dpo", f"outputs={tmp_path}")
+    assert policy_shape(stage).vocabulary == 4096
+    save_tiny("llama", tokenizer(["one two three"], 300), Path(stage.needs["policy"].model))
+    assert policy_shape(stage).vocabulary < 400
+    assert reward_copies(stage)[0].shape.outputs == 1
+
+
+def test_sizes_as_people_read_them() -> None:
+    assert [size(x) for x in (0, 2**20, GIB, 150.4 * GIB)] == ["–", "1 MiB", "1 GiB", "150 GiB"]
+    assert [number(x) for x in (12, 124_439_808, 7_615_616_512)] == ["12", "124M", "7.62B"]

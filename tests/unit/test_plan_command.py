@@ -1,0 +1,65 @@
+"""`plan` and `plan table` as commands: what they print, what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import SMALL_WORLD
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.planning.command import run
+from rlhf_lab.planning.table import grids, page
+from rlhf_lab.trackers.console import console
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(*words: str) -> str:
+    with console.capture() as captured:
+        run(words)
+    return captured.get()
+
+
+def test_a_plan_shows_copies_phases_and_derivation(tmp_path: Path) -> None:
+    out = printed("+recipe=ppo", *SMALL_WORLD, f"outputs={tmp_path}", "runtime.memory_gib=8")
+    for stage in ("sft: bytes per process", "reward_model: bytes per process", "ppo: bytes per process"):
+        assert stage in out
+    for word in ("policy", "reference", "critic", "reward bt", "sampler", "most in each phase", "fits"):
+        assert word in out
+    assert "weights 4 + gradient 4 + moments 8 = 16 B" in out
+    assert not any(tmp_path.iterdir())  # a plan builds nothing
+
+
+def test_a_plan_that_does_not_fit_says_what_does() -> None:
+    gpu = ("runtime.device=cuda", "runtime.memory_gib=12")
+    out = printed("+recipe=dpo", "model=hf", "model.path=gpt2-medium", *gpu, "cards=24,80")
+    assert "does not fit" in out and "fits with: " in out
+    assert "24 GB" in out and "80 GB" in out and "frugal" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["model=tiny"], "no recipe named"),
+        (["+recipe=sft", "cards=big"], "cards=big is not a list of GB"),
+        (["+recipe=study/buffers"], "is a sweep of"),
+        (["table", "cards=8"], "takes to=FILE and nothing else"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        run(words)
+
+
+def test_the_table_covers_all_sizes_and_cards() -> None:
+    for grid in grids()[1:]:
+        assert len(grid.rows) == 13 and {len(row) for row in grid.rows} == {len(grid.header)}
+    assert [row[-1] for row in grids()[0].rows[:4]] == ["18", "14", "16", "12"]
+
+
+def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
+    run(["table", f"to={tmp_path / 'memory_plan.md'}"])
+    written = (tmp_path / "memory_plan.md").read_text(encoding="utf-8")
+    assert written == page()
+    assert written == (ROOT / "docs/results/memory_plan.md").read_text(encoding="utf-8")

@@ -1,0 +1,238 @@
+"""Trackers get every row once, hold no secrets, and never take a run with them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import wandb_log
+from support import checked
+
+from rlhf_lab import config, registry
+from rlhf_lab.errors import ConfigError, MissingDependency
+from rlhf_lab.files import append_jsonl
+from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
+from rlhf_lab.trackers.tracker import Outcome, Subject, Table, redacted
+from rlhf_lab.trackers.tracking import IDENTITY, Tracking, track
+
+OUTCOME = Outcome(
+    {"gold": 1.25},
+    {
+        "policies": Table(["policy", "metric", "mean", "low"], [["SFT", "gold", 1.25, None]]),
+        "samples": Table(["prompt", "SFT"], [["a | b", "two\nlines"]]),
+    },
+)
+
+
+def subject(folder: Path, **changes) -> Subject:
+    values = {
+        "id": "dpo-0a1b-20260101-000000",
+        "name": "dpo algorithm.beta=0.1",
+        "recipe": "dpo",
+        "group": "buffers",
+        "tags": ["algorithm.beta=0.1"],
+        "config": {"level": "algorithm.beta=0.1", "algorithm": {"beta": 0.1}},
+        "question": "Why?",
+        "folder": folder,
+        "resumed": False,
+    }
+    return Subject(**{**values, **changes})
+
+
+class Recorder:
+    """A tracker that remembers, and fails where it is told to."""
+
+    def __init__(self, continues: bool = False, fails: str = ""):
+        self.continues, self.fails = continues, fails
+        self.rows: list[dict] = []
+        self.ended: list[str] = []
+
+    def log(self, row):
+        if self.fails == "log":
+            raise OSError("no space left\nin the whole house")
+        self.rows.append(dict(row))
+
+    def finish(self, status, outcome):
+        if self.fails == "finish":
+            raise ConnectionError("gone")
+        self.ended.append(status)
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """No login, and nothing of W&B's outside the test's folder."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("NETRC", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
+    return tmp_path
+
+
+def test_secrets_are_not_passed_on():
+    values = {
+        "api_key": "k",
+        "max_new_tokens": 12,
+        "token_budget": 3,
+        "nested": [{"Password": "p", "url": "https://me:pass@host/x"}],
+        "hf_token": None,
+        "path": "a@b",
+    }
+    assert redacted(values) == {
+        "api_key": "…",
+        "max_new_tokens": 12,
+        "token_budget": 3,
+        "nested": [{"Password": "…", "url": "https://…@host/x"}],
+        "hf_token": None,
+        "path": "a@b",
+    }
+
+
+def test_no_setting_of_a_recipe_reads_as_a_secret():
+    values = config.to_values(checked("ppo"))
+    assert redacted(values) == values
+
+
+def test_every_row_is_handed_on_without_nulls():
+    recorder, tracking = Recorder(), Tracking("wandb")
+    tracking.start(lambda: recorder, [], 0)
+    tracking.log({"step": 1, "loss": 2.0, "kl": None})
+    tracking.finish("completed", lambda: OUTCOME)
+    assert recorder.rows == [{"step": 1, "loss": 2.0}]
+    assert recorder.ended == ["completed"]
+
+
+@pytest.mark.parametrize(("continues", "seen"), [(True, [4, 5]), (False, [1, 2, 3, 4, 5])])
+def test_after_a_kill_every_row_is_there_once(continues, seen):
+    """Rows 1 and 2 were kept, row 3 was cut off and is logged again: a tracker that goes on has 1 to 3 already."""
+    recorder, tracking = Recorder(continues), Tracking("wandb")
+    tracking.start(lambda: recorder, [{"step": 1}, {"step": 2}], 1)
+    for step in (3, 4, 5):
+        tracking.log({"step": step})
+    assert [row["step"] for row in recorder.rows] == seen
+
+
+@pytest.mark.parametrize("fails", ["start", "log", "finish"])
+def test_a_tracker_that_fails_is_noted_once_and_left_alone(fails, tmp_path, capsys):
+    notes: list[str] = []
+    identity = tmp_path / IDENTITY
+    identity.write_text("wandb x\n")
+    recorder, tracking = Recorder(fails=fails), Tracking("wandb", identity, notes.append)
+
+    def build():
+        if fails == "start":
+            raise RuntimeError("boom")
+        return recorder
+
+    tracking.start(build, [], 0)
+    tracking.log({"step": 1})
+    tracking.log({"step": 2})
+    tracking.finish("completed", lambda: OUTCOME)
+    told = notes if fails != "finish" else [capsys.readouterr().out]
+    assert len(told) == 1
+    assert "tracker=wandb failed and is switched off" in told[0].replace("\n", " ")
+    assert "house" not in told[0]
+    assert not identity.exists()
+    assert recorder.ended == []
+
+
+def test_a_library_that_is_missing_is_an_error():
+    def build():
+        raise MissingDependency("tracker=wandb", "'rlhf_lab[wandb]'")
+
+    with pytest.raises(MissingDependency, match=r"rlhf_lab\[wandb\]"):
+        Tracking("wandb").start(build, [], 0)
+
+
+def test_an_attempt_that_resumes_has_the_same_id_and_one_that_starts_over_another(monkeypatch, tmp_path):
+    subjects: list[Subject] = []
+    monkeypatch.setattr(
+        "rlhf_lab.trackers.tensorboard.build", lambda settings, found: subjects.append(found) or Recorder()
+    )
+    monkeypatch.setattr("time.strftime", lambda _: f"2026010{len(subjects)}-000000")
+    job = checked("sft", "tracker=tensorboard", "tracker.tags=[mine]", f"outputs={tmp_path}")
+    folder = tmp_path / "sft-0a1b"
+    folder.mkdir()
+    for _ in range(2):
+        track(job, "sft", folder, 0, print)
+    (folder / IDENTITY).unlink()
+    track(job, "sft", folder, 0, print)
+    assert [found.id for found in subjects] == ["sft-0a1b-20260100-000000"] * 2 + ["sft-0a1b-20260102-000000"]
+    assert [found.resumed for found in subjects] == [False, True, False]
+    assert subjects[0].tags == ["mine"]
+    assert subjects[0].group == subjects[0].config["level"] == "sft"
+    assert "tracker" not in subjects[0].config
+
+
+def test_rows_behind_the_checkpoint_are_counted(monkeypatch, tmp_path):
+    recorder = Recorder(continues=True)
+    monkeypatch.setattr("rlhf_lab.trackers.tensorboard.build", lambda settings, found: recorder)
+    job = checked("sft", "tracker=tensorboard", f"outputs={tmp_path}")
+    size = append_jsonl(tmp_path / "metrics.jsonl", [{"step": 1}])
+    append_jsonl(tmp_path / "metrics.jsonl", [{"step": 2}])
+    tracking = track(job, "sft", tmp_path, size, print)
+    for step in (2, 3):
+        tracking.log({"step": step})
+    assert recorder.rows == [{"step": 3}]
+
+
+def test_settings():
+    settings = marked(Wandb(tags=["mine"]), group="buffers", swept={"algorithm.beta": 0.1, "seed": 3})
+    assert (settings.group, settings.labels) == ("buffers", ["algorithm.beta=0.1", "seed=3"])
+    assert marked(Wandb(group="written"), group="buffers").group == "written"
+    assert marked(Files(), group="buffers") == Files()
+    with pytest.raises(ConfigError, match=r"project=a/b has / in it"):
+        Tensorboard(project="a/b")
+    with pytest.raises(ConfigError, match="project is empty"):
+        Wandb(project="")
+
+
+def test_tensorboard_reads_back(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for last in (20, 30):  # the second attempt resumes: it writes everything again
+        tracker = registry.build("tracker", Tensorboard(), subject(tmp_path))
+        assert not tracker.continues
+        for step in range(10, last + 1, 10):
+            tracker.log({"step": step, "loss": 1 / step})
+    tracker.finish("completed", OUTCOME)
+    (folder,) = (tmp_path / "tensorboard" / "rlhf_lab" / "buffers").iterdir()
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [
+        (step, pytest.approx(1 / step, rel=1e-6)) for step in (10, 20, 30)
+    ]
+    assert found.Scalars("final/gold")[0].value == 1.25
+    text = found.Tensors("samples/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert text == "| prompt | SFT |\n| --- | --- |\n| a \\| b | two<br>lines |"
+
+
+def test_wandb_offline_reads_back(offline):
+    pytest.importorskip("wandb")
+    long = "algorithm.weights=" + "x" * 80
+    for last in (20, 30):  # the second attempt resumes: one file is left, with everything in it
+        tracker = registry.build("tracker", Wandb(), subject(offline, tags=["algorithm.beta=0.1", long]))
+        assert not tracker.continues
+        for step in range(10, last + 1, 10):
+            tracker.log({"step": step, "loss": 1 / step})
+        tracker.finish("interrupted" if last == 20 else "completed", OUTCOME)
+        time.sleep(1.1)  # W&B names a folder by the second
+    (path,) = offline.glob("wandb/offline-run-*/*.wandb")
+    run = wandb_log.read(path)
+    assert run.rows() == [{"step": step, "loss": 1 / step} for step in (10, 20, 30)]
+    assert (run.id, run.group, run.job_type, run.project) == ("dpo-0a1b-20260101-000000", "buffers", "dpo", "rlhf_lab")
+    assert run.tags == ["algorithm.beta=0.1", long[:64]]
+    assert run.config["level"] == "algorithm.beta=0.1"
+    assert (run.summary["status"], run.summary["final/gold"], run.exit_code) == ("completed", 1.25, 0)
+    (table,) = path.parent.glob("files/media/table/samples_*.table.json")
+    assert '"two\\nlines"' in table.read_text()
+
+
+def test_wandb_that_is_wanted_online_without_a_login_is_switched_off(offline):
+    pytest.importorskip("wandb")
+    notes: list[str] = []
+    tracking = Tracking("wandb", None, notes.append)
+    tracking.start(lambda: registry.build("tracker", Wandb(mode="online"), subject(offline)), [], 0)
+    tracking.log({"step": 1})
+    assert len(notes) == 1
