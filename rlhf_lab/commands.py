@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import yaml
 
 from rlhf_lab import compose, registry, summary, sweep
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.schema import did_you_mean
 from rlhf_lab.trackers.console import console
 
 
 def report_command(arguments: Sequence[str]) -> None:
-    """`report FOLDER`: write the report of a run or a study."""
+    """`report FOLDER`: write report.html of a run or a study, finished or not."""
     if len(arguments) != 1:
         raise ConfigError("report takes one folder: python -m rlhf_lab report outputs/studies/NAME")
     from rlhf_lab.studies.report import write_report
@@ -64,9 +66,16 @@ def doctor_command(arguments: Sequence[str]) -> None:
 
 
 def compare_command(arguments: Sequence[str]) -> None:
-    """`compare A B [policy=…] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost."""
-    folders = [item for item in arguments if not item.startswith(("policy=", "to="))]
+    """`compare A B [policy=NAME] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost.
+
+    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the last one of each.
+    `to` is the folder of compare.html; without it outputs/comparisons/A-vs-B, of the outputs that A lies in.
+    """
+    folders = [item for item in arguments if "=" not in item or Path(item).is_dir()]
     options = dict(item.split("=", 1) for item in arguments if item not in folders)
+    if unknown := [name for name in options if name not in ("policy", "to")]:
+        hints = [f"{name} is not an option of compare{did_you_mean(name, ('policy', 'to'))}" for name in unknown]
+        raise ConfigError(hints)
     if len(folders) != 2:
         raise ConfigError("compare takes two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
     from rlhf_lab.studies.compare_report import compare, printed
@@ -77,7 +86,14 @@ def compare_command(arguments: Sequence[str]) -> None:
 
 
 def plan_command(arguments: Sequence[str]) -> None:
-    """`plan +recipe=… [cards=24,80]` and `plan table`: memory, before anything is loaded."""
+    """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
+
+    `cards` are GB of GPUs of which the fewest are counted for each stage. `runtime.device=cuda runtime.memory_gib=16`
+    plans for a GPU that is not here. `plan table [to=FILE.md]` has published sizes from 117M to 70B. Nothing is loaded.
+    """
+    if not arguments:
+        console.print(described("plan"), markup=False, soft_wrap=True)
+        return
     from rlhf_lab.planning.command import run
 
     run(arguments)
@@ -94,6 +110,11 @@ def dashboard_command(arguments: Sequence[str]) -> None:
         console.print(f"dashboard: {dashboard.push(arguments[1])}", soft_wrap=True)
     else:
         console.print(f"dashboard: {dashboard.write(Path(arguments[0] if arguments else 'dashboard.json'))}")
+
+
+def described(name: str) -> str:
+    """What a sub-command takes and does, its first line in itself."""
+    return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

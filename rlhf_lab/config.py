@@ -185,6 +185,12 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
     if selection is not None and selection.reads_margins and not root.needs.get("margins"):
         problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
     sharding = registry.kind_of("sharding", root.sharding)
+    lora = getattr(root.model, "lora", None)
+    if lora and lora.rank and root.sharding.reference == "offload" and sharding != "fsdp":
+        problems.append(
+            "sharding.reference=offload: the reference of an adapter is its own base, which stays on the device and "
+            "takes no memory of its own; use sharding.reference=resident"
+        )
     if root.engine != "native" and sharding != "none":
         problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
     if sharding == "zero" and getattr(algorithm, "optimizer", None) == "muon":

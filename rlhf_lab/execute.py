@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from rlhf_lab import __version__, config, ranks, registry, seal
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
-from rlhf_lab.files import json_text, read_json, replacing, write_json, write_text
+from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
 from rlhf_lab.launch import processes
 from rlhf_lab.models.build import save_model
 from rlhf_lab.studies.outcome import outcome
@@ -49,7 +49,7 @@ def ensure(stage: Stage, started: float) -> dict[str, Any]:
         if isinstance(need, Stage):
             ensure(need, started)
         else:
-            seal.check(Path(need.source).parent)  # a model/ of another store
+            ranks.on_main(partial(_check_seals, Path(need.source)))
     with stoppable(), _locked(stage):
         return ranks.on_main(lambda: _reusable(stage, started)) or _build(stage)
 
@@ -61,13 +61,14 @@ def _locked(stage: Stage) -> Iterator[None]:
         yield
         return
     locks = Path(stage.config.outputs) / "runs" / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / f"{stage.folder.name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        console.print(f"  {stage.recipe}: another process is building {stage.folder.name}; waiting for it")
-        lock.acquire()
+    make_folder(locks)
+    with explained(locks):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            console.print(f"  {stage.recipe}: another process is building {stage.folder.name}; waiting for it")
+            lock.acquire()
     try:
         yield
     finally:
@@ -80,7 +81,7 @@ def _build(stage: Stage) -> dict[str, Any]:
     if ranks.world() == 1:
         count = processes.wanted(checked)
         return processes.train_together(stage, count, discard=discard) if count > 1 else execute(stage, discard=discard)
-    if checked.algorithm.shares_work:
+    if checked.algorithm.shares_work and registry.kind_of("sharding", checked.sharding) != "none":
         return execute(stage, discard=discard)
 
     def by_itself() -> dict[str, Any]:
@@ -114,11 +115,21 @@ def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:
     if stage.config.artifacts.refresh:
         built = (stage.folder / "result.json").stat().st_mtime if result else 0.0
         return result if built >= started else None
-    seal.check(stage.folder)
+    seal.check(stage.folder, rebuilt=True, say=_tell)
     if result:
         with suppress(OSError):  # on a read-only disk it stays
             _forget_attempts(stage.folder)
     return result
+
+
+def _check_seals(source: Path) -> None:
+    """Of a stage of another store: its run directory, or the model/ in it."""
+    for folder in (source, source.parent):
+        seal.check(folder, rebuilt=False, say=_tell)
+
+
+def _tell(line: str) -> None:
+    console.print(f"  {line}", soft_wrap=True)
 
 
 def _forget_attempts(folder: Path) -> None:
@@ -134,7 +145,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         discard: forget an earlier attempt.
     """
     folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     state, problem = (None, None) if discard else checkpoint.load(folder)
     if ranks.is_main():
         seal.remove(folder)
@@ -153,6 +164,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     memory.reset_peak()
     try:
         kept = state["log_size"] if state else run.log_size()
+        del state  # the loop takes the tensors, and nobody else keeps them
         run.tracking = track(stage.config, stage.recipe, folder, kept, run.note)
         write_json(folder / "manifest.json", _manifest(stage, run.corpus))
         _note_data(run)
@@ -172,15 +184,17 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
             "primary": found.primary,
         }
     except BaseException as error:
-        result |= {"status": "interrupted" if _is_interrupt(error) else "failed", "error": _describe(error)}
+        result |= _end(error)
         raise
     finally:
         cost = {"seconds": round(time.monotonic() - begin, 1), "peak_gib": memory.peak_gib(), "training": run.cost}
-        result |= cost | {"notes": run.notes}
-        if result["status"] == "completed" and ranks.is_main():
-            seal.write(folder, json_text(result))
-        write_json(folder / "result.json", result)
-        run.tracking.finish(result["status"], lambda: outcome(folder))
+        try:
+            _record(folder, result | cost | {"notes": run.notes})
+        except BaseException as error:
+            result |= _end(error)
+            raise
+        finally:
+            run.tracking.finish(result["status"], lambda: outcome(folder))
     if ranks.is_main():
         _forget_attempts(folder)
     ranks.wait()
@@ -207,12 +221,18 @@ def _note_data(run: Run) -> None:
         run.note(f"data {split}: {found.rows} rows read, {found.kept} pairs kept; dropped: {reasons}{baseline}")
 
 
-def _is_interrupt(error: BaseException) -> bool:
-    return isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+def _record(folder: Path, result: dict[str, Any]) -> None:
+    """Write result.json, after the seal of a completed stage."""
+    if result["status"] == "completed" and ranks.is_main():
+        seal.write(folder, json_text(result))
+    write_json(folder / "result.json", result)
 
 
-def _describe(error: BaseException) -> str:
-    return str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
+def _end(error: BaseException) -> dict[str, str]:
+    """How a stage that an error ended stands in result.json."""
+    interrupted = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+    words = str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
+    return {"status": "interrupted" if interrupted else "failed", "error": words}
 
 
 def _manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:

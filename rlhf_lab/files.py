@@ -25,11 +25,14 @@ REMEDIES = {
     errno.EDQUOT: "free space there or raise the quota",
     errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
     errno.EROFS: "make it writable or choose another folder with outputs=FOLDER",
-    errno.EACCES: "give this user permission to write there or choose another folder with outputs=FOLDER",
-    errno.EPERM: "give this user permission to write there or choose another folder with outputs=FOLDER",
     errno.EIO: "check the disk, which reports errors",
 }
-"""Why a file cannot be written → what to do about it."""
+"""Why a disk refuses a file → what to do about it."""
+PERMISSION = dict.fromkeys(
+    (errno.EACCES, errno.EPERM),
+    "give this user permission to write there or choose another folder with outputs=FOLDER",
+)
+"""The same for a file that is known to be written; one that is read may refuse as well."""
 
 _writes = True
 
@@ -103,17 +106,18 @@ def storage_error(error: BaseException, path: Path | None = None) -> StorageErro
     """The error as a StorageError when a disk that is full, read-only or broken is behind it, else None.
 
     Args:
-        path: what was being written; else the file that the error names.
+        path: what was being written; without it, the file that the error names, and a lack of permission is None.
     """
     if isinstance(error, StorageError):
         return error
+    remedies = REMEDIES | PERMISSION if path else REMEDIES
     link: BaseException | None = error
     while link is not None:
         number = link.errno if isinstance(link, OSError) else _rust_errno(link)
-        if number in REMEDIES:
+        if number in remedies:
             place = path or getattr(link, "filename", None) or "a file"
             return StorageError(
-                f"{place} cannot be written: {os.strerror(number)}; {REMEDIES[number]}, then give the same command "
+                f"{place} cannot be written: {os.strerror(number)}; {remedies[number]}, then give the same command "
                 "again: it goes on from what is saved"
             )
         link = link.__cause__ or link.__context__
@@ -124,6 +128,12 @@ def _rust_errno(error: BaseException) -> int | None:
     """The number in a message of safetensors or tokenizers, such as "No space left on device (os error 28)"."""
     match = re.search(r"\(os error (\d+)\)", str(error))
     return int(match.group(1)) if match else None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it. Raises StorageError when the disk refuses it."""
+    with explained(path):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,7 +8,10 @@
     python -m rlhf_lab plan +recipe=dpo model=gpt2 what each stage needs of memory; plan table for 117M to 70B
     python -m rlhf_lab audit data=hh_rlhf data.path=FILE
     python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
+    python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
     python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
+    python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
+    python -m rlhf_lab NAME --help                 say what a sub-command takes
 
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
 130 interrupted and saved.
@@ -30,7 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
 from rlhf_lab import artifacts, compose, summary, sweep
-from rlhf_lab.commands import COMMANDS
+from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import storage_error
 from rlhf_lab.trackers.console import console
@@ -54,7 +57,10 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, _interrupt)
         if not arguments:
-            summary.list_recipes()
+            summary.list_recipes([described(name).splitlines()[0] for name in COMMANDS])
+            status = OK
+        elif arguments[0] in COMMANDS and {"--help", "-h"} & set(arguments[1:]):
+            console.print(described(arguments[0]), markup=False, soft_wrap=True)
             status = OK
         elif arguments[0] in COMMANDS:
             COMMANDS[arguments[0]](arguments[1:])
@@ -68,7 +74,7 @@ def main() -> None:
         console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
         status = FAILED
     except OSError as error:
-        refused = storage_error(error)
+        refused = storage_error(error) or _forbidden(error)
         if refused is None:
             raise
         console.print(f"[bold red]failed:[/] {escape(str(refused))}", soft_wrap=True)
@@ -76,7 +82,18 @@ def main() -> None:
     except KeyboardInterrupt:
         console.print("[yellow]interrupted:[/] the same command goes on from what is saved", soft_wrap=True)
         status = INTERRUPTED
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # a peer that is gone would keep Python from ending
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)
+
+
+def _forbidden(error: OSError) -> str | None:
+    """What to do about a file that this user may not open; None for another error."""
+    if not isinstance(error, PermissionError) or not error.filename:
+        return None
+    return f"{error.filename} cannot be opened: {error.strerror}; give this user permission, or name another file"
 
 
 def _interrupt(number: int, frame: Any) -> None:
@@ -95,6 +112,11 @@ def run_command(arguments: Sequence[str]) -> int:
     if not command.recipe:
         raise ConfigError(f"no recipe named; write +recipe=NAME, one of: {', '.join(compose.recipes())}")
     if len(command.jobs) > 1 or command.study or flags.multirun:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                "a sweep starts its own jobs, and a launcher has started several processes; run it without, and let "
+                "each job take its own with sharding.processes, or name one job"
+            )
         return sweep.run(command, flags.config_dir, _hydra)
     checked = command.configs[0]
     checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=command.recipe))

@@ -7,7 +7,11 @@ model over those of its device.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pickle
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from rlhf_lab import files
+from rlhf_lab.errors import LabError
 
 Item = TypeVar("Item")
 TIMEOUT = timedelta(days=1)  # one process may build a stage alone while the others wait
@@ -24,11 +29,14 @@ MEETING = "RLHF_LAB_MEETING"
 """Environment variable of processes that the lab started: how they find each other."""
 
 _alone = False
+_ended: list[Any] = []
+"""Groups that are over. Gloo's destructor joins a thread that may wait for the GIL, which the destructor holds."""
 
 
 def launched() -> int:
     """Processes that a launcher (the lab's own, torchrun) started together with this one; 1 without one."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if MEETING in os.environ or "MASTER_ADDR" in os.environ else 1
+    known = "RANK" in os.environ and (MEETING in os.environ or "MASTER_ADDR" in os.environ)
+    return int(os.environ.get("WORLD_SIZE", "1")) if known else 1
 
 
 def local_rank() -> int:
@@ -41,9 +49,17 @@ def device(wanted: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
 
 
+def die_with_parent() -> None:
+    """End this process when the one that started it ends (Linux), so that nobody trains on without a lock."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 @contextmanager
 def group(kind: str) -> Iterator[None]:
-    """The process group of the launched processes, for the time of the block.
+    """The process group of the launched processes, for the time of the block; they die with who launched them.
+
+    After an error the group stays as it is: closing it waits for processes that wait for this one.
 
     Args:
         kind: of device; "cuda" takes NCCL for tensors on GPUs; values always travel by gloo.
@@ -51,6 +67,7 @@ def group(kind: str) -> Iterator[None]:
     if dist.is_initialized() or launched() == 1:
         yield
         return
+    die_with_parent()
     if kind == "cuda":
         torch.cuda.set_device(local_rank())
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
@@ -62,11 +79,10 @@ def group(kind: str) -> Iterator[None]:
         timeout=TIMEOUT,
     )
     files.only_main_writes(dist.get_rank() == 0)
-    try:
-        yield
-    finally:
-        files.only_main_writes(True)
-        dist.destroy_process_group()
+    yield
+    files.only_main_writes(True)
+    _ended.append(dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 @contextmanager
@@ -147,12 +163,22 @@ def on_main(call: Callable[[], Item]) -> Item:
     if is_main():
         try:
             found[0] = call()
+            pickle.dumps(found[0])
         except Exception as error:
-            found[1] = error
+            found = [None, _portable(error)]
     dist.broadcast_object_list(found, src=0)
     if found[1] is not None:
         raise found[1]
     return found[0]
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or one with its text where it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return LabError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def wait() -> None:

@@ -1,20 +1,28 @@
 """What a completed stage promises: SHA256SUMS lists every file that a later stage or a report reads, with its digest.
 
 It is written just before result.json says completed, and checked before the stage is used again, so that a file which
-changed since is never mistaken for the result. `sha256sum -c SHA256SUMS` in the folder does the same check.
+changed since is never mistaken for the result. `sha256sum -c SHA256SUMS` in the folder does the same check in full.
+
+Large files are hashed once: `.sealed` keeps the size, time and inode with which they passed, and one that still has
+them is taken as unchanged. An edit that keeps the size and puts the time back is seen by `sha256sum -c` only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from rlhf_lab.errors import ArtifactError
-from rlhf_lab.files import file_digest, read_json, write_text
+from rlhf_lab.files import file_digest, read_json, write_json, write_text
 
 NAME = "SHA256SUMS"
-RESULT = "result.json"
+RESULT, MANIFEST = "result.json", "manifest.json"
+PASSED = ".sealed"
+"""File of the run directory: large file → [bytes, modified in ns, inode] with which it passed. Not sealed itself."""
+LARGE, LONG = 2**26, 2**30
+"""Bytes of a file from which on it is hashed once; bytes to hash from which on it is announced."""
 TOP, FOLDERS = {".json", ".jsonl", ".yaml"}, ("model", "rounds")
 UNFINISHED = {"running", "failed", "interrupted"}
 
@@ -28,28 +36,72 @@ def write(folder: Path, result: str) -> None:
 
 def remove(folder: Path) -> None:
     """Before anything else of a sealed stage is changed."""
-    (folder / NAME).unlink(missing_ok=True)
+    for name in (NAME, PASSED):
+        (folder / name).unlink(missing_ok=True)
 
 
-def check(folder: Path) -> None:
-    """Raises ArtifactError naming every file of a sealed stage that is missing or was changed; without a seal, none."""
+def check(folder: Path, *, rebuilt: bool, say: Callable[[str], None]) -> None:
+    """Raises ArtifactError naming every file of a sealed stage that is missing or was changed; without a seal, none.
+
+    Args:
+        rebuilt: whether the command builds the stage itself where it is not there.
+        say: told when there is more than 1 GiB to hash.
+    """
+    sums = _sums(folder)
+    large = {name: stat for name in sums if (stat := _stat(folder / name)) and stat[0] >= LARGE}
+    passed = read_json(folder / PASSED)
+    known = passed if isinstance(passed, dict) else {}
+    unread = {name: digest for name, digest in sums.items() if name not in large or large[name] != known.get(name)}
+    size = sum(stat[0] for name in unread if (stat := _stat(folder / name)))
+    if size >= LONG:
+        say(f"checking {size / 2**30:.1f} GiB of {folder}")
+    problems = list(_problems(folder, unread))
+    if problems:
+        advice = f", or delete {folder} and give the same command again to build it anew" if rebuilt else ""
+        raise ArtifactError(
+            f"{folder} is damaged. Since it was completed, {'; '.join(problems)}; expected the contents that {NAME} "
+            f"lists. Restore from a copy{advice}"
+        )
+    if large.keys() & unread.keys():
+        with suppress(OSError):  # on a read-only disk they are hashed again
+            write_json(folder / PASSED, large)
+
+
+def changed(folder: Path) -> list[str]:
+    """Names of sealed files that a report reads and that are missing or were changed; models are left out."""
+    sums = {name: digest for name, digest in _sums(folder).items() if "/" not in name}
+    return [name for name, digest in sums.items() if any(_problems(folder, {name: digest}))]
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """Name → digest of a completed stage; empty without a seal of the lab (others publish models with a SHA256SUMS)."""
+    if not (folder / NAME).is_file():
+        return {}
     result = read_json(folder / RESULT)
-    if not (folder / NAME).exists() or (isinstance(result, dict) and result.get("status") in UNFINISHED):
-        return  # an attempt that ended between the seal and the result goes on from its checkpoint
-    problems = []
-    for line in (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines():
-        digest, _, name = line.partition("  ")
+    if isinstance(result, dict) and result.get("status") in UNFINISHED:
+        return {}  # an attempt that ended between the seal and the result goes on from its checkpoint
+    lines = (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+    parts = (line.partition(" ") for line in lines)
+    sums = {rest[1:] if rest[:1] in (" ", "*") else rest: digest for digest, _, rest in parts}
+    stage = {RESULT, MANIFEST}
+    return sums if stage <= sums.keys() or all((folder / name).is_file() for name in stage) else {}
+
+
+def _problems(folder: Path, sums: dict[str, str]) -> Iterator[str]:
+    for name, digest in sums.items():
         path = folder / name
         if not name or not path.is_file():
-            problems.append(f"{path} is missing")
+            yield f"{path} is missing"
         elif file_digest(path) != digest:
-            problems.append(f"{path} ({path.stat().st_size} bytes) has changed")
-    if not problems:
-        return
-    raise ArtifactError(
-        f"{folder} is damaged. Since it was completed, {'; '.join(problems)}; expected the contents that {NAME} lists. "
-        f"Restore from a copy, or delete {folder} and give the same command again to build it anew"
-    )
+            yield f"{path} ({path.stat().st_size} bytes) has changed"
+
+
+def _stat(path: Path) -> list[int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -30,15 +30,21 @@ COLUMNS = {
 }
 
 
-def list_recipes() -> None:
-    """All recipes with their question."""
+def list_recipes(commands: Sequence[str]) -> None:
+    """All recipes with their question, then the sub-commands.
+
+    Args:
+        commands: what each takes and does, a line.
+    """
     table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
     table.add_column("name", style="bold")
     table.add_column("question")
     for name, path in compose.recipes().items():
         table.add_row(name, str((yaml.safe_load(path.read_text()) or {}).get("question", "")))
     console.print(table)
-    console.print("Other commands: report FOLDER, audit data=…; --help shows every group and option.")
+    console.print("Other commands (NAME --help says more; --help by itself shows every group and option):")
+    for words in commands:
+        console.print(f"  {words}", markup=False, soft_wrap=True)
 
 
 def print_problems(error: LabError) -> None:

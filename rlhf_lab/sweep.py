@@ -23,7 +23,7 @@ from rich.markup import escape
 
 from rlhf_lab import artifacts, compose, config, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
-from rlhf_lab.files import read_json, write_json
+from rlhf_lab.files import make_folder, read_json, write_json
 from rlhf_lab.overrides import forced, literal
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
@@ -82,7 +82,7 @@ def _launch(
     for index, end in enumerate(ends):
         path = folder / "jobs" / str(index) / "job.json"
         if end is not None and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_json(path, {"status": "failed", "run": None, "error": end})
 
 
@@ -112,7 +112,7 @@ def _ad_hoc(command: compose.Command) -> sections.Study:
 
 
 def _write_plan(folder: Path, command: compose.Command, study: sections.Study, fixed: list[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
     for index in range(len(jobs)):
         (folder / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
@@ -152,7 +152,7 @@ def run_job(
     _die_with_parent()
     settings = HydraConfig.get()
     folder, recipe = Path(settings.runtime.output_dir), str(settings.runtime.choices.get("recipe"))
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
     came = _signals()
     try:

@@ -31,11 +31,11 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
     settings = run.config.model
     source = run.needs.get("policy") or (settings.path if isinstance(settings, HuggingFace) else None)
     if source:
-        model, encoder = load_policy(source, settings, device=run.device), load_encoder(source, settings)
+        model, encoder = load_policy(source, settings, device=run.load_device), load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
     texts = (text for pair in run.corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
-    return scratch_policy(settings, tokenizer, run.seed("init")).to(run.device), Encoder(tokenizer)
+    return scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device), Encoder(tokenizer)
 
 
 def model_size(model: nn.Module) -> dict[str, float]:

@@ -32,7 +32,7 @@ METRICS = {
 }
 
 
-class Comparison:
+class ComparePolicies:
     """Evaluates `needs.reference`, then every other policy in `needs`, in the order written."""
 
     def __init__(self, settings: Compare, run: Run):
@@ -93,5 +93,5 @@ def standard_deviation(rows: list[dict[str, Any]], key: str) -> Estimate:
     return replace(variance, mean=math.sqrt(variance.mean), low=low, high=high)
 
 
-def build(settings: Compare, run: Run) -> Comparison:
-    return Comparison(settings, run)
+def build(settings: Compare, run: Run) -> ComparePolicies:
+    return ComparePolicies(settings, run)

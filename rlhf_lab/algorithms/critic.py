@@ -30,8 +30,11 @@ class Critic(nn.Module):
 
     def forward(self, x_Nd: Tensor) -> Tensor:
         """Values of hidden states, (N,), float32 also under autocast."""
+        return within(self, self._head, x_Nd)
+
+    def _head(self, x_Nd: Tensor) -> Tensor:
         with torch.autocast(x_Nd.device.type, enabled=False):
-            return within(self, self.head, x_Nd.float())[:, 0]
+            return self.head(x_Nd.float())[:, 0]
 
     def values(self, batch: TokenBatch) -> Tensor:
         """Values of the states before the reply tokens of a batch, (N,), from the critic's own trunk."""
@@ -58,10 +61,10 @@ def build_critic(
     if kind == "shared":
         if not has_linear_head(policy):
             raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
-        return Critic(width, None).to(run.device)
+        return Critic(width, None).to(run.load_device)
     if kind == "zero":
-        source: Any = load_policy(run.needs["policy"], settings, device=run.device)
-        return Critic(width, source.base_model).to(run.device)
+        source: Any = load_policy(run.needs["policy"], settings, device=run.load_device)
+        return Critic(width, source.base_model).to(run.load_device)
     if "reward" not in run.needs:
         raise ConfigError("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
     if load_encoder(run.needs["reward"], settings).tokenizer.get_vocab() != vocabulary:
@@ -70,8 +73,8 @@ def build_critic(
             "tokens the critic reads; use algorithm.critic=zero"
         )
     attributes = ScoreScale.read(run.needs["reward"]).weights or (1.0,)
-    source = load_reward_model(run.needs["reward"], settings, outputs=len(attributes), device=run.device)
-    critic = Critic(source.score.weight.shape[1], source.base_model).to(run.device)
+    source = load_reward_model(run.needs["reward"], settings, outputs=len(attributes), device=run.load_device)
+    critic = Critic(source.score.weight.shape[1], source.base_model).to(run.load_device)
     mean, sd = scale
     with torch.no_grad():
         weight_1d = source.score.weight.new_tensor([attributes]) @ source.score.weight

@@ -187,12 +187,12 @@ def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     reference is then another copy.
     """
     source, settings = run.needs["policy"], run.config.model
-    model = trainable(load_policy(source, settings, device=run.device), settings.lora, run.seed("lora"))
+    model = trainable(load_policy(source, settings, device=run.load_device), settings.lora, run.seed("lora"))
     sharding = run.config.sharding
     divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
     if has_adapter(model) and not divided:
         return model, without_adapter(model), load_encoder(source, settings)
-    reference = load_policy(source, settings, device=run.device).requires_grad_(False)
+    reference = load_policy(source, settings, device=run.load_device).requires_grad_(False)
     return model, reference, load_encoder(source, settings)
 
 

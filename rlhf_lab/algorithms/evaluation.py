@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab import registry
+from rlhf_lab import ranks, registry
 from rlhf_lab.algorithms.common import pair_logps, pair_rows
 from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate, ratio_of_means
@@ -78,7 +78,7 @@ class Evaluator:
         self.p_chosen = [p.meta.get("p_chosen") for p in pairs]
         self._reference_pairs: PairLogps | None = None
         self._rows_path, self._policies_path = run.folder / "evaluation.jsonl", run.folder / "policies.jsonl"
-        self.policies = self._restore()
+        self.policies = ranks.on_main(self._restore)
         self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
 
     def _restore(self) -> list[dict[str, Any]]:

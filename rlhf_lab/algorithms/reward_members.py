@@ -105,7 +105,7 @@ def _attributes(heads: int, per_head: int) -> tuple[str, ...]:
 
 def _model(settings: RewardModel, run: Run, source: str, k: int, outputs: int) -> nn.Module:
     """A policy's backbone and a new head: zero where there is one score in all, else random."""
-    model: Any = load_reward_model(source, run.config.model, outputs=outputs, device=run.device)
+    model: Any = load_reward_model(source, run.config.model, outputs=outputs, device=run.load_device)
     if settings.members > 1 or outputs > 1:
         weight = model.score.weight
         noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(run.seed("reward_model/head", k)))

@@ -10,23 +10,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlhf_lab.analysis.memory_shapes import ModelShape
-from rlhf_lab.analysis.memory_state import Training, trained_state
-from rlhf_lab.analysis.memory_work import Arithmetic, Rows, train_pass, update_peak
+from rlhf_lab.analysis.memory_state import STRATEGIES, Training, trained_state
+from rlhf_lab.analysis.memory_work import Arithmetic, Pass, Rows, rooted_pass, train_pass, update_peak
 
 GIB, CARD_GB = 2**30, 10**9
 CARDS = (8, 16, 24, 40, 80, 141)
 """GB of memory of cards in use."""
-MOST_DEVICES = 1024
+MOST_DEVICES = 64
+"""More are not counted: what a process holds beside its share is not certain enough."""
 TENSOR = (1, 2, 4, 8)
 """Ways to divide a block's matrices: within one machine."""
+
+
+def work_of(
+    shape: ModelShape, rows: Rows, how: Arithmetic, training: Training, strategy: str = "none", processes: int = 1
+) -> Pass:
+    """A micro-batch's forward and backward pass under a strategy."""
+    work = train_pass(shape, rows, how, training)
+    rooted = processes > 1 and STRATEGIES[strategy].rooted
+    return rooted_pass(work, shape, how, training) if rooted else work
 
 
 def update_bytes(shape: ModelShape, rows: Rows, training: Training, strategy: str, processes: int) -> int:
     """Most bytes of one process in an update on `rows` of its own, all of the model included."""
     state = trained_state(shape, training, strategy, processes)
     how = Arithmetic(training.precision, checkpointing=training.checkpointing, cuda=True)
-    work = train_pass(shape, rows, how, training)
-    return state.always + update_peak([work], state.copy, state.gradients, accumulates=True)
+    work = work_of(shape, rows, how, training, strategy, processes)
+    return state.always + update_peak([work], state.copy, state.passing, accumulates=True)
 
 
 def smallest_count(shape: ModelShape, rows: Rows, training: Training, strategy: str, card_bytes: int) -> int | None:
@@ -51,13 +61,10 @@ class Split:
     pipeline: int
     bytes: int
 
-    @property
-    def devices(self) -> int:
-        return self.tensor * self.pipeline
-
 
 def split_bytes(shape: ModelShape, rows: Rows, training: Training, tensor: int, pipeline: int) -> int:
-    """Bytes of the first device of a pipeline: its layers, divided by tensor parallelism, and the embedding.
+    """Bytes of a device with its part of the layers, the embedding, the last norm and the head, all divided by tensor
+    parallelism. With a pipeline no device has both ends of the model: this is an upper bound on the first.
 
     Matrices and what they multiply are divided, norms and the residual stream are not (arXiv:1909.08053). In a
     one-forward-one-backward schedule the first stage keeps the activations of as many micro-batches as there are stages

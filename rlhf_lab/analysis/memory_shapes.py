@@ -83,6 +83,11 @@ class ModelShape:
         return self.embedding + self.layers * self.block + final_norm + self.head
 
     @property
+    def root(self) -> int:
+        """Parameters outside the blocks: embeddings, last norm, head."""
+        return self.parameters - self.layers * self.block
+
+    @property
     def hidden_matrices(self) -> int:
         """Entries that Muon updates: the matrices of all blocks."""
         return self.layers * self.block_matrices

@@ -6,13 +6,13 @@ The derivation, per parameter that is trained in bfloat16 autocast:
 
 In float32 there is no copy: 16. Muon keeps one moment of a hidden matrix: 14 and 12. A frozen model is its weights.
 
-Of P parameters on N processes:
+Of P parameters on N processes, R of them outside the blocks (embeddings, last norm, head):
 
-    ddp             18P, and 4P for the buckets through which gradients are exchanged
-    fsdp_grad_op    2P + 16P/N: the gathered copy is whole
-    fsdp_full       16P/N and copies of the blocks at work (18P/N were the copy divided as well)
-    zero1, 2, 3     2P + 2P + 12P/N, 2P + 14P/N, 16P/N (arXiv:1910.02054): weights and gradients are bfloat16, float32
-                    weights lie with the moments
+    ddp             18P: gradients are views of the buckets through which they are exchanged, which stay between steps
+    fsdp_grad_op    16P/N + 2(P − R) + 4R: blocks are gathered in bfloat16, the rest in float32
+    fsdp_full       16P/N + 4R and 2 bytes of the blocks at work
+    zero1, 2, 3     10P + 12P/N, 6P + 16P/N, 20P/N and gathered blocks (arXiv:1910.02054): the optimiser has float32
+                    weights of its own, and those of the model are float32 too
 """
 
 from __future__ import annotations
@@ -37,23 +37,28 @@ class State:
         weights: as they are stored.
         copy: of the weights in the arithmetic of the matmuls, or gathered from the other processes.
         gradients, optimizer: of what is trained.
-        buffers: through which gradients are exchanged.
+        stays: gradients have their place between steps too.
     """
 
     weights: int
     copy: int = 0
     gradients: int = 0
     optimizer: int = 0
-    buffers: int = 0
+    stays: bool = False
 
     @property
     def always(self) -> int:
         """What is there from the second step on, whatever is computed."""
-        return self.weights + self.optimizer + self.buffers
+        return self.weights + self.optimizer + self.gradients * self.stays
+
+    @property
+    def passing(self) -> int:
+        """Gradients that are there from the backward pass to the step alone."""
+        return self.gradients * (not self.stays)
 
     @property
     def total(self) -> int:
-        return self.always + self.copy + self.gradients
+        return self.weights + self.copy + self.gradients + self.optimizer
 
 
 @dataclass(frozen=True)
@@ -96,23 +101,25 @@ class Strategy:
     Attributes:
         weights, gradients, optimizer: whether each process holds 1/N of them.
         gathered: what of divided weights is whole at once: the `model` or some `blocks`.
-        buckets: gradients are exchanged through buffers of their size.
-        master: the weights are held in the arithmetic of training and float32 ones belong to the optimiser (DeepSpeed).
+        rooted: what is outside the blocks stays gathered in float32, its gradients whole, in an update (FSDP2).
+        views: gradients are views of buffers that stay (DDP).
+        master: the optimiser holds float32 weights of its own (DeepSpeed).
     """
 
     weights: bool = False
     gradients: bool = False
     optimizer: bool = False
     gathered: Literal["", "model", "blocks"] = ""
-    buckets: bool = False
+    rooted: bool = False
+    views: bool = False
     master: bool = False
 
 
 STRATEGIES = {
     "none": Strategy(),
-    "ddp": Strategy(buckets=True),
-    "fsdp_grad_op": Strategy(True, True, True, "model"),
-    "fsdp_full": Strategy(True, True, True, "blocks"),
+    "ddp": Strategy(views=True),
+    "fsdp_grad_op": Strategy(True, True, True, "model", rooted=True),
+    "fsdp_full": Strategy(True, True, True, "blocks", rooted=True),
     "zero1": Strategy(optimizer=True, master=True),
     "zero2": Strategy(gradients=True, optimizer=True, master=True),
     "zero3": Strategy(True, True, True, "blocks", master=True),
@@ -120,9 +127,9 @@ STRATEGIES = {
 """`sharding=…` → what it divides."""
 
 
-def frozen_state(shape: ModelShape) -> State:
-    """A model that only scores: float32 weights."""
-    return State(WEIGHT * shape.parameters)
+def frozen_state(shape: ModelShape, *, halved: bool = False) -> State:
+    """A model that only scores: float32 weights; `halved`, its blocks are held in bfloat16."""
+    return State(WEIGHT * shape.parameters - halved * 2 * shape.layers * shape.block)
 
 
 def trained_state(shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1) -> State:
@@ -131,29 +138,31 @@ def trained_state(shape: ModelShape, training: Training, strategy: str = "none",
     Only matrices that hidden states are multiplied by have a copy in the arithmetic of the matmuls; with activation
     checkpointing, which makes it again, one block's and the head's at a time.
     """
-    plan, trained = STRATEGIES[strategy], training.trained(shape)
-    low = 2 if training.precision == "bfloat16" else WEIGHT
+    plan, trained = STRATEGIES[strategy if processes > 1 else "none"], training.trained(shape)
     stored = shape.parameters + (trained if training.rank else 0)
-    weight, gradient, master = (low, low, WEIGHT) if plan.master else (WEIGHT, GRADIENT, 0)
-    moments = MOMENT * training.moments(shape) + master * trained
-    blocks = 1 if training.checkpointing else shape.layers
-    copy = low * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
-    if low == WEIGHT or plan.master:
-        copy = 0
-    if plan.gathered and processes > 1:
-        copy = low * (shape.parameters if plan.gathered == "model" else _gathered(shape))
+    moments = MOMENT * training.moments(shape) + (WEIGHT * trained if plan.master else 0)
+    copy = 0
+    if training.precision == "bfloat16":
+        blocks = 0 if plan.rooted else 1 if training.checkpointing else shape.layers
+        copy = 2 * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
+    if plan.gathered:
+        copy += gathered_bytes(shape, strategy, training.precision)
     return State(
-        _share(weight * stored, plan.weights, processes),
+        _share(WEIGHT * stored, plan.weights, processes),
         copy,
-        _share(gradient * trained, plan.gradients, processes),
+        _share(GRADIENT * trained, plan.gradients, processes),
         _share(moments, plan.optimizer, processes),
-        gradient * trained if plan.buckets and processes > 1 else 0,
+        plan.views,
     )
 
 
-def _gathered(shape: ModelShape) -> int:
-    """Parameters that are whole at once where blocks are gathered one by one: two blocks, embeddings and head."""
-    return min(GATHERED_BLOCKS, shape.layers) * shape.block + shape.embedding + shape.head
+def gathered_bytes(shape: ModelShape, strategy: str, precision: Precision) -> int:
+    """Bytes of a divided model's weights that are whole at once in a pass: blocks in the arithmetic of training under
+    FSDP2, all else in float32."""
+    plan = STRATEGIES[strategy]
+    blocks = shape.layers if plan.gathered == "model" else min(GATHERED_BLOCKS, shape.layers)
+    low = 2 if plan.rooted and precision == "bfloat16" else WEIGHT
+    return low * blocks * shape.block + WEIGHT * shape.root
 
 
 def _share(total: int, divided: bool, processes: int) -> int:

@@ -15,11 +15,11 @@ repeated for every query head. Under CUDA's autocast, `pow` in GPT-2's GELU comp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlhf_lab.analysis.memory_shapes import ModelShape
-from rlhf_lab.analysis.memory_state import GRADIENT, Precision, Training
+from rlhf_lab.analysis.memory_state import GRADIENT, WEIGHT, Precision, Training
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 KEPT_LOGITS, CHUNK_LOGITS = 2**27, 2**24
@@ -174,6 +174,21 @@ def train_pass(shape: ModelShape, rows: Rows, how: Arithmetic, training: Trainin
     return Pass(blocks + final + picked, kept, head, first, last)
 
 
+def rooted_pass(work: Pass, shape: ModelShape, how: Arithmetic, training: Training) -> Pass:
+    """The same pass under FSDP2, where gradients are whole until they are added up over the processes.
+
+    A block has them in the arithmetic of training, and a float32 buffer of their size through which they are exchanged,
+    for a moment. What is outside the blocks is one unit: its parameters and gradients, both float32, are whole until
+    the backward pass is over, and then the buffer is there too.
+    """
+    trained = shape.block if not training.rank else shape.adapter(training.rank, training.targets) // shape.layers
+    moving = (how.low + GRADIENT) * trained + how.low * shape.block
+    root = GRADIENT * (shape.outputs * shape.hidden if training.rank else shape.root)
+    head = 0 if training.rank or how.checkpointing else GRADIENT * (shape.outputs or shape.vocabulary) * shape.hidden
+    last = WEIGHT * shape.root + root + max(work.last + moving, root)
+    return replace(work, first=work.first + head + moving, last=last)
+
+
 def logit_bytes(targets: int, vocabulary: int, how: Arithmetic) -> tuple[int, int]:
     """(kept for the backward pass, largest temporaries) of N×V probabilities computed chunk by chunk."""
     entries = targets * vocabulary
@@ -260,7 +275,8 @@ def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumula
     """Most bytes beyond weights and optimiser state in an update, for models that share one backward pass.
 
     Args:
-        copies, gradients: of all of them.
+        copies: of all of them.
+        gradients: of all of them, those aside that stay between steps.
         accumulates: gradients of earlier micro-batches are there already.
     """
     before = copies + (gradients if accumulates else 0)

@@ -45,6 +45,7 @@ __all__ = [
     "ratio_of_means",
     "seed_mean",
     "unpaired_difference",
+    "unpaired_from_intervals",
     "wilson",
 ]
 
@@ -134,6 +135,21 @@ def unpaired_difference(
     effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
     p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
     return Comparison(estimate, p_value, effect, "unpaired t test, cluster-robust (Welch, CR1)")
+
+
+def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
+    """(z, two-sided p) of b − a from two intervals alone, as if nothing were shared: each half-width is z_level · s.
+
+        z = (b̄ − ā) / √(s_a² + s_b²)
+
+    NaN when a side has no interval. Intervals that overlap may well differ by this test.
+    """
+    if not (a.bounded and b.bounded and a.n and b.n):
+        return math.nan, math.nan
+    errors = [(side.high - side.low) / 2 / float(stats.norm.ppf((1 + side.level) / 2)) for side in (a, b)]
+    error = math.hypot(*errors)
+    z = (b.mean - a.mean) / error if error else math.nan
+    return z, float(2 * stats.norm.sf(abs(z)))
 
 
 def paired_over_seeds(a_S: ArrayLike, b_S: ArrayLike, *, level: float = LEVEL) -> Comparison:

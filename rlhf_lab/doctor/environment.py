@@ -7,23 +7,18 @@ import platform
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from rlhf_lab.analysis.memory_model import GIB
 from rlhf_lab.doctor.findings import Check, Finding, found
 from rlhf_lab.doctor.installation import requirements, wrong
+from rlhf_lab.machine import main_memory
 from rlhf_lab.sweep import usable_cores
 from rlhf_lab.trackers.console import console
 
-GIB = 2**30
 ENOUGH_GIB = 1.0
 """Memory and disk below this do not even hold the embedded recipes."""
-MEMINFO = Path("/proc/meminfo")
-CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
-)
 
 
 def python(_: object) -> Finding:
@@ -87,26 +82,12 @@ def threads(_: object) -> Finding:
 
 
 def memory(_: object) -> Finding:
-    free = free_memory()
-    if free is None:
+    there = main_memory()
+    if there is None:
         return Finding("skip", "the system does not say how much memory is free")
+    free = there.free
     advice = "close other programs, or raise the memory limit of the container or job"
     return found(free >= ENOUGH_GIB * GIB, f"{free / GIB:.1f} GiB free", f"≥ {ENOUGH_GIB:g} GiB", advice)
-
-
-def free_memory() -> int | None:
-    """Bytes that this process can still take: the machine's, or fewer where a container is limited. None if unknown."""
-    try:
-        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-    for limit, used in CGROUPS:
-        try:
-            free = min(free, int(limit.read_text()) - int(used.read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-    return max(free, 0)
 
 
 def terminal(_: object) -> Finding:

@@ -21,6 +21,8 @@ from rlhf_lab.trackers.console import console
 
 RECIPE = "sft"
 """What a model is checked with when no recipe is named: it reads the least."""
+NOT_OF_MODEL = {"outputs", "artifacts", "tracker"}
+"""Sections whose settings alone do not ask for an examination of the model."""
 
 
 def examine_machine(outputs: Path) -> list[Finding]:
@@ -44,7 +46,7 @@ def run(arguments: Sequence[str]) -> None:
     with console.status("looking at the machine"):
         findings = examine_machine(outputs)
     what = ""
-    if overrides:
+    if any(_key(word).partition(".")[0] not in NOT_OF_MODEL for word in overrides):
         console.print("examining the model; a large one takes minutes")
         with scratch(outputs) as folder:
             what = _examine(stage, folder, findings)
@@ -60,9 +62,13 @@ def run(arguments: Sequence[str]) -> None:
 
 def _stage(overrides: Sequence[str]) -> artifacts.Stage:
     """The stage a command line describes; of a sweep the first job."""
-    named = any(word.removeprefix("+").startswith("recipe=") for word in overrides)
+    named = any(_key(word) == "recipe" for word in overrides)
     command = compose.check_command([*overrides, *([] if named else [f"+recipe={RECIPE}"])])
     return artifacts.plan(command.configs[0], command.recipe or RECIPE)
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def _examine(stage: artifacts.Stage, folder: Path, findings: list[Finding]) -> str:

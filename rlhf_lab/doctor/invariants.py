@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
-from rlhf_lab.doctor.environment import free_memory
 from rlhf_lab.doctor.findings import Finding, examine
 from rlhf_lab.doctor.forward import FORWARD
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.doctor.tokens import TOKENS
 from rlhf_lab.doctor.training import TRAINING
+from rlhf_lab.machine import main_memory
 
 PARAMETER_BYTES = 4  # float32
 
@@ -26,5 +26,6 @@ def examine_model(subject: Subject) -> Iterator[Finding]:
 def room(subject: Subject) -> float:
     """Copies of the model in float32 that fit into the memory that is free where the model is."""
     on_gpu = torch.device(subject.device).type == "cuda"
-    free = torch.cuda.mem_get_info()[0] if on_gpu else free_memory()
-    return float("inf") if free is None else free / (PARAMETER_BYTES * subject.parameters)
+    there = None if on_gpu else main_memory()
+    free = torch.cuda.mem_get_info()[0] if on_gpu else there.free if there else float("inf")
+    return free / (PARAMETER_BYTES * subject.parameters)

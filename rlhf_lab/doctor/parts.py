@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhf_lab.doctor.findings import Check, Finding, examine, found
 from rlhf_lab.doctor.installation import install_line, installed, requirements, wrong
@@ -47,17 +47,18 @@ class Library:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that only some features need; `command` has to succeed."""
+    """A program that only some features need; `command` succeeds where it is installed and configured."""
 
     command: tuple[str, ...]
     feature: str
     install: str
 
     def ask(self, _: object) -> Finding:
-        """Works, missing with its install line, or broken with the reason."""
+        """Works, missing with its install line, or there and not configured, which is no fault of this machine."""
         if shutil.which(self.command[0]) is None:
             return Finding("skip", f"missing; {self.feature} needs it", advice=self.install)
-        return _started(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
+        answer = _started(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
+        return answer if answer.status == "pass" else replace(answer, status="skip")
 
 
 LIBRARIES = (
@@ -77,7 +78,6 @@ PROGRAMS = (
         "a cluster with Slurm",
         "on a cluster its administrators have it; apt install slurm-wlm",
     ),
-    Program(("chromium", "--version"), "screenshots of reports", "apt install chromium"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,4 +70,7 @@ def _without_home(value: Any) -> Any:
         return {key: _without_home(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_home(item) for item in value]
-    return value.replace(str(Path.home()), "~") if isinstance(value, str) else value
+    home = Path.home()
+    if not isinstance(value, str) or home == Path(home.anchor):
+        return value
+    return re.sub(rf"(?<![\w./-]){re.escape(str(home))}(?![\w.-])", "~", value)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from rlhf_lab.doctor.environment import ENOUGH_GIB, GIB
+from rlhf_lab.analysis.memory_model import GIB
+from rlhf_lab.doctor.environment import ENOUGH_GIB
 from rlhf_lab.doctor.findings import Check, Finding, found
 from rlhf_lab.files import read_json, replacing, write_json
 
@@ -57,7 +58,8 @@ def shown(path: Path) -> str:
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
     home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+    below = path.is_relative_to(home) and home != Path(home.anchor)
+    return f"~/{path.relative_to(home)}" if below else str(path)
 
 
 def file_system(folder: Path) -> str:

@@ -31,23 +31,33 @@ from rlhf_lab.trackers.console import console
 from rlhf_lab.train.loop import STOP_SIGNALS, Interrupted
 
 POLL_SECONDS = 0.05
-END_SECONDS = 10.0
-"""How long processes may take to end by themselves after one of them has failed."""
+END_SECONDS = {"failed": 10.0, "ended": 120.0}
+"""How long the others may take once one process has failed, or has ended otherwise."""
+STOPPED = 75
+"""Exit status of a process that was told to stop and has saved."""
+
+
+def together(checked: config.Config, devices: int) -> int:
+    """Processes that train the stage together: those that a launcher started, else those of a machine with `devices`
+    GPUs; 1 where the work is not shared."""
+    settings = checked.sharding
+    if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.shares_work:
+        return 1
+    started = ranks.launched()
+    return started if started > 1 else settings.processes or max(devices, 1)
 
 
 def wanted(checked: config.Config) -> int:
-    """Processes that the stage trains with on this machine. Raises ConfigError where what was asked cannot be had."""
-    settings, kind = checked.sharding, registry.kind_of("sharding", checked.sharding)
-    if kind == "none" or not checked.algorithm.shares_work:
-        return 1
+    """Processes that the lab starts for the stage. Raises ConfigError where what was asked cannot be had."""
     on_gpu = checked.runtime.device != "cpu" and torch.cuda.is_available()
     devices = torch.cuda.device_count() if on_gpu else 0
-    if devices and settings.processes > devices:
+    count = together(checked, devices)
+    if devices and count > devices:
         raise ConfigError(
-            f"sharding.processes={settings.processes} needs as many GPUs, and this machine has {devices}; "
+            f"sharding.processes={count} needs as many GPUs, and this machine has {devices}; "
             f"use sharding.processes={devices}, or runtime.device=cpu"
         )
-    return settings.processes or max(devices, 1)
+    return count
 
 
 def check_launch(checked: config.Config) -> None:
@@ -77,10 +87,11 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
         order = Path(folder) / "stage.json"
         write_json(order, {"recipe": stage.recipe, "values": config.to_values(stage.config), "discard": discard})
-        workers = [_start(order, rank, count) for rank in range(count)]
+        workers: list[subprocess.Popen[bytes]] = []
         try:
             with _handed_on(workers) as signals:
-                first = _wait(workers)
+                workers += [_start(order, rank, count) for rank in range(count)]
+                first = _wait(workers, signals)
         finally:
             for worker in workers:
                 worker.kill()
@@ -93,6 +104,8 @@ def _start(order: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
     environment[ranks.MEETING] = f"file://{order.parent / 'meeting'}"
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
     command = [sys.executable, "-m", "rlhf_lab.launch.worker", str(order), str(os.getpid())]
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
@@ -116,17 +129,23 @@ def _handed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]
             signal.signal(number, handler)
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait for all; returns the first that failed, or None. The others, which wait for it, are then ended."""
+def _wait(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int | None:
+    """Wait for all; returns the first that failed, or None.
+
+    Once one has ended the others, which may wait for it in vain, have a while. A second Ctrl-C ends them.
+    """
     first, deadline = None, float("inf")
     while True:
         running = [worker for worker in workers if worker.poll() is None]
-        if first is None:
-            first = next((rank for rank, worker in enumerate(workers) if worker.poll() not in (None, 0)), None)
-            deadline = time.monotonic() + END_SECONDS if first is not None else deadline
+        ended = [rank for rank, worker in enumerate(workers) if worker.poll() is not None]
+        failed = [rank for rank in ended if workers[rank].poll() not in (0, STOPPED)]
+        if failed and first is None:
+            first = failed[0]
         if not running:
             return first
-        if time.monotonic() > deadline:
+        limit = END_SECONDS["failed" if failed else "ended"] if ended else float("inf")
+        deadline = min(deadline, time.monotonic() + limit)
+        if time.monotonic() > deadline or signals.count(signal.SIGINT) > 1:
             for worker in running:
                 worker.kill()
         time.sleep(POLL_SECONDS)
@@ -137,7 +156,9 @@ def _outcome(
 ) -> dict[str, Any]:
     """The stage's result. Raises Interrupted or the error of the process that failed first."""
     result: dict[str, Any] = read_json(stage.folder / "result.json") or {}
-    if not any(codes) and result.get("status") == "completed":
+    if result.get("status") == "completed":
+        if signals:
+            raise Interrupted(f"stopped by {signal.Signals(signals[0]).name}; {stage.recipe} is complete")
         return result
     if result.get("status") == "interrupted":
         raise Interrupted(str(result["error"]))

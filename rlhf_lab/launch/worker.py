@@ -5,36 +5,37 @@ ORDER is the file that `processes.train_together` wrote, PARENT its process id. 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
 
-from rlhf_lab import artifacts, config, ranks
+from rlhf_lab import artifacts, config, ranks, sweep
 from rlhf_lab.errors import LabError
 from rlhf_lab.execute import execute, stoppable
 from rlhf_lab.files import read_json
+from rlhf_lab.launch.processes import STOPPED
 from rlhf_lab.launch.threads import set_threads
 from rlhf_lab.trackers.console import console
 from rlhf_lab.train.loop import Interrupted
 
 
 def main() -> int:
-    """Exit status: 0 done or stopped and saved, 1 failed."""
+    """Exit status: 0 done, 1 failed, STOPPED stopped and saved."""
     order, parent = Path(sys.argv[1]), int(sys.argv[2])
-    die_with(parent)
+    ranks.die_with_parent()
+    if os.getppid() != parent:
+        return 1
     told = read_json(order)
     stage = artifacts.plan(config.check(told["values"]), told["recipe"])
-    set_threads(stage.config, int(os.environ["LOCAL_WORLD_SIZE"]))
+    set_threads(stage.config, int(os.environ["LOCAL_WORLD_SIZE"]) * int(os.environ.get(sweep.PROCESSES, "1")))
     console.quiet = int(os.environ["RANK"]) != 0
     try:
         with stoppable(), ranks.group(ranks.device(stage.config.runtime.device)):
             execute(stage, discard=told["discard"])
     except Interrupted:
-        return 0
+        return STOPPED
     except Exception as error:
         known = isinstance(error, LabError)
         report = {
@@ -44,14 +45,6 @@ def main() -> int:
         (order.parent / f"error_{os.environ['RANK']}.json").write_text(json.dumps(report))
         return 1
     return 0
-
-
-def die_with(parent: int) -> None:
-    """End this process when its parent ends (Linux), so that nobody trains on without a lock."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.shared_prompt import forbid_sharing
 
 Value = TypeVar("Value")
-ROOT, SKELETON, WHOLE, HOME, ARITHMETIC = (
-    f"_rlhf_lab_{name}" for name in ("root", "skeleton", "whole", "home", "arithmetic")
+ROOT, SKELETON, WHOLE, WORKPLACE, ARITHMETIC = (
+    f"_rlhf_lab_{name}" for name in ("root", "skeleton", "whole", "workplace", "arithmetic")
 )
 """Kept in a module's `__dict__`, where PyTorch does not see a submodule."""
 
@@ -53,8 +53,10 @@ def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) ->
     """`function(*arguments)`, with the parameters of `model` gathered while it runs if they are divided."""
     root, dtype = model.__dict__.get(ROOT), model.__dict__.get(ARITHMETIC)
     device = next(model.parameters()).device.type if dtype else "cpu"
+    if root is not None and root.entered:
+        return function(*arguments)
     with torch.autocast(device, dtype=dtype, enabled=True) if dtype else nullcontext():
-        return function(*arguments) if root is None or root.entered else root.run(function, *arguments)
+        return function(*arguments) if root is None else root.run(function, *arguments)
 
 
 def is_divided(model: nn.Module) -> bool:
@@ -68,7 +70,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """
     transformers = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     names = {name for part in transformers for name in part._no_split_modules or ()}
-    found = [part for part in model.modules() if type(part).__name__ in names]
+    found = [part for part in model.modules() if any(kind.__name__ in names for kind in type(part).__mro__)]
     if transformers and not found:
         raise ConfigError(
             f"{type(model).__name__} names no transformer blocks (_no_split_modules), so it cannot be divided or "
@@ -177,7 +179,9 @@ class Skeleton:
 
 @contextmanager
 def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
-    """The model itself, or an ordinary copy of a divided one for the time of the block. All processes must enter.
+    """The model itself, or an ordinary copy of a divided or halved one for the time of the block, of one dtype.
+
+    All processes must enter.
 
     Args:
         to_save: the parameters as they are, in host memory of the main process alone; else in the dtype that the
@@ -185,7 +189,8 @@ def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
     """
     skeleton: Skeleton | None = model.__dict__.get(SKELETON)
     if skeleton is None:
-        yield model
+        dtype = model.__dict__.get(ARITHMETIC)
+        yield copy.deepcopy(model).to(dtype) if dtype else model
         return
     skeleton.fill(_gathered(model, None if to_save else skeleton.dtype, to_save))
     try:
@@ -234,14 +239,20 @@ def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def keep_in_host_memory(model: nn.Module, device: str) -> None:
+    """From now on the model is on the device only where it is `at_hand`."""
+    model.__dict__[WORKPLACE] = device
+    model.to("cpu")
+
+
 @contextmanager
-def at_hand(models: Sequence[nn.Module], device: str) -> Iterator[None]:
-    """Models that live in host memory are on the device for the time of the block."""
-    away = [model for model in models if HOME in model.__dict__]
+def at_hand(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Models that live in host memory are on their device for the time of the block."""
+    away = [model for model in models if WORKPLACE in model.__dict__]
     for model in away:
-        model.to(device)
+        model.to(model.__dict__[WORKPLACE])
     try:
         yield
     finally:
         for model in away:
-            model.to(model.__dict__[HOME])
+            model.to("cpu")

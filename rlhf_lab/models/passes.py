@@ -28,7 +28,7 @@ def over_rows(
     Args:
         models: that `compute` uses; those that live in host memory are brought to the device meanwhile.
     """
-    with at_hand(models, device):
+    with at_hand(models):
         parts = length_parts(rows, max_tokens)
         if ranks.world() == 1:
             for part in parts:

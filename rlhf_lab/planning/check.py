@@ -10,33 +10,32 @@ from rlhf_lab.planning.show import size
 from rlhf_lab.planning.stages import StagePlan, plan_stage
 
 
-def plans(stage: Stage, found: Device) -> list[StagePlan]:
-    """The plan of each stage of a run that has to be built, deepest first."""
-    todo = [part for part in stage.upstream() if not part.result() or part.config.artifacts.refresh]
-    return [plan_stage(part, processes(part.config, found), cuda=found.cuda) for part in todo]
+def unbuilt(root: Stage) -> list[Stage]:
+    """The stages of a run that have to be built, deepest first."""
+    return [part for part in root.upstream() if not part.result() or part.config.artifacts.refresh]
 
 
-def memory_lines(stage: Stage) -> list[str]:
-    """One line on the most demanding stage, and one on what to change where it may not fit; none where all is built.
+def memory_lines(root: Stage) -> list[str]:
+    """One line on the most demanding stage, and one on what to change where not all fit; none where all is built.
 
     Raises ConfigError when the weights, gradients and moments of a stage alone are more than the device has. What
     depends on how long rows are is never a reason to refuse.
     """
-    found = device(stage.config)
+    found = device(root.config)
     try:
-        todo = plans(stage, found)
+        plans = [plan_stage(part, processes(part.config, found), cuda=found.cuda) for part in unbuilt(root)]
     except ConfigError as error:  # a shape that is not known is no reason not to run
         return [f"memory unknown: {error}"]
-    problems = [_refusal(plan, found, stage) for plan in todo if _share(plan, found) < plan.floor]
+    problems = [_refusal(plan, found) for plan in plans if _share(plan, found) < plan.floor]
     if problems:
-        raise ConfigError(problems)
-    if not todo:
+        raise ConfigError([*problems, _advice(found, root)])
+    if not plans:
         return []
-    most = max(todo, key=lambda plan: plan.peak / _share(plan, found))
+    most = max(plans, key=lambda plan: plan.peak / _share(plan, found))
     share = found.share(most.processes)
-    lines = [f"memory {size(most.peak)} at most, in {most.recipe}" + (f"; there are {size(share)}" if share else "")]
+    lines = [f"models: {size(most.peak)} at most, in {most.recipe}" + (f"; there are {size(share)}" if share else "")]
     if most.peak > _share(most, found):
-        lines.append(f"memory may not suffice where rows are at their longest; {_advice(most, found, stage)}")
+        lines.append(f"memory may not suffice where rows are at their longest; {_advice(found, root)}")
     return lines
 
 
@@ -45,20 +44,19 @@ def _share(plan: StagePlan, found: Device) -> float:
     return float("inf") if share is None else share
 
 
-def _refusal(plan: StagePlan, found: Device, root: Stage) -> str:
-    """Why a stage cannot run, and what would let it."""
+def _refusal(plan: StagePlan, found: Device) -> str:
     return (
         f"{plan.recipe} cannot fit: weights, gradients and optimiser state are {size(plan.floor)}, and "
-        f"{found.name} has {size(found.share(plan.processes))}; {_advice(plan, found, root)}"
+        f"{found.name} has {size(found.share(plan.processes))}"
     )
 
 
-def _advice(plan: StagePlan, found: Device, root: Stage) -> str:
-    change = smallest_change(plan.stage, found, root=plan.stage.key == root.key)
-    if change is None:
+def _advice(found: Device, root: Stage) -> str:
+    """What lets all stages fit."""
+    advice = smallest_change(root, found, unbuilt)
+    if advice is None:
         return (
             "no settings that were tried make it fit; take a smaller model, or see how many GPUs it needs: "
             f"python -m rlhf_lab plan +recipe={root.recipe} … cards=24,80"
         )
-    overrides, other = change
-    return f"{' '.join(overrides)} needs {size(other.peak)}"
+    return f"it fits with {' '.join(advice.overrides)} ({size(advice.peak)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from rich.markup import escape
@@ -12,11 +13,12 @@ from rlhf_lab import artifacts, compose
 from rlhf_lab.analysis.memory_model import CARD_GB
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.files import write_text
+from rlhf_lab.overrides import literal
 from rlhf_lab.planning.device import Device, device, processes
 from rlhf_lab.planning.fit import least_devices, smallest_change
 from rlhf_lab.planning.show import size, stage_lines, stage_table
-from rlhf_lab.planning.stages import plan_stage
-from rlhf_lab.planning.table import grids, page
+from rlhf_lab.planning.stages import StagePlan, plan_stage
+from rlhf_lab.planning.table import UNMEASURED, grids, page
 from rlhf_lab.trackers.console import console
 
 USAGE = "python -m rlhf_lab plan +recipe=ppo model=gpt2 cards=24,80, or python -m rlhf_lab plan table"
@@ -28,38 +30,51 @@ def run(arguments: Sequence[str]) -> None:
     if words[:1] == ["table"]:
         return _table(words[1:])
     cards = _cards([word for word in words if word.startswith("cards=")])
-    command = compose.check_command([word for word in words if not word.startswith("cards=")])
-    if not command.recipe:
-        raise ConfigError(f"no recipe named; write for example {USAGE}")
-    if len(command.configs) > 1:
-        raise ConfigError(f"{command.recipe} is a sweep of {len(command.configs)} jobs; plan one of its settings")
-    root = artifacts.plan(command.configs[0], command.recipe)
+    command = _checked([word for word in words if not word.startswith("cards=")])
+    root = artifacts.plan(command.configs[0], command.recipe or "")
     found = device(root.config)
-    for stage in root.upstream():
-        show_stage(stage, found, root=stage.key == root.key)
+    plans = [plan_stage(stage, processes(stage.config, found), cuda=found.cuda) for stage in root.upstream()]
+    for plan in plans:
+        show_stage(plan, found)
+    if any(plan.peak > (found.share(plan.processes) or plan.peak) for plan in plans):
+        advice = smallest_change(root, found)
+        fix = (
+            f"{' '.join(advice.overrides)} ({size(advice.peak)})" if advice else "none of the settings that were tried"
+        )
+        console.print(f"all stages fit with: {fix}", markup=False, soft_wrap=True)
     if cards:
         console.print(card_table(root, cards))
 
 
-def show_stage(stage: artifacts.Stage, found: Device, *, root: bool) -> None:
-    """Table, phases, derivation, and the smallest change that makes it fit where it does not."""
-    count = processes(stage.config, found)
-    plan = plan_stage(stage, count, cuda=found.cuda)
+def _checked(words: Sequence[str]) -> compose.Command:
+    """The command of one job. Raises ConfigError for a sweep, which it says how to plan a job of."""
+    names = [word.partition("=")[0] for word in words]
+    misspelt = [name for name in names if get_close_matches(name, ["cards"], cutoff=0.75)]
+    if misspelt:
+        raise ConfigError([f"{name} is not an option of plan; did you mean cards?" for name in misspelt])
+    command = compose.check_command(words)
+    if not command.recipe:
+        raise ConfigError(f"no recipe named; write for example {USAGE}")
+    if len(command.configs) > 1:
+        job = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
+        raise ConfigError(
+            f"{command.recipe} is a sweep of {len(command.configs)} jobs; plan one of them, the first with: "
+            f"python -m rlhf_lab plan {' '.join(command.overrides)} {job}"
+        )
+    return command
+
+
+def show_stage(plan: StagePlan, found: Device) -> None:
+    """Table, phases and derivation."""
     console.print(stage_table(plan))
-    lines = stage_lines(plan, found)
-    share = found.share(count)
-    if share is not None and plan.peak > share:
-        change = smallest_change(stage, found, root=root)
-        fix = "no combination of settings that was tried" if change is None else f"{' '.join(change[0])}"
-        lines.insert(1, f"fits with: {fix}" + (f" (peak {size(change[1].peak)})" if change else ""))
-    for line in lines:
+    for line in stage_lines(plan, found):
         console.print(f"  {escape(line)}", soft_wrap=True)
     console.print()
 
 
 def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
     """Fewest GPUs of each size for every stage: as configured, and with everything that costs time alone."""
-    table = Table(title="Fewest GPUs, fully sharded (in powers of two; – none)", title_justify="left")
+    table = Table(title="Fewest GPUs, fully sharded (powers of two up to 64; – more)", title_justify="left")
     table.add_column("stage", style="bold")
     for card in cards:
         table.add_column(f"{card} GB", justify="right")
@@ -67,7 +82,7 @@ def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
         for frugal in (False, True):
             counts = [least_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]
             table.add_row(stage.recipe if not frugal else "  frugal", *(str(count or "–") for count in counts))
-    table.caption = "frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies"
+    table.caption = f"frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies\n{UNMEASURED}"
     table.caption_justify = "left"
     return table
 

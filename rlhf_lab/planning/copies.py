@@ -73,10 +73,10 @@ def _crossfit(stage: Stage, policy: ModelShape) -> list[Copy]:
 
 
 def _with_reference(stage: Stage, policy: ModelShape) -> list[Copy]:
-    """Policy, reference (an adapter's base is one already), critic, and what the reward needs."""
+    """Policy, reference (an adapter's base is one already, unless it is divided), critic, and what the reward needs."""
     lora, critic = stage.config.model.lora.rank, getattr(stage.config.algorithm, "critic", "shared")
     held = [Copy("policy", policy, trained=True)]
-    held += [] if lora else [Copy("reference", policy, reference=True)]
+    held += [] if lora and not STRATEGIES[strategy(stage)].weights else [Copy("reference", policy, reference=True)]
     held += [] if critic == "shared" else [Copy("critic", policy.scalar(), trained=True, whole=True)]
     return held + reward_copies(stage)
 
@@ -205,7 +205,7 @@ def whole_copy(models: list[Copy], training: Training, name: str, processes: int
     """Bytes of the ordinary copy of a divided policy that the sampler reads."""
     if not STRATEGIES[name].weights or processes == 1:
         return 0
-    each = 2 if training.precision == "bfloat16" else 4
+    each = 2 if STRATEGIES[name].rooted and training.precision == "bfloat16" else 4
     return each * next((m.shape.parameters for m in models if m.trained and not m.shape.outputs), 0)
 
 

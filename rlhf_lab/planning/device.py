@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from rlhf_lab import ranks, registry
-from rlhf_lab.analysis.memory_model import GIB
+from rlhf_lab import ranks
+from rlhf_lab.analysis.memory_model import GIB, MOST_DEVICES
 from rlhf_lab.config import Config
-
-CGROUP = Path("/sys/fs/cgroup/memory.max")
+from rlhf_lab.launch.processes import together
+from rlhf_lab.machine import main_memory
+from rlhf_lab.sweep import PROCESSES
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,30 @@ class Device:
         memory: bytes of the device; None where the system does not say.
         count: devices of this kind on the machine; processes on a CPU share its memory.
         cuda: whether it is a GPU.
+        jobs: of a study that share it at the same time.
+        local: processes per machine where a launcher started them; 0 without one, when all are on this machine.
+        supposed: its memory is what `runtime.memory_gib` says, and there may be as many as a plan wants.
     """
 
     name: str
     memory: int | None
     count: int = 1
     cuda: bool = False
+    jobs: int = 1
+    local: int = 0
+    supposed: bool = False
+
+    @property
+    def most(self) -> int:
+        """Devices that advice may ask for."""
+        return (MOST_DEVICES if self.supposed else self.count) if self.cuda else 1
 
     def share(self, processes: int) -> int | None:
         """Bytes of one of `processes` processes."""
-        return self.memory if self.cuda or self.memory is None else self.memory // processes
+        if self.memory is None:
+            return None
+        sharers = 1 if self.cuda else min(processes, self.local or processes)
+        return self.memory // (sharers * self.jobs)
 
 
 def device(checked: Config) -> Device:
@@ -38,27 +53,21 @@ def device(checked: Config) -> Device:
     import torch
 
     cuda, limit = ranks.device(checked.runtime.device).startswith("cuda"), checked.runtime.memory_gib
-    given = None if limit is None else int(limit * GIB)
-    if cuda and torch.cuda.is_available():
-        total = torch.cuda.get_device_properties(0).total_memory
-        return Device(torch.cuda.get_device_name(), given or total, torch.cuda.device_count(), cuda=True)
-    return Device("this machine" if given is None else "runtime.memory_gib", given or machine_memory(), cuda=cuda)
-
-
-def machine_memory() -> int | None:
-    """Bytes of main memory, or of the control group where that is less (Linux)."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    total = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)
-    limit = CGROUP.read_text().strip() if CGROUP.is_file() else ""
-    return min(total, int(limit)) if total and limit.isdigit() else total
+    given, there = None if limit is None else int(limit * GIB), cuda and torch.cuda.is_available()
+    name, memory, count = "this machine", given, 1
+    if there:
+        name, count = torch.cuda.get_device_name(), torch.cuda.device_count()
+        memory = given or torch.cuda.get_device_properties(0).total_memory
+    elif given is not None:
+        name = "runtime.memory_gib"
+    elif not cuda:
+        main = main_memory()
+        memory = main.total if main else None
+    jobs = int(os.environ.get(PROCESSES, "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
+    return Device(name, memory, count, cuda, jobs, local, given is not None)
 
 
 def processes(checked: Config, found: Device) -> int:
     """Processes that train a stage together, on all machines where a launcher started them."""
-    if registry.kind_of("sharding", checked.sharding) == "none" or not checked.algorithm.shares_work:
-        return 1
-    started = ranks.launched()
-    return started if started > 1 else checked.sharding.processes or (found.count if found.cuda else 1)
+    return together(checked, found.count if found.cuda else 0)

@@ -1,112 +1,167 @@
-"""The smallest change that makes a stage fit, found by planning the stage again with each change."""
+"""The smallest change that makes a run fit, found by planning it again with each change."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
-from rlhf_lab import config, registry, schema
-from rlhf_lab.artifacts import CARRIED, Stage
+from rlhf_lab import artifacts, config, ranks, registry, schema
+from rlhf_lab.analysis.memory_model import MOST_DEVICES
+from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.overrides import put
+from rlhf_lab.models.settings import Scratch
+from rlhf_lab.overrides import literal, put
 from rlhf_lab.planning import copies as held
 from rlhf_lab.planning.device import Device, processes
 from rlhf_lab.planning.stages import StagePlan, plan_stage
 
 Change = dict[str, Any]
-MOST_PROCESSES = 1024
+"""Overrides by their keys."""
 ADAPTER_RANK = 16
+MICRO = "algorithm.micro_batch_tokens"
 
 
-def smallest_change(stage: Stage, device: Device, *, root: bool = True) -> tuple[list[str], StagePlan] | None:
-    """Overrides that make a stage fit, and the plan with them; None where nothing that is tried does.
+@dataclass(frozen=True)
+class Advice:
+    """Overrides as the command line takes them, and the most bytes that a process then needs in any stage."""
 
-    One change alone is tried first, in the order of `_changes`; then the changes that need no further device, one after
-    another, and last fully sharded training with them.
+    overrides: list[str]
+    peak: int
+
+
+def smallest_change(
+    root: Stage, device: Device, needed: Callable[[Stage], Iterable[Stage]] = Stage.upstream
+) -> Advice | None:
+    """One change of a run with which all its stages fit; None where nothing that is tried does.
+
+    Fewer settings come before more, and what costs time alone before what changes arithmetic; then an adapter in place
+    of all parameters; then fully sharded training on no more devices than there are. Settings of the run hold for all
+    its stages; `micro_batch_tokens` is of the stages that need it, as large as may be.
 
     Args:
-        root: whether the stage is the one that the command names; settings of one before it go below `stages`.
+        needed: the stages of a run that have to fit.
     """
-    singles = list(_changes(stage, device))
-    for change in singles:
-        found = _fits(stage, [change], device)
-        if found:
-            return _overrides(stage, [change], root), found
-    together = _accumulated(singles)
-    if device.cuda and together and stage.config.algorithm.shares_work:
-        together += [[*together[-1], shards] for shards in _sharded(stage)]
-    for changes in together:
-        if _fits(stage, changes, device):
-            needed = _needed(stage, changes, singles, device)
-            found = _fits(stage, needed, device)
-            return None if found is None else (_overrides(stage, needed, root), found)
+
+    def tried(change: Change, micro: bool) -> Advice | None:
+        try:
+            return _advice(root, change, micro, device, needed)
+        except ConfigError:  # settings that do not go together
+            return None
+
+    for family in _families(root, device):
+        free = [change for change in _free(root, device) if _valid(root, {**change, **family[-1]})]
+        everything = {key: value for change in (*free, family[-1]) for key, value in change.items()}
+        if not tried(everything, True):
+            continue
+        found = (tried({**change, **more}, micro) for change, micro in _growing(free) for more in family)
+        return next((advice for advice in found if advice), None)
     return None
 
 
-def _needed(stage: Stage, changes: list[Change], singles: list[Change], device: Device) -> list[Change]:
-    """The changes without those that it fits without, the last dropped first, each as mild as it may be."""
-    kept = list(changes)
-    for change in reversed(changes):
-        fewer = [other for other in kept if other is not change]
-        kept = fewer if _fits(stage, fewer, device) else kept
-    for place, change in enumerate(kept):
-        milder = ([*kept[:place], other, *kept[place + 1 :]] for other in singles if other.keys() == change.keys())
-        kept = next((tried for tried in milder if _fits(stage, tried, device)), kept)
-    return kept
+def _free(root: Stage, device: Device) -> list[Change]:
+    """Settings of a run that need no further device and train the same parameters; time first, then arithmetic."""
+    settings, stages = root.config, list(root.upstream())
+    found: list[Change] = []
+    if not settings.sharding.checkpointing and any(stage.config.algorithm.makes_model for stage in stages):
+        found.append({"sharding.checkpointing": True})
+    if settings.rollout.batch_rows > 64 and any(held.sampled(stage) for stage in stages):
+        found.append({"rollout.batch_rows": 64})
+    if device.cuda and settings.runtime.dtype == "float32":
+        found.append({"runtime.dtype": "bfloat16"})
+    references = any(model.reference for stage in stages for model in held.copies(stage))
+    if device.cuda and settings.sharding.reference == "resident" and references:
+        found.append({"sharding.reference": "offload"})
+    return found
 
 
-def _changes(stage: Stage, device: Device) -> Iterator[Change]:
-    """Changes that cost little first: time, then a different arithmetic, devices, another kind of training."""
-    settings, sharding = stage.config.algorithm, stage.config.sharding
-    if settings.makes_model:
-        rows, each = held.micro_rows(stage, processes(stage.config, device)), held.rows_per_unit(stage)
-        tokens, least = rows.rows * rows.width, each * rows.width
-        while tokens > least:
-            tokens = max(tokens // 2, least)
-            yield {"algorithm.micro_batch_tokens": tokens}
-        if not sharding.checkpointing:
-            yield {"sharding.checkpointing": True}
-    if stage.config.rollout.batch_rows > 64 and held.sampled(stage):
-        yield {"rollout.batch_rows": 64}
-    if device.cuda and stage.config.runtime.dtype == "float32":
-        yield {"runtime.dtype": "bfloat16"}
-    if device.cuda and settings.shares_work:
-        yield from _sharded(stage)
-    if settings.makes_model and not stage.config.model.lora.rank and stage.needs.get("policy"):
-        yield {"model.lora.rank": ADAPTER_RANK}
-    if device.cuda and sharding.reference == "resident" and any(m.reference for m in held.copies(stage)):
-        yield {"sharding.reference": "offload"}
+def _valid(root: Stage, change: Change) -> bool:
+    """Whether the settings go together in all stages."""
+    try:
+        artifacts.plan(changed(root, change).config, root.recipe)
+    except ConfigError:
+        return False
+    return True
 
 
-def _sharded(stage: Stage) -> Iterator[Change]:
-    """Fully sharded training on 2, 4, 8, … devices."""
-    now, count = getattr(stage.config.sharding, "processes", 1), 2
-    while count <= MOST_PROCESSES:
-        if count > now:
+def _growing(free: list[Change]) -> Iterator[tuple[Change, bool]]:
+    """Sets of settings from small to large; the flag says whether smaller micro-batches are one of them."""
+    for size in range(len(free) + 2):
+        for micro in (True, False):
+            for chosen in combinations(free, size - micro) if size >= micro else ():
+                yield {key: value for change in chosen for key, value in change.items()}, micro
+
+
+def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
+    """What goes with the free settings, mild first: nothing, an adapter, several devices, both."""
+    adapter, sharded = _adapter(root), list(_sharded(root, device.most))
+    yield [{}]
+    if adapter:
+        yield [adapter]
+    if sharded and device.cuda and any(stage.config.algorithm.shares_work for stage in root.upstream()):
+        yield sharded
+        if adapter:
+            yield [{**change, **adapter} for change in sharded]
+
+
+def _adapter(root: Stage) -> Change:
+    """An adapter for all stages but those that train a new model, which have to be whole; empty where there is one."""
+    if root.config.model.lora.rank:
+        return {}
+    scratch = isinstance(root.config.model, Scratch)
+    new = {stage.recipe for stage in root.upstream() if scratch and not stage.needs.get("policy")}
+    if root.recipe in new:
+        return {}
+    return {"model.lora.rank": ADAPTER_RANK} | {f"stages.{recipe}.model.lora.rank": 0 for recipe in sorted(new)}
+
+
+def _sharded(stage: Stage, most: int) -> Iterator[Change]:
+    """Fully sharded training on 2, 4, 8, … devices, no fewer than now; a launcher's number is its own affair."""
+    count = 2
+    while count <= most and ranks.launched() == 1:
+        if count >= stage.config.sharding.processes:
             yield {"sharding": "fsdp_full", "sharding.processes": count}
         count *= 2
 
 
-def _accumulated(singles: list[Change]) -> list[list[Change]]:
-    """Growing sets of changes without further devices, the last value of each setting."""
-    last: dict[str, Change] = {}
-    for change in singles:
-        if "sharding" not in change:
-            last[next(iter(change))] = change
-    found = list(last.values())
-    return [found[:n] for n in range(2, len(found) + 1)]
+def _advice(
+    root: Stage, change: Change, micro: bool, device: Device, needed: Callable[[Stage], Iterable[Stage]]
+) -> Advice | None:
+    """The change, with the micro-batches of stages that do not fit without; None where one does not fit."""
+    change, peak = dict(change), 0
+    for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):
+        ways = [{}, *_smaller(stage, device)] if micro else [{}]
+        way, found = next(((way, found) for way in ways if (found := _fits(stage, way, device))), ({}, None))
+        if found is None:
+            return None
+        own = "" if stage.key == root.key or stage.recipe == root.recipe else f"stages.{stage.recipe}."
+        for key, value in way.items():
+            change[own + key] = min(value, change.get(own + key, value))
+        peak = max(peak, found.peak)
+    return Advice([f"{key}={literal(value)}" for key, value in change.items()], peak)
 
 
-def changed(stage: Stage, changes: list[Change]) -> Stage:
+def _smaller(stage: Stage, device: Device) -> Iterator[Change]:
+    """Micro-batches halved down to one row or pair."""
+    if not stage.config.algorithm.makes_model:
+        return
+    rows = held.micro_rows(stage, processes(stage.config, device))
+    tokens, least = rows.rows * rows.width, held.rows_per_unit(stage) * rows.width
+    while tokens > least:
+        tokens = max(tokens // 2, least)
+        yield {MICRO: tokens}
+
+
+def changed(stage: Stage, change: Change) -> Stage:
     """The stage with other settings; what it starts from stays. Raises ConfigError where they do not go together."""
     values = config.to_values(stage.config)
-    for change in changes:
-        for key, value in change.items():
-            if key == "sharding":
-                values[key] = _fully_sharded(values[key])
-            else:
-                put(values, key, value)
+    for key, value in change.items():
+        if key == "sharding":
+            values[key] = _fully_sharded(values[key])
+        else:
+            put(values, key, value)
     return dataclasses.replace(stage, config=config.check(values))
 
 
@@ -116,25 +171,15 @@ def _fully_sharded(now: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "fsdp", **defaults, **{k: now[k] for k in ("checkpointing", "reference") if k in now}}
 
 
-def _fits(stage: Stage, changes: list[Change], device: Device) -> StagePlan | None:
+def _fits(stage: Stage, change: Change, device: Device) -> StagePlan | None:
     try:
-        other = changed(stage, changes)
+        other = changed(stage, change) if change else stage
     except ConfigError:
         return None
     count = processes(other.config, device)
     found = plan_stage(other, count, cuda=device.cuda)
     share = device.share(count)
     return found if share is not None and found.peak <= share else None
-
-
-def _overrides(stage: Stage, changes: list[Change], root: bool) -> list[str]:
-    """Changes as the command line takes them."""
-    found = []
-    for key, value in (item for change in changes for item in change.items()):
-        carried = key.partition(".")[0] in CARRIED
-        prefix = "" if root or carried else f"stages.{stage.recipe}."
-        found.append(f"{prefix}{key}={str(value).lower() if isinstance(value, bool) else value}")
-    return found
 
 
 def least_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | None:
@@ -146,19 +191,19 @@ def least_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | N
     card = Device("card", memory, cuda=True)
     single = dataclasses.replace(stage.config, sharding=registry.settings_class("sharding", "none")())
     alone = dataclasses.replace(stage, config=single)
-    saving = list(_frugal(alone)) if frugal else []
+    saving = _frugal(alone) if frugal else {}
     if _fits(alone, saving, card):
         return 1
     if not stage.config.algorithm.shares_work:
         return None
-    counts = (change for change in _sharded(alone) if _fits(alone, [change, *saving], card))
+    counts = (change for change in _sharded(alone, MOST_DEVICES) if _fits(alone, {**change, **saving}, card))
     return next((int(change["sharding.processes"]) for change in counts), None)
 
 
-def _frugal(stage: Stage) -> Iterator[Change]:
+def _frugal(stage: Stage) -> Change:
     """What costs time alone."""
+    found: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
     if stage.config.algorithm.makes_model:
-        yield {"algorithm.micro_batch_tokens": held.rows_per_unit(stage) * held.step_rows(stage, 1).width}
-        yield {"sharding.checkpointing": True}
-    yield {"runtime.dtype": "bfloat16"}
-    yield {"rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
+        tokens = held.rows_per_unit(stage) * held.step_rows(stage, 1).width
+        found |= {MICRO: tokens, "sharding.checkpointing": True}
+    return found

@@ -50,7 +50,7 @@ def _cells(line: Line) -> list[str]:
     state, work = line.state, line.work
     name = f"{line.copy.name} (host)" if line.away else line.copy.name
     kept = (work.activations, work.logits) if work else (0, 0)
-    numbers = (state.weights, state.copy, state.gradients + state.buffers, state.optimizer, *kept, 0)
+    numbers = (state.weights, state.copy, state.gradients, state.optimizer, *kept, 0)
     return [name, number(line.copy.shape.parameters), *map(size, numbers)]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from rlhf_lab.analysis.memory_model import work_of
 from rlhf_lab.analysis.memory_shapes import ModelShape
-from rlhf_lab.analysis.memory_state import State, Training, frozen_state, trained_state
+from rlhf_lab.analysis.memory_state import STRATEGIES, State, Training, frozen_state, gathered_bytes, trained_state
 from rlhf_lab.analysis.memory_work import (
     Arithmetic,
     Attention,
@@ -17,7 +18,6 @@ from rlhf_lab.analysis.memory_work import (
     divergence_bytes,
     sampling,
     score_bytes,
-    train_pass,
     update_peak,
 )
 from rlhf_lab.artifacts import Stage
@@ -32,12 +32,14 @@ class Line:
     Attributes:
         work: of its forward and backward pass; None for a frozen model.
         away: it lies in host memory between passes, and is on the device for a pass.
+        gathered: bytes of divided weights that are whole in a pass without gradient.
     """
 
     copy: Copy
     state: State
     work: Pass | None = None
     away: bool = False
+    gathered: int = 0
 
 
 @dataclass
@@ -73,7 +75,7 @@ class StagePlan:
         """Bytes that are certain: at an optimiser step all weights, gradients and moments exist at once."""
         if self.stage.config.engine != "native":
             return self.resident
-        return self.always + sum(line.state.gradients for line in self.lines)
+        return self.always + sum(line.state.passing for line in self.lines)
 
     @property
     def resident(self) -> int:
@@ -93,7 +95,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     models = held.copies(stage)
     trains = any(model.trained for model in models)
     rows = held.micro_rows(stage, processes) if trains else None
-    if rows and (strategy.startswith("fsdp") or stage.kind not in _SHARING):
+    if rows and (strategy in _ALIKE or stage.kind not in _SHARING):
         rows = rows.alone()
     lines = [_line(stage, model, training, strategy, processes, rows, how) for model in models]
     found = StagePlan(stage, processes, training, lines, rows=rows)
@@ -112,6 +114,8 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     return found
 
 
+_ALIKE = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
+"""Strategies whose processes must compute alike: they never share a prompt."""
 _SHARING = ("dpo", "dpo_iterative", "ppo", "grpo")
 """Algorithms whose passes compute a prompt once for the rows that share it."""
 
@@ -125,29 +129,39 @@ def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
 def _line(
     stage: Stage, model: Copy, training: Training, strategy: str, processes: int, rows: Rows | None, how: Arithmetic
 ) -> Line:
+    divided = processes > 1 and STRATEGIES[strategy].weights
+    gathered = gathered_bytes(model.shape, strategy, training.precision) if divided else 0
     if model.trained and rows:
         training = replace(training, rank=0) if model.whole else training
         state = trained_state(model.shape, training, strategy, processes)
-        return Line(model, state, train_pass(model.shape, rows, how, training))
-    state, where = frozen_state(model.shape), stage.config.sharding.reference
+        work = work_of(model.shape, rows, how, training, strategy, processes)
+        return Line(model, state, work, gathered=gathered)
+    where = stage.config.sharding.reference
     if not model.reference:
-        return Line(model, state)
-    if where == "sharded":
-        return Line(model, State(-(-state.weights // processes)))
-    low = strategy.startswith("fsdp") and training.precision == "bfloat16"  # it is held in the policy's arithmetic
-    return Line(model, State(state.weights // 2) if low else state, away=where == "offload")
+        return Line(model, frozen_state(model.shape))
+    if where == "sharded" and divided:
+        weights = frozen_state(model.shape).weights
+        return Line(
+            model, State(-(-weights // processes)), gathered=gathered_bytes(model.shape, _REFERENCE, how.precision)
+        )
+    halved = processes > 1 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
+    return Line(model, frozen_state(model.shape, halved=halved), away=where == "offload")
+
+
+_REFERENCE = "fsdp_full"
+"""How a reference is divided, whatever the policy does."""
 
 
 def _update(lines: list[Line], accumulates: bool) -> int:
     """Most bytes of a forward and backward pass. Models that do not share one take turns; their gradients stay."""
     trained = [line for line in lines if line.work]
-    gradients = sum(line.state.gradients for line in trained)
+    gradients = sum(line.state.passing for line in trained)
     most = 0
     for turn in sorted({line.copy.together for line in trained}):
         part = [line for line in trained if line.copy.together == turn]
-        own = sum(line.state.gradients for line in part)
+        own = sum(line.state.passing for line in part)
         copies = sum(line.state.copy for line in part)
-        earlier = 0 if accumulates else sum(line.state.gradients for line in trained if line.copy.together < turn)
+        earlier = 0 if accumulates else sum(line.state.passing for line in trained if line.copy.together < turn)
         peak = update_peak([x.work for x in part if x.work], copies, own, accumulates=accumulates)
         most = max(most, peak + earlier + (gradients - own if accumulates else 0))
     return most
@@ -171,7 +185,7 @@ def _passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
     for line in lines:
         shape = line.copy.shape
         if line.copy.reference or (settings.trains_on_reward and line.copy.trained):
-            yield away + score_bytes(shape, held.scored_rows(stage, budget), how)
+            yield away + line.gathered + score_bytes(shape, held.scored_rows(stage, budget), how)
         elif shape.outputs and not line.copy.trained:
             yield score_bytes(shape, held.scored_rows(stage, SCORING_TOKENS), exact)
     if "evaluation" in settings.uses and stage.kind not in ("rm_report", "rm_bench", "step_report", "best_of_n"):

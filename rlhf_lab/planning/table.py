@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from rlhf_lab.analysis.memory_model import CARD_GB, CARDS, smallest_count, smallest_split, update_bytes
+from rlhf_lab.analysis.memory_model import CARD_GB, CARDS, MOST_DEVICES, smallest_count, smallest_split, update_bytes
 from rlhf_lab.analysis.memory_shapes import PUBLISHED, ModelShape
 from rlhf_lab.analysis.memory_state import STRATEGIES, Training, bytes_per_parameter, frozen_state, trained_state
 from rlhf_lab.analysis.memory_work import Arithmetic, Rows, sampling, train_pass
@@ -16,6 +16,7 @@ from rlhf_lab.planning.show import number, size
 TOKENS, PROCESSES, RANK, SAMPLED = 2048, 8, 16, 64
 FULL = Training("bfloat16", checkpointing=True)
 ADAPTER = Training("bfloat16", rank=RANK, checkpointing=True)
+UNMEASURED = "Several processes: arithmetic, not compared with a measurement."
 COMMAND = "python -m rlhf_lab plan table"
 
 
@@ -120,7 +121,10 @@ def _strategy_grid() -> Grid:
         return [size(update_bytes(shape, row_of(shape), FULL, name, PROCESSES)) for name in names]
 
     names = [name for name in STRATEGIES if name != "none"]
-    remark = f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing."
+    remark = (
+        f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing. "
+        f"{UNMEASURED}"
+    )
     return Grid("What a strategy divides", remark, ("model", *names), _each(cells))
 
 
@@ -132,8 +136,7 @@ def _card_grid() -> Grid:
     header = ("model", *(f"{card} GB" for card in CARDS))
     remark = (
         f"Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
-        f"{TOKENS} tokens per card. "
-        "“–”: gathered blocks, embeddings and one row's activations alone are more than a card."
+        f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {UNMEASURED}"
     )
     return Grid("Fewest cards, all parameters trained", remark, header, _each(cells))
 

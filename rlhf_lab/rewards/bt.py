@@ -13,6 +13,7 @@ import torch
 
 from rlhf_lab.data.transcript import CONTEXTS
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.files import write_text
 from rlhf_lab.models.build import load_encoder, load_reward_model, reward_outputs
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.passes import over_rows
@@ -59,7 +60,7 @@ class ScoreScale:
 
     def write(self, folder: Path, name: str = SCALE_FILE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps(asdict(self), indent=1))
+        write_text(folder / name, json.dumps(asdict(self), indent=1))
 
     def outputs(self) -> int:
         """Numbers that the head gives per reply."""

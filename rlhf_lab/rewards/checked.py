@@ -51,7 +51,8 @@ class CheckedReward:
         try:
             batch = self._checked(prompts, responses)
         except Exception as error:
-            if self.on_error != "abstain":
+            shared = self.collective and ranks.world() > 1  # the others wait for this process: it cannot go on alone
+            if self.on_error != "abstain" or shared:
                 raise error if isinstance(error, LabError) else _failure(self.name, error) from error
             self.failed += 1
             self._first_failure = self._first_failure or (str(error) or type(error).__name__)
@@ -79,8 +80,8 @@ class CheckedReward:
         return RewardBatch(total_N, parts)
 
     def _called(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        if self.collective:
-            return self._timed(prompts, responses)
+        if self.collective and ranks.world() > 1:
+            return self._reward(prompts, responses)
         return ranks.on_main(lambda: self._timed(prompts, responses))
 
     def _timed(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:

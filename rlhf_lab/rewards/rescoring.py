@@ -22,6 +22,7 @@ from rlhf_lab.errors import ArtifactError
 from rlhf_lab.files import read_json, read_jsonl
 from rlhf_lab.rewards.combine import SCALES_FILE, combine, nodes, with_scales
 from rlhf_lab.sections import RewardGraph
+from rlhf_lab.trackers.console import console
 from rlhf_lab.types import FloatArray
 
 METRICS = {
@@ -86,7 +87,7 @@ class SavedReplies:
 def read_replies(folder: str | Path, policy: str = "") -> SavedReplies:
     """The saved replies of a policy, the first in the file unless named. Raises ArtifactError when there are none."""
     folder = Path(folder)
-    seal.check(folder)
+    seal.check(folder, rebuilt=False, say=console.print)
     rows = read_jsonl(folder / "evaluation.jsonl")
     if not rows:
         raise ArtifactError(f"{folder} has no evaluation.jsonl with replies; name the run directory of an evaluation")

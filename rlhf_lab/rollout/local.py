@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlhf_lab import ranks
 from rlhf_lab.errors import NumericError
-from rlhf_lab.models.divided import plain
+from rlhf_lab.models.divided import at_hand, plain
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rollout.decoder import Decoder
 from rlhf_lab.rollout.settings import Local
@@ -69,7 +69,7 @@ class LocalSampler:
             return Samples([], [], [], [])
         noise_RT = torch.rand(len(prompts) * group, slots, generator=torch.Generator().manual_seed(seed))
         order = ranks.share(sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
-        with plain(model) as whole:
+        with at_hand([model]), plain(model) as whole:
             rows = self._rows(whole, prompts, order, noise_RT, temperature) if order else {}
         rows = {row: found for part in ranks.exchange(rows) for row, found in part.items()}
         grouped = [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))]

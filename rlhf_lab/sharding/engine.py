@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rlhf_lab.errors import ArtifactError
-from rlhf_lab.models.divided import HOME, checkpoint_blocks
+from rlhf_lab.models.divided import checkpoint_blocks, keep_in_host_memory
 from rlhf_lab.sharding.settings import Single
 from rlhf_lab.train.checkpoint import Saved, load_trained_state, trained_state
 from rlhf_lab.train.loop import Algorithm, LossOutput
@@ -32,13 +32,12 @@ class Engine:
         parts = algorithm.parts()
         self.parts: dict[str, nn.Module] = {name: part.module for name, part in parts.items()}
         self._undo: list[Callable[[], None]] = []
-        if settings.checkpointing:
-            self._undo += [checkpoint_blocks(module) for module in self.parts.values()]
         if settings.reference == "offload":
             for model in algorithm.frozen():
-                model.__dict__[HOME] = "cpu"
-                model.to("cpu")
+                keep_in_host_memory(model, run.device)
         self.prepare()
+        if settings.checkpointing:
+            self._undo += [checkpoint_blocks(module) for module in self.parts.values()]
         self.optimizers = Optimizers(parts, algorithm.settings)
 
     def prepare(self) -> None:
@@ -97,7 +96,7 @@ class Engine:
 
     def close(self) -> None:
         """Training is over: models are ordinary again, but for parameters that stay divided."""
-        for undo in self._undo:
+        for undo in reversed(self._undo):
             undo()
 
 

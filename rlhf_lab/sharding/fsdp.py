@@ -15,6 +15,7 @@ from rlhf_lab.models.divided import divide, halve, settle
 from rlhf_lab.models.shared_prompt import forbid_sharing
 from rlhf_lab.sharding.engine import Engine
 from rlhf_lab.sharding.settings import FullySharded
+from rlhf_lab.train.checkpoint import Saved
 from rlhf_lab.train.loop import Algorithm
 from rlhf_lab.train.run import Run
 
@@ -31,19 +32,33 @@ class Sharded(Engine):
         dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
         reshard = self.settings.reshard_after_forward
         for module in self.parts.values():
-            self._undo.append(forbid_sharing(module))
+            forbid_sharing(module)  # for good: it stays divided
             divide(module, mesh, reshard=reshard, dtype=dtype)
         for model in self.algorithm.frozen():
-            self._undo.append(forbid_sharing(model))
+            forbid_sharing(model)
             if self.settings.reference == "sharded":
                 divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
-            elif dtype:
+                continue
+            if dtype:
                 halve(model, dtype)
+            if self.settings.reference == "resident":
+                model.to(self.run.device)
 
     def tensors(self) -> dict[str, Tensor]:
+        self._settle()
+        return super().tensors()
+
+    def load(self, saved: Saved) -> None:
+        self._settle()
+        super().load(saved)
+
+    def held(self) -> dict[str, float]:
+        self._settle()
+        return super().held()
+
+    def _settle(self) -> None:
         for module in self.parts.values():
             settle(module)
-        return super().tensors()
 
     def backward(self, share: Tensor) -> None:
         """FSDP averages over processes; the loss is a sum over all of them."""

@@ -2,7 +2,7 @@
 
 Replies to one prompt are averaged first, because reply i of A and reply i of B are independent draws; a pair is one
 prompt under two policies. Without shared prompts the test is unpaired, and a remark says why. Holm's adjustment runs
-over all metrics.
+over all metrics that are tested; those that only share a name are not (`compare_scales`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from rlhf_lab.analysis.statistics import (
     unpaired_difference,
 )
 from rlhf_lab.errors import DataError
+from rlhf_lab.studies.compare_scales import mismatches
 from rlhf_lab.studies.folders import find_run
-from rlhf_lab.studies.gains import policy_names, scores
+from rlhf_lab.studies.gains import PROMPT, policy_names, prompt_means, scores
 from rlhf_lab.studies.rundir import Run, read_run
 from rlhf_lab.studies.table import Row
 from rlhf_lab.studies.wording import TITLES
 
-PROMPT = ["prompt_id", "prompt"]
-"""What makes two prompts the same: their place in the held-out set and their text."""
 LEAST_SHARED = 2
+NO_TEST = Comparison(Estimate(math.nan, -math.inf, math.inf, 0, 0), math.nan, math.nan, "none")
+"""Stands for the difference of two numbers that cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Difference:
         versus: B − A.
         p_holm: adjusted over all metrics (and levels) that are compared together.
         level: of two studies, the level that both have.
+        tested: whether the two can be compared; else `versus` and `p_holm` hold NaN.
     """
 
     metric: str
@@ -78,6 +80,7 @@ class Difference:
     versus: Comparison
     p_holm: float = math.nan
     level: str = ""
+    tested: bool = True
 
     @property
     def distinguishable(self) -> bool:
@@ -128,12 +131,15 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
     paired = len(shared) >= LEAST_SHARED
     if paired:
         rows_a, rows_b = (rows.merge(shared, on=PROMPT) for rows in (rows_a, rows_b))
-    found = []
+    found, odd = [], mismatches(a.run, b.run)
     for metric in _shared_metrics(rows_a, rows_b):
         values = [pd.to_numeric(scores(rows, metric), errors="coerce") for rows in (rows_a, rows_b)]
         sides = [rows[PROMPT].assign(value=v.to_numpy(float)) for rows, v in zip((rows_a, rows_b), values, strict=True)]
-        versus = _paired(*sides) if paired else _unpaired(*sides)
-        found.append(Difference(metric, _estimate(sides[0]), _estimate(sides[1]), versus))
+        means = _estimate(sides[0]), _estimate(sides[1])
+        if any(one.covers(metric) for one in odd):
+            found.append(Difference(metric, *means, NO_TEST, tested=False))
+        else:
+            found.append(Difference(metric, *means, _paired(*sides) if paired else _unpaired(*sides)))
     return adjusted(found)
 
 
@@ -170,7 +176,7 @@ def _equal(rows: pd.DataFrame, term: str) -> bool:
 
 def _paired(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     """B − A over shared prompts; exact McNemar for outcomes of one reply per prompt, which are independent pairs."""
-    means = [rows.groupby(PROMPT, sort=False)["value"].mean() for rows in (a, b)]
+    means = [prompt_means(rows, ["value"]) for rows in (a, b)]
     pair = pd.concat(means, axis=1, join="inner").to_numpy(float)
     found = paired_difference(pair[:, 1], pair[:, 0], np.arange(len(pair)))
     single = not any(rows.duplicated(PROMPT).any() for rows in (a, b))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_lab.studies.compare import LEAST_SHARED, Side, shared_prompts
+from rlhf_lab.studies.compare_scales import mismatches
 from rlhf_lab.studies.compare_settings import setting_changes
 from rlhf_lab.studies.compare_studies import compared_jobs, shared_levels
 from rlhf_lab.studies.frame import COMPLETED, Study
@@ -13,8 +14,8 @@ SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt
 
 def run_remarks(a: Side, b: Side) -> list[str]:
     """Unfinished runs, prompts that are not shared, and metrics whose scales differ."""
-    scales = _scales(a, b) if len(a.replies) and len(b.replies) else []
-    return [*_unfinished(a), *_unfinished(b), *_prompts(a, b), *scales]
+    scales = [one.remark for one in mismatches(a.run, b.run)]
+    return [*_unfinished(a), *_unfinished(b), *_prompts(a, b), *scales, *_sampling(a, b)]
 
 
 def study_remarks(a: Study, b: Study) -> list[str]:
@@ -37,12 +38,17 @@ def _partners(a: Study, b: Study) -> list[str]:
     found = []
     for level in shared_levels(a, b):
         counts = [int((study.completed["level"] == level).sum()) for study in (a, b)]
-        jobs, _, paired = compared_jobs(a, b, level)
-        if not paired:
-            found.append(f"{level}: no job of A has a partner in B (same seed and factors), so the test is unpaired.")
-        elif counts != [len(jobs)] * 2:
+        jobs = compared_jobs(a, b, level)
+        if jobs.test == "none":
             found.append(
-                f"{level}: only the {len(jobs)} jobs with a partner are compared (A has {counts[0]}, B {counts[1]})."
+                f"{level}: not tested. Both studies need seed among their factors, and a job of one must have a single "
+                "partner (same seed and shared factors) in the other; without that, repeats would count as runs."
+            )
+        elif jobs.test == "unpaired":
+            found.append(f"{level}: no job of A has a partner in B (same seed and factors), so the test is unpaired.")
+        elif counts != [len(jobs.a)] * 2:
+            found.append(
+                f"{level}: only the {len(jobs.a)} jobs with a partner are compared (A has {counts[0]}, B {counts[1]})."
             )
     return found
 
@@ -80,18 +86,10 @@ def _prompts(a: Side, b: Side) -> list[str]:
     return []
 
 
-def _scales(a: Side, b: Side) -> list[str]:
-    """Metrics of both that do not measure the same thing."""
-    found, changes = [], {key: (of_a, of_b) for key, of_a, of_b in setting_changes(a.run, b.run)}
-    needs = [side.run.manifest.get("needs") or {} for side in (a, b)]
-    keys = {role: [(need.get(role) or {}).get("key") for need in needs] for role in ("reward", "policy")}
-    terms = [key for key in changes if key.startswith("reward.") and not key.startswith("reward.monitor.")]
-    if terms or (all(keys["reward"]) and len(set(keys["reward"])) > 1):
-        found.append("A and B are scored by different rewards: their proxy rewards are not on one scale.")
-    if all(keys["policy"]) and len(set(keys["policy"])) > 1:
-        found.append("A and B start from different policies: KL, win rate and drift have different references.")
-    sampling = [key for key in SAMPLING if key in changes]
-    if sampling:
-        words = ", ".join(f"{key} {changes[key][0]} and {changes[key][1]}" for key in sampling)
-        found.append(f"Replies were sampled differently: {words}.")
-    return found
+def _sampling(a: Side, b: Side) -> list[str]:
+    """What the replies of both were drawn with, where it differs."""
+    if a.replies.empty or b.replies.empty:
+        return []
+    changes = [change for change in setting_changes(a.run, b.run) if change[0] in SAMPLING]
+    words = ", ".join(f"{key} {of_a} and {of_b}" for key, of_a, of_b in changes)
+    return [f"Replies were sampled differently: {words}."] if words else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,30 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.files import make_folder
 from rlhf_lab.studies.compare import find_sides
 from rlhf_lab.studies.compare_view import HEADINGS, run_comparison, study_comparison
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.report import write_page
 
-FOLDER = Path("outputs") / "comparisons"
 CONSOLE_CHANGES = 12
 """Settings that the console names; the page has all."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Compared:
     """A comparison in memory and the page that shows it."""
 
     page: Path
     view: dict[str, Any]
 
 
-def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path | str | None = None) -> Comparison:
+def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path | str | None = None) -> Compared:
     """Compare two runs (or jobs), or two studies, and write `compare.html`.
 
     Args:
         policy: of two runs, the policy of both, or "of A,of B"; None takes the last one of each.
-        to: folder of the page; None is outputs/comparisons/<a>-vs-<b>.
+        to: folder of the page; None is comparisons/<a>-vs-<b> in the outputs that A lies in, or in ./outputs.
 
     Raises:
         DataError: a folder is neither, one is a run and the other a study, or nothing can be compared.
@@ -58,15 +59,30 @@ def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path
         if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
             told = " ".join(view["remarks"])
             raise DataError(f"{a} and {b} share no metric of replies, no result and no training curve. {told}".strip())
-    folder = Path(to) if to else FOLDER / f"{_label(a)}-vs-{_label(b)}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return Comparison(write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view), view)
+    folder = Path(to) if to else _place(a, b)
+    make_folder(folder)
+    return Compared(write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view), view)
 
 
-def _label(folder: Path | str) -> str:
-    """A folder's name; that of a job with its study's before it."""
+def _place(a: Path | str, b: Path | str) -> Path:
+    """Where the page goes: beside A, under a name of its own for every A and B."""
+    here = Path.cwd()
+    store = _store(a) or here / "outputs"
+    folder = store / "comparisons" / f"{_label(a, store)}-vs-{_label(b, store)}"
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _store(folder: Path | str) -> Path | None:
+    """The outputs folder that a run, a job or a study lies in."""
+    parts = Path(folder).resolve().parents
+    return next((part.parent for part in parts if part.name in ("runs", "studies")), None)
+
+
+def _label(folder: Path | str, store: Path) -> str:
+    """A folder's name, that of a job with its study's before it; with a mark of the path outside of the store."""
     path = Path(folder).resolve()
-    return f"{path.parents[1].name}-job{path.name}" if (path / "job.json").is_file() else path.name
+    name = f"{path.parents[1].name}-job{path.name}" if (path / "job.json").is_file() else path.name
+    return name if _store(path) == store else f"{name}-{sha256(str(path).encode()).hexdigest()[:6]}"
 
 
 def printed(view: dict[str, Any]) -> RenderableType:
@@ -85,7 +101,7 @@ def printed(view: dict[str, Any]) -> RenderableType:
     blocks += [Text(test, style="dim") for test in view["tests"]]
     for heading, rows in (("stored by each run", view["stored"]), ("cost", view["costs"])):
         if rows:
-            table = _table((heading, "A", "B", "" if heading == "cost" else "intervals"))
+            table = _table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
             for row in rows:
                 table.add_row(*map(escape, row[:4]))
             blocks.append(table)

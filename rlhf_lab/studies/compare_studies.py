@@ -1,18 +1,22 @@
 """Compares two studies level by level: the same level of the same factor in both, paired by seed.
 
-Two jobs are partners when they agree in the level and in every other factor that both studies set, the seed first.
-Where jobs have partners only those are compared; where none has, the test is unpaired over the jobs' seeds.
+Two jobs are partners when they agree in the level, the seed and every other factor that both studies set. Where jobs
+have partners only those are compared; where none has, the test is unpaired over the jobs' seeds. There is no test where
+a study sets no seed, or where a job has several partners: those would count as independent runs and are not.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import clustered_mean, paired_difference, unpaired_difference
 from rlhf_lab.errors import DataError
-from rlhf_lab.studies.compare import Difference, adjusted
-from rlhf_lab.studies.frame import Study, level_name
-from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.compare import NO_TEST, Difference, adjusted
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.pairing import partners, seeds
 
 
 def shared_levels(a: Study, b: Study) -> list[str]:
@@ -26,33 +30,49 @@ def shared_levels(a: Study, b: Study) -> list[str]:
     return found
 
 
+@dataclass(frozen=True)
+class Jobs:
+    """Completed jobs of one level in A and in B.
+
+    Attributes:
+        test: "paired": they are partners, row by row. "unpaired": none has a partner. "none": they cannot be tested.
+    """
+
+    a: pd.DataFrame
+    b: pd.DataFrame
+    test: Literal["paired", "unpaired", "none"]
+
+
 def study_differences(a: Study, b: Study) -> list[Difference]:
     """B − A for every metric and level that both have, A's primary metric first; what a side did not score is left
     out."""
     levels = {level: compared_jobs(a, b, level) for level in shared_levels(a, b)}
     found = []
     for metric in (name for name in a.metrics if name in b.metrics):
-        for level, (jobs_a, jobs_b, paired) in levels.items():
-            sides = [(jobs[metric].to_numpy(dtype=float), seeds(jobs)) for jobs in (jobs_a, jobs_b)]
-            mean_a, mean_b = (clustered_mean(*side) for side in sides)
-            if mean_a.n and mean_b.n:
-                (of_a, seeds_a), (of_b, seeds_b) = sides
-                unpaired = None if paired else unpaired_difference(of_b, seeds_b, of_a, seeds_a)
-                versus = unpaired or paired_difference(of_b, of_a, seeds_a)
-                found.append(Difference(metric, mean_a, mean_b, versus, level=level))
+        for level, jobs in levels.items():
+            (of_a, seeds_a), (of_b, seeds_b) = (
+                (side[metric].to_numpy(dtype=float), seeds(side)) for side in (jobs.a, jobs.b)
+            )
+            means = clustered_mean(of_a, seeds_a), clustered_mean(of_b, seeds_b)
+            if means[0].n and means[1].n:
+                versus = NO_TEST
+                if jobs.test == "paired":
+                    versus = paired_difference(of_b, of_a, seeds_a)
+                elif jobs.test == "unpaired":
+                    versus = unpaired_difference(of_b, seeds_b, of_a, seeds_a)
+                found.append(Difference(metric, *means, versus, level=level, tested=jobs.test != "none"))
     return adjusted(found)
 
 
-def compared_jobs(a: Study, b: Study, level: str) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
-    """Completed jobs of one level in A and in B, and whether they are partners, row by row."""
-    factors = [name for name in a.factors if name in b.factors and name != a.compare]
-    sides = []
-    for study in (a, b):
-        jobs = study.completed[study.completed["level"] == level].reset_index(drop=True)
-        keys = [str([level_name(value) for value in row]) for row in jobs[factors].itertuples(index=False)]
-        sides.append(jobs.assign(partner=keys))
-    places = [side[["partner"]].reset_index() for side in sides]
-    pairs = places[0].merge(places[1], on="partner", suffixes=("_a", "_b"))
-    if not factors or not len(pairs):
-        return sides[0], sides[1], False
-    return sides[0].loc[pairs["index_a"]], sides[1].loc[pairs["index_b"]], True
+def compared_jobs(a: Study, b: Study, level: str) -> Jobs:
+    """Completed jobs of one level in A and in B: the partners, or all where there are none."""
+    shared = [name for name in a.factors if name in b.factors]
+    sides = [study.completed[study.completed["level"] == level] for study in (a, b)]
+    if "seed" not in shared:
+        return Jobs(sides[0], sides[1], "none")
+    pairs = partners(sides[0], sides[1], [name for name in shared if name != a.compare])
+    if not len(pairs[0]):
+        return Jobs(sides[0], sides[1], "unpaired")
+    if not all(side["index"].is_unique for side in pairs):
+        return Jobs(sides[0], sides[1], "none")
+    return Jobs(pairs[0], pairs[1], "paired")

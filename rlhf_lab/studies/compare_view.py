@@ -10,14 +10,16 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import Estimate
-from rlhf_lab.studies.compare import PROMPT, Difference, Side, run_differences
+from rlhf_lab.studies.compare import Difference, Side, run_differences
 from rlhf_lab.studies.compare_remarks import run_remarks, study_remarks
+from rlhf_lab.studies.compare_scales import mismatches
 from rlhf_lab.studies.compare_settings import ABSENT, origin_changes, plan_changes, setting_changes
+from rlhf_lab.studies.compare_stored import COSTS, stored_finding, stored_numbers
 from rlhf_lab.studies.compare_studies import compared_jobs, study_differences
 from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
 from rlhf_lab.studies.finding import not_told_apart, told_apart
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.reward_view import SKIPPED
+from rlhf_lab.studies.gains import PROMPT
 from rlhf_lab.studies.rundir import Run
 from rlhf_lab.studies.samples import pack, pick_samples
 from rlhf_lab.studies.training import overlaid_curves
@@ -25,9 +27,9 @@ from rlhf_lab.studies.wording import compact, metric_note, metric_title, p_text,
 
 QUESTIONS = ("gold", "correct", "proxy")
 """The metric that the finding is about: the first of these that both runs have."""
-COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
 HEADINGS = ("A", "B", "B − A", "p", "p (Holm)", "detectable")
 SAMPLE_BYTES = 30_000
+DETECTABLE = "Detectable: the difference that one test at 5 % would find with 80 % power; Holm asks for more"
 SCOPE = (
     "One run each: the tests tell these two policies apart, not the settings behind them, which takes several seeds "
     "(a study)."
@@ -37,6 +39,7 @@ SCOPE = (
 def run_comparison(a: Side, b: Side) -> dict[str, Any]:
     """Everything the page of two runs needs."""
     differences = run_differences(a, b)
+    tested = [one for one in differences if one.tested]
     changes = setting_changes(a.run, b.run)
     stored = stored_numbers(a, b, [one.metric for one in differences])
     samples = pick_samples(_together(a, b, bool(differences)), budget=SAMPLE_BYTES)
@@ -44,13 +47,13 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "kind": "run",
         "title": f"{a.name} against {b.name}",
         "sides": [_run_facts(side) for side in (a, b)],
-        "finding": run_finding(a, b, differences) if differences else stored_finding(a, b, stored),
+        "finding": run_finding(a, b, tested) if tested else stored_finding(a, b, stored),
         "remarks": run_remarks(a, b),
         "tables": [_table("", differences)] if differences else [],
         "tests": _tests(differences),
         "effects": effect_dots(a, differences),
         "frontier": policy_frontier(a, b),
-        "scope": SCOPE if differences else "",
+        "scope": SCOPE if tested else "",
         "stored": [row for row, told in stored if told],
         "bare": [row for row, told in stored if not told],
         "charts": overlaid_curves({side.name: side.run.metrics for side in (a, b)}),
@@ -111,15 +114,6 @@ def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     return " ".join(sentences)
 
 
-def stored_finding(a: Side, b: Side, stored: Sequence[tuple[tuple[str, ...], bool]]) -> str:
-    """The first number with an interval of runs that have no replies to compare, such as reward models."""
-    sentence = f"`{a.name}` and `{b.name}` share no metric of replies."
-    for (title, of_a, of_b, words, _), bounded in stored:
-        if bounded:
-            return f"{sentence} Of the numbers that both stored the first is {title}: {of_a} and {of_b}, {words}."
-    return f"{sentence} No number that both stored has an interval."
-
-
 def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     """A's primary metric, level by level."""
     if not differences:
@@ -130,9 +124,11 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
     rows = {one: one.row(f"B at {one.level}") for one in chosen}
     sentences += [told_apart(row) for one, row in rows.items() if one.distinguishable]
-    if unclear := [row for one, row in rows.items() if not one.distinguishable]:
+    if unclear := [row for one, row in rows.items() if one.tested and not one.distinguishable]:
         sentences.append(not_told_apart(unclear, "A"))
-    rest = [one for one in differences if one.metric != differences[0].metric]
+    if untested := [f"`{one.level}`" for one in chosen if not one.tested]:
+        sentences.append(f"Not tested: {', '.join(untested)}.")
+    rest = [one for one in differences if one.tested and one.metric != differences[0].metric]
     if rest:
         apart = sum(one.distinguishable for one in rest)
         sentences.append(f"Of {len(rest)} comparisons of other metrics, {apart} differ after Holm.")
@@ -149,24 +145,27 @@ def _table(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
 
 
 def _tests(differences: Sequence[Difference]) -> list[str]:
-    """The tests behind the p-values, each once."""
-    names = dict.fromkeys(one.versus.test for one in differences)
-    return [name[:1].upper() + name[1:] for name in names]
+    """The tests behind the p-values, each once, and what the last column means."""
+    names = dict.fromkeys(one.versus.test for one in differences if one.tested)
+    words = [name[:1].upper() + name[1:] for name in names]
+    return [*words, DETECTABLE] if words else []
 
 
 def cells(one: Difference) -> tuple[str, ...]:
-    """A row as text: what, then in the order of HEADINGS."""
+    """A row as text: what, then in the order of HEADINGS; of what is not tested the two numbers."""
+    what, of_a, of_b = one.level or metric_title(one.metric), compact(one.a), compact(one.b)
+    if not one.tested:
+        return (what, of_a, of_b, *["–"] * 4)
     effect = one.versus.minimum_detectable_effect
     detectable = "nothing" if math.isinf(effect) else compact(effect)
-    numbers = (compact(one.a), compact(one.b), signed(one.versus.difference))
-    what = one.level or metric_title(one.metric)
-    return (what, *numbers, p_text(one.versus.p_value), p_text(one.p_holm), detectable)
+    gap = signed(one.versus.difference)
+    return (what, of_a, of_b, gap, p_text(one.versus.p_value), p_text(one.p_holm), detectable)
 
 
 def effect_dots(a: Side, differences: Sequence[Difference]) -> str | None:
     """B − A of every metric in standard deviations of A's replies, so that metrics stand on one axis."""
     levels = [Level("no difference", Estimate(0.0, -math.inf, math.inf, 0, 0), reference=True)]
-    for one in differences:
+    for one in (each for each in differences if each.tested):
         scale = float(pd.to_numeric(a.replies[one.metric], errors="coerce").std())
         if scale > 0 and math.isfinite(scale):
             gap = one.versus.difference
@@ -180,9 +179,9 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     """One metric of both studies, level by level: means with intervals, and the jobs behind them."""
     levels = []
     for one in differences:
-        jobs = compared_jobs(a, b, one.level)[:2]
-        for colour, (letter, estimate) in enumerate((("A", one.a), ("B", one.b))):
-            runs = jobs[colour][one.metric].tolist()
+        jobs = compared_jobs(a, b, one.level)
+        for colour, (letter, estimate, side) in enumerate((("A", one.a, jobs.a), ("B", one.b, jobs.b))):
+            runs = side[one.metric].tolist()
             levels.append(Level(f"{one.level}, {letter}", estimate, runs, colour=colour))
     title = metric_title(differences[0].metric)
     return dots(levels, title=f"{title} of A and B by level", x_label=title)
@@ -190,7 +189,8 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> str:
 
 def policy_frontier(a: Side, b: Side) -> str | None:
     """The metric in question of every evaluated policy against √KL, a line per run."""
-    for metric in QUESTIONS:
+    odd = mismatches(a.run, b.run)
+    for metric in (name for name in QUESTIONS if not any(one.covers(name) for one in odd)):
         series = [
             Series(side.name, points, colour)
             for colour, side in enumerate((a, b))
@@ -211,36 +211,6 @@ def _policy_points(run: Run, metric: str) -> list[Point]:
             root = math.sqrt(max(nats.mean, 0.0))
             points.append(Point(root, value.mean, value.low, value.high, label=policy.name))
     return sorted(points, key=lambda point: point.x)
-
-
-def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[tuple[str, ...], bool]]:
-    """Numbers that both stored and that no test compares.
-
-    Returns:
-        ((metric, A, B, what their intervals say, note), whether either has an interval) for each.
-    """
-    values_a, values_b = _stored(a), _stored(b)
-    found: list[tuple[tuple[str, ...], bool]] = []
-    for name in (name for name in values_a if name in values_b and name not in (*tested, *COSTS)):
-        of_a, of_b = values_a[name], values_b[name]
-        if not name.startswith(SKIPPED) and not math.isnan(of_a.mean + of_b.mean):
-            row = (metric_title(name), compact(of_a), compact(of_b), _intervals(of_a, of_b), metric_note(name))
-            found.append((row, bool(of_a.n or of_b.n)))
-    return found
-
-
-def _stored(side: Side) -> dict[str, Estimate]:
-    policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
-    return {**side.run.results, **(policy.metrics if policy else {})}
-
-
-def _intervals(a: Estimate, b: Estimate) -> str:
-    """Whether two intervals overlap; those of the same rows may overlap and the difference be real."""
-    if a.mean == b.mean:
-        return "equal"
-    if not (a.bounded and b.bounded and a.n and b.n):
-        return ""
-    return "intervals apart" if a.low > b.high or b.low > a.high else "not distinguishable: intervals overlap"
 
 
 def costs(a: Run, b: Run) -> list[tuple[str, str, str, str]]:

@@ -17,6 +17,9 @@ from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, h
 from rlhf_lab.studies.rundir import Run
 from rlhf_lab.studies.wording import p_text, signed
 
+PROMPT = ["prompt_id", "prompt"]
+"""What makes two prompts the same: their place in the held-out set and their text."""
+
 
 @dataclass(frozen=True)
 class Light:
@@ -40,13 +43,18 @@ def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
     return rows[expected].fillna(rows[metric]) if expected in rows else rows[metric]
 
 
+def prompt_means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """Means over the replies to each prompt, unscored ones left out: index PROMPT, a column per metric there is."""
+    found = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
+    return rows[PROMPT].assign(**found).groupby(PROMPT, sort=False).mean()
+
+
 def by_prompt(run: Run, policy: str, metric: str) -> pd.Series:
-    """Mean of a metric per prompt, unscored samples left out: index prompt_id."""
+    """Mean of a metric of one policy per prompt: index PROMPT; empty where it was not measured."""
     rows = run.evaluation
     if metric not in rows:
-        return pd.Series(dtype=float)
-    rows = rows[rows["policy"] == policy]
-    return scores(rows, metric).groupby(rows["prompt_id"], sort=False).mean()
+        return pd.Series(dtype=float, index=pd.MultiIndex.from_arrays([[], []], names=PROMPT))
+    return prompt_means(rows[rows["policy"] == policy], [metric])[metric]
 
 
 def policy_mean(run: Run, policy: str, metric: str) -> Estimate | None:

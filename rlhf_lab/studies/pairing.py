@@ -1,11 +1,13 @@
-"""Which jobs of a study are compared with which."""
+"""Which jobs are compared with which, within a study and across two."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.frame import Study, level_name
 
 
 def seeds(jobs: pd.DataFrame) -> np.ndarray:
@@ -13,14 +15,24 @@ def seeds(jobs: pd.DataFrame) -> np.ndarray:
     return jobs["seed"].astype(str).to_numpy() if "seed" in jobs else jobs["index"].to_numpy()
 
 
+def partners(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Jobs of `a` and of `b` that agree in all `keys`, row by row in a's order.
+
+    A job with several partners is there several times, so that its row count tells.
+    """
+    sides = [
+        jobs.assign(partner=[str([level_name(job[key]) for key in keys]) for job in jobs.to_dict("records")])
+        for jobs in (a.reset_index(drop=True), b.reset_index(drop=True))
+    ]
+    places = [side[["partner"]].reset_index() for side in sides]
+    pairs = places[0].merge(places[1], on="partner", suffixes=("_a", "_b"))
+    return sides[0].loc[pairs["index_a"]], sides[1].loc[pairs["index_b"]]
+
+
 def paired_jobs(study: Study, metric: str, level: str, versus: str | None = None) -> pd.DataFrame:
     """Completed jobs of `level` (a) beside their twins of level `versus`, the baseline unless given (b): columns a, b,
     seed."""
     done, keys = study.completed, [factor for factor in study.factors if factor != study.compare]
-    sides = []
-    for name in (level, versus or study.baseline):
-        jobs = done[done["level"] == name]
-        key = [tuple(str(value) for value in row) for row in jobs[keys].itertuples(index=False)]
-        sides.append(pd.DataFrame({"key": key, "value": jobs[metric].to_numpy(dtype=float), "seed": seeds(jobs)}))
-    pairs = sides[0].merge(sides[1], on="key", suffixes=("", "_baseline"))
-    return pd.DataFrame({"a": pairs["value"], "b": pairs["value_baseline"], "seed": pairs["seed"]})
+    a, b = partners(done[done["level"] == level], done[done["level"] == (versus or study.baseline)], keys)
+    values = [jobs[metric].to_numpy(dtype=float) for jobs in (a, b)]
+    return pd.DataFrame({"a": values[0], "b": values[1], "seed": seeds(a)})

@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import clustered_mean
-from rlhf_lab.studies.compare import PROMPT
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.gains import lights, policy_names, scores
+from rlhf_lab.studies.gains import lights, policy_names, prompt_means
 from rlhf_lab.studies.job_pairs import job_pairs
 from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.rundir import Run, read_run
@@ -38,7 +37,8 @@ def policy_view(study: Study) -> dict[str, Any]:
             states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
         if len(run.evaluation):
             examples.setdefault(level, run)
-            means[job["index"]] = _prompt_means(run, study.metrics)
+            last = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+            means[job["index"]] = prompt_means(last, study.metrics)
     samples = _side_by_side(examples, [level for level in study.levels if level in examples])
     return {
         "lights": _light_table(states, study.levels),
@@ -85,13 +85,6 @@ def _light_table(states: dict[str, dict[str, list[str]]], levels: list[str]) -> 
             cells.append((worst, "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(found)}"))
         rows.append((level, cells))
     return {"columns": names, "rows": rows}
-
-
-def _prompt_means(run: Run, metrics: tuple[str, ...]) -> pd.DataFrame:
-    """The last policy's metrics, mean over the replies to each prompt: index PROMPT, a column per metric."""
-    rows = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
-    found = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
-    return rows[PROMPT].assign(**found).groupby(PROMPT, sort=False).mean()
 
 
 def _side_by_side(examples: dict[str, Run], levels: list[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_lab import seal
 from rlhf_lab.analysis.statistics import Estimate
 from rlhf_lab.errors import DataError, NumericError
 
@@ -97,6 +98,8 @@ def read_run(folder: Path | str) -> Run:
         for number, row in enumerate(result.get("policies") or [])
         if isinstance(row, Mapping)
     )
+    if altered := seal.changed(folder):
+        problems.append(f"{', '.join(altered)} changed since it was sealed ({seal.NAME})")
     seconds = result.get("seconds", manifest.get("seconds"))
     return Run(
         path=folder,

@@ -71,7 +71,7 @@ def _most_hacked(run: Run, names: list[str]) -> list[Any]:
     if not isinstance(gap, pd.Series):
         return []
     gap = gap.dropna()
-    return gap[gap > 0].sort_values(ascending=False).index[:12].tolist()
+    return gap[gap > 0].sort_values(ascending=False).index.get_level_values("prompt_id")[:12].tolist()
 
 
 def _entry(prompt: Any, rows: pd.DataFrame, names: list[str], why: str) -> dict[str, Any]:

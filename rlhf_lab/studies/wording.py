@@ -81,6 +81,7 @@ TITLES = {
     "staleness": ("staleness", "rounds between sampling a pair and training on it"),
     "selection/label_accuracy": ("kept labels right", "share of chosen pairs labelled as the true reward orders them"),
     "selection/longer_chosen": ("kept pairs, longer chosen", "share of them whose chosen reply is the longer one"),
+    "selection/words": ("kept pairs, words longer", "words of the chosen reply − of the rejected, mean over them"),
     "longer_wins": ("longer wins", "accuracy of preferring the longer reply on the same pairs, ties half"),
     "accuracy/longer_chosen": ("accuracy, longer chosen", "accuracy on pairs whose chosen reply is the longer one"),
     "accuracy/shorter_chosen": ("accuracy, shorter chosen", "accuracy on pairs whose chosen reply is the shorter one"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ console = Console(highlight=False)
 if not console.is_terminal:
     console = Console(highlight=False, width=140)  # a log has no width; tables should not be cut to 80 columns
 QUIET_SECONDS = 15.0
+# transformers imports DeepSpeed where it is installed, and that warns on every machine without a GPU
+logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
 
 
 class Ticker:

@@ -40,11 +40,6 @@ class Shared:
             (not odd, f"project={self.project} has {' '.join(odd)} in it; use letters, digits, - and _"),
         )
 
-    @property
-    def labels(self) -> list[str]:
-        """The swept settings as `setting=value`, the compared one first."""
-        return [f"{key}={value}" for key, value in self.swept.items()]
-
 
 @register("tracker", "wandb")
 @dataclass(frozen=True)

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-SECRET = {"token", "key", "secret", "password", "passwd", "credential", "credentials"}
-"""Last word of the name of a setting that is never passed on."""
-LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
-"""Name and password in an address."""
+SECRET = {"token", "key", "apikey", "secret", "password", "passwd", "pw", "credential", "auth", "authorization"}
+"""Last word, in the singular, of the name of a setting that is never passed on."""
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+LOGIN = re.compile(r"(?<=://)(?:[^/:@\s]*:\S*|[^/@\s]+)@")
+"""Name and password in an address; a password may have / and @ in it."""
+QUERY = re.compile(r"(?<=[?&;])([^?&;=\s]+)=([^&;#\s]+)")
+"""A name and its value behind the ? of an address."""
 
 Row = Mapping[str, float]
 """One line of metrics.jsonl without its nulls: `step`, `time` (seconds) and metrics."""
@@ -87,10 +90,18 @@ class Tracker(Protocol):
 def redacted(value: Any) -> Any:
     """Plain values in which passwords and the like are replaced by “…”, wherever they stand."""
     if isinstance(value, Mapping):
-        return {
-            key: "…" if item and str(key).rpartition("_")[2].lower() in SECRET else redacted(item)
-            for key, item in value.items()
-        }
+        return {key: "…" if _is_secret(str(key), item) else redacted(item) for key, item in value.items()}
     if isinstance(value, list):
         return [redacted(item) for item in value]
-    return LOGIN.sub("…@", value) if isinstance(value, str) else value
+    return QUERY.sub(_query, LOGIN.sub("…@", value)) if isinstance(value, str) else value
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether api_key, api-key, apiKey, Authorization, … holds something; numbers of tokens or keys are counts."""
+    last = (WORD.findall(name) or [""])[-1].lower()
+    plural = last.endswith("s") and last.removesuffix("s") in SECRET
+    return bool(value) and (last in SECRET or (plural and not isinstance(value, int | float)))
+
+
+def _query(match: re.Match[str]) -> str:
+    return f"{match[1]}=…" if _is_secret(match[1], match[2]) else match[0]

@@ -117,14 +117,15 @@ def track(checked: config.Config, recipe: str, folder: Path, log_size: int, note
 def _subject(checked: config.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
     values = redacted(config.to_values(checked))
     del values["tracker"]
-    labels = settings.labels
+    swept = redacted(settings.swept)
+    labels = [f"{key}={value}" for key, value in swept.items()]
     return Subject(
         id=identity,
         name=" ".join([recipe, *labels]),
         recipe=recipe,
         group=settings.group or recipe,
-        tags=[*labels, *settings.tags],
-        config=values | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": redacted(settings.swept)},
+        tags=[*labels, *redacted(settings.tags)],
+        config=values | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": swept},
         question=checked.question,
         folder=Path(checked.outputs).resolve(),
         resumed=resumed,

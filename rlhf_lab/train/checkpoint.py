@@ -138,7 +138,7 @@ def load_trained_state(model: nn.Module, saved: Saved, prefix: str) -> None:
 
 def _logs(folder: Path) -> dict[str, tuple[int, str]]:
     """Name → (size in bytes, digest) of what an attempt has written so far and never changes."""
-    paths = (path for path in sorted(folder.glob("*.json*")) if path.name not in REWRITTEN)
+    paths = (p for p in sorted(folder.glob("*.json*")) if p.name not in REWRITTEN and not p.name.startswith("."))
     return {path.name: (path.stat().st_size, file_digest(path)) for path in paths}
 
 

@@ -8,28 +8,26 @@ checkpoints.
 from __future__ import annotations
 
 import itertools
-import math
 import signal
-import statistics
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from rlhf_lab import ranks, registry
-from rlhf_lab.errors import NumericError
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.trackers.console import progress
-from rlhf_lab.train import checkpoint, memory
+from rlhf_lab.train import checkpoint
 from rlhf_lab.train.optim import Part, lr_scale
 from rlhf_lab.train.run import Result, Run
 from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.train.totals import LossOutput, Totals, note_cost, note_held
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -45,18 +43,6 @@ class StepBatch:
 
     micro: list[Any]
     units: int
-
-
-@dataclass
-class LossOutput:
-    """Loss of each unit of a micro-batch (differentiable) and values to log, each summed over units later."""
-
-    loss_N: Tensor
-    metrics: dict[str, Tensor] = field(default_factory=dict)
-
-    def detached(self) -> LossOutput:
-        """The same without gradients."""
-        return LossOutput(self.loss_N.detach(), {key: value.detach() for key, value in self.metrics.items()})
 
 
 class Algorithm(ABC):
@@ -156,7 +142,7 @@ def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
     algorithm.begin()
     first = _resume(algorithm, engine, run)
     every = run.config.checkpoint.every_steps
-    totals, durations = _Totals(), []
+    totals, durations = Totals(), []
     with progress(name, algorithm.total_steps, first) as ticker, _graceful_stop() as stop:
         for step in range(first, algorithm.total_steps):
             begin = time.monotonic()
@@ -166,12 +152,12 @@ def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
             if batch.micro:
                 totals.norms = engine.clip()
                 totals.steps += 1
-                _note_held(run, engine)
+                note_held(run, engine)
                 if algorithm.accept_step(outputs):
                     engine.step(scale)
                 else:
                     engine.skip()
-                _note_held(run, engine)
+                note_held(run, engine)
             durations.append(time.monotonic() - begin)
             last, due = algorithm.ended or step + 1 == algorithm.total_steps, algorithm.due(step)
             stopping = ranks.any_of(stop.is_set())
@@ -187,29 +173,10 @@ def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
             if algorithm.ended:
                 break
-    _note_cost(run, durations)
+    note_cost(run, durations)
 
 
-def _note_held(run: Run, engine: Any) -> None:
-    """Memory by what it holds, in the first step whose gradients and moments are seen."""
-    if run.cost.get("memory/optimizer"):
-        return
-    held = engine.held()
-    run.cost |= {key: max(value, run.cost.get(key, 0.0)) for key, value in held.items()}
-
-
-def _note_cost(run: Run, durations: list[float]) -> None:
-    """Peak and step time; the largest of all processes."""
-    peak = memory.peak_gib()
-    if peak is not None:
-        run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
-    if durations:
-        run.cost["step_seconds"] = statistics.median(durations)
-    everyone = ranks.exchange(run.cost)
-    run.cost = {key: round(max(cost.get(key, 0.0) for cost in everyone), 4) for key in run.cost}
-
-
-def _gradients(algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, totals: _Totals) -> list[LossOutput]:
+def _gradients(algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, totals: Totals) -> list[LossOutput]:
     """Forward and backward passes of this process's micro-batches; returns what they gave, detached."""
     programs = [list(micros) for _, micros in itertools.groupby(batch.micro, key=algorithm.program)]
     passes = [dealt for micros in programs for dealt in ranks.deal(micros)]
@@ -227,57 +194,6 @@ def _gradients(algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, to
 
 def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
     return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
-
-
-class _Totals:
-    """Sums over the steps since the last log, kept as tensors: one device sync per logged step.
-
-    Each process sums over its own micro-batches; `flush` adds the processes up.
-    """
-
-    def __init__(self) -> None:
-        self.norms: dict[str, Tensor] = {}
-        self.note = ""
-        self._clear()
-
-    def _clear(self) -> None:
-        self.loss: Tensor | float = 0.0
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.units = self.steps = 0
-
-    def add(self, out: LossOutput, share: Tensor) -> None:
-        """Count a micro-batch; `share` is its part of the step's loss."""
-        self.units += len(out.loss_N)
-        self.loss = self.loss + share
-        for key, value in out.metrics.items():
-            total = value.float().sum()
-            self.sums[key] = self.sums[key] + total if key in self.sums else total
-            self.counts[key] = self.counts.get(key, 0) + value.numel()
-
-    def flush(self, run: Run, step: int, scale: float) -> None:
-        """Log the mean loss of the steps and each metric's mean over the units that report it, and forget them.
-
-        Raises NumericError when loss or gradient is not finite.
-        """
-        if not self.steps:
-            return
-        own = {key: (float(total), self.counts[key]) for key, total in self.sums.items()}
-        everyone = ranks.exchange((float(self.loss), self.units, own))
-        units = sum(count for _, count, _ in everyone)
-        loss = sum(found for found, _, _ in everyone) / self.steps
-        keys = dict.fromkeys(key for _, _, found in everyone for key in found)
-        pairs = {key: [found[key] for _, _, found in everyone if key in found] for key in keys}
-        means = {key: sum(total for total, _ in found) / sum(n for _, n in found) for key, found in pairs.items()}
-        norms = {"grad_norm" if name == "model" else f"grad_norm/{name}": float(n) for name, n in self.norms.items()}
-        run.log(step, loss=loss, **means, lr_scale=scale, **norms, units=units)
-        if not all(map(math.isfinite, (loss, *norms.values()))):
-            raise NumericError(
-                f"loss {loss} or gradient norm {norms} is not finite at step {step}; "
-                "lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
-            )
-        self.note = f"loss {loss:.3f}"
-        self._clear()
 
 
 def _save(step: int, algorithm: Algorithm, engine: Any, run: Run) -> None:

@@ -38,7 +38,7 @@ COST = {
     "memory/optimizer": "MiB of their optimiser state after a step",
     "memory/peak": "MiB that training took at most: allocated on a GPU; resident beyond what the process held before "
     "it built a model on a CPU",
-    "step_seconds": "median wall time of a step, samples and logging included, evaluations and checkpoints not",
+    "step_seconds": "median wall time of a step, samples included; logging, evaluations and checkpoints not",
 }
 """Under `training` in result.json: of one process, the one that holds most."""
 
@@ -75,6 +75,12 @@ class Run:
     @cached_property
     def device(self) -> str:
         return ranks.device(self.config.runtime.device)
+
+    @property
+    def load_device(self) -> str:
+        """Where models that are trained are built: FSDP takes them from host memory to the device part by part."""
+        divides = registry.kind_of("sharding", self.config.sharding) == "fsdp" and ranks.world() > 1
+        return "cpu" if divides else self.device
 
     def autocast(self) -> torch.autocast:
         """The arithmetic of forward passes; see Runtime.dtype."""

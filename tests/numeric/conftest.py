@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import doctor_models
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
+from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.execute import execute
 
 
@@ -17,3 +20,15 @@ def policy(tmp_path_factory) -> Path:
     stage = planned("sft", *SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", f"outputs={out}", "checkpoint.every_steps=0")
     execute(stage)
     return Path(stage.model)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Checkpoints for the doctor; see `doctor_models.save_all`."""
+    return doctor_models.save_all(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def make(folders, tmp_path_factory) -> Callable[..., Subject]:
+    """A subject of the doctor: family, then overrides of the command."""
+    return lambda family, *overrides: doctor_models.load(folders, tmp_path_factory.mktemp("work"), family, *overrides)

@@ -19,7 +19,7 @@ def together(function: Callable[..., None], *arguments: Any, processes: int = 2)
         mp.spawn(_work, (function, arguments, processes, f"file://{folder}/meeting"), nprocs=processes)
 
 
-def once(folder: Path, make: Callable[[Path], None]) -> Path:
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
     """A folder that `make` fills for the first of the test processes that ask for it."""
     with FileLock(f"{folder}.lock"):
         if not folder.exists():

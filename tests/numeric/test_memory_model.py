@@ -11,7 +11,7 @@ from memory_cases import build, divergence, ppo_update, sample, score, token_bat
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config, Qwen2Config, Qwen3Config
 
-from rlhf_lab.analysis.memory_model import CARD_GB, GIB, smallest_count, smallest_split, split_bytes
+from rlhf_lab.analysis.memory_model import CARD_GB, GIB, smallest_count, smallest_split, split_bytes, work_of
 from rlhf_lab.analysis.memory_shapes import PUBLISHED, ModelShape
 from rlhf_lab.analysis.memory_state import Training, bytes_per_parameter, frozen_state, trained_state
 from rlhf_lab.analysis.memory_work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
@@ -92,18 +92,36 @@ def test_bytes_per_parameter_by_hand() -> None:
 
 
 def test_what_strategies_divide_by_hand() -> None:
-    """Of P parameters: 16P without the copy, 4P of buckets, 2P + 16P/N, and DeepSpeed's 2P + 2P + 12P/N."""
+    """Of P parameters, R of them outside the blocks and H in the head, whose bfloat16 copy autocast makes."""
     shape, training, n = LLAMA, Training("bfloat16"), 4
     p = shape.parameters
     found = {name: trained_state(shape, training, name, n) for name in ("none", "ddp", "fsdp_grad_op", "fsdp_full")}
     assert found["none"].always + found["none"].gradients == 16 * p
-    assert found["ddp"].total == found["none"].total + 4 * p  # buckets
-    assert found["fsdp_grad_op"].total == 2 * p + 16 * p // n
-    gathered = 2 * (2 * shape.block + shape.embedding)
-    assert found["fsdp_full"].total == 16 * p // n + gathered
-    for name, expected in (("zero1", 2 * p + 2 * p + 12 * p // n), ("zero2", 2 * p + 14 * p // n)):
-        assert trained_state(shape, training, name, n).total == expected
-    assert trained_state(shape, training, "zero3", n).total == 16 * p // n + gathered
+    assert found["ddp"].total == found["none"].total
+    assert found["ddp"].always == found["none"].always + 4 * p  # gradients are views of buckets, which stay
+    root, head = 300 * 64 + 64, 300 * 64  # a tied embedding and the last norm
+    blocks = 3 * shape.block
+    assert p == blocks + root
+    assert found["fsdp_grad_op"].total == 16 * p // n + 2 * blocks + 4 * root + 2 * head
+    assert found["fsdp_full"].total == 16 * p // n + 2 * 2 * shape.block + 4 * root + 2 * head
+    copy = 2 * shape.multiplied
+    for name, expected in (("zero1", 8 * p + 12 * p // n), ("zero2", 4 * p + 16 * p // n), ("zero3", 20 * p // n)):
+        gathered = 4 * (2 * shape.block + root) if name == "zero3" else 0
+        assert trained_state(shape, training, name, n).total == expected + gathered + copy
+    assert frozen_state(shape, halved=True).total == 2 * blocks + 4 * root
+
+
+def test_the_root_of_a_divided_model_is_whole_at_the_end_of_the_backward_pass() -> None:
+    """R parameters outside the blocks: gathered, their gradients, and the buffer through which these are added up."""
+    shape, rows, how = replace(LLAMA, tied=False, vocabulary=1000), Rows(2, 8, 8), Arithmetic("bfloat16")
+    root = 2 * 1000 * 64 + 64
+    alone, divided = (work_of(shape, rows, how, Training("bfloat16"), "fsdp_full", n) for n in (1, 2))
+    assert alone.last == 0
+    assert divided.last == 4 * root + 4 * root + 4 * root
+    moving = (2 + 4 + 2) * shape.block  # a block's gradients in bfloat16, their buffer in float32, its parameters
+    assert divided.first == alone.first + 4 * 1000 * 64 + moving
+    adapter = work_of(shape, rows, how, Training("bfloat16", rank=4), "fsdp_full", 2)
+    assert 4 * root < adapter.last < 8 * root  # it has no gradients there
 
 
 def test_one_process_divides_nothing() -> None:
@@ -288,4 +306,4 @@ def test_tensor_parallelism_divides_the_blocks_and_the_head() -> None:
     whole, halved = (split_bytes(shape, rows, training, tensor, 1) for tensor in (1, 2))
     assert halved / whole == pytest.approx(0.5, abs=0.01)
     found = smallest_split(shape, rows, training, 80 * CARD_GB)
-    assert found is not None and found.devices == 2 and found.bytes <= 80 * CARD_GB
+    assert found is not None and found.tensor * found.pipeline == 2 and found.bytes <= 80 * CARD_GB

@@ -1,4 +1,7 @@
-"""The plan of a stage against the tensors of a real run: an upper bound, because rows are taken at their longest."""
+"""The plan of a stage against the tensors of real runs.
+
+All of a run is below its plan, because rows are taken at their longest; what two processes hold of a model is exact.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from typing import Any
 
 import pytest
 from live_bytes import LiveBytes
+from processes import together
 from support import SMALL_WORLD, planned
 
+from rlhf_lab.analysis.memory_state import Training, trained_state
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.execute import ensure, execute
+from rlhf_lab.files import read_json
+from rlhf_lab.planning.shapes import source_shape
 from rlhf_lab.planning.stages import plan_stage
 
 TINY = ("model=micro", *SMALL_WORLD, "stages.sft.algorithm.epochs=0.5", "stages.reward_model.algorithm.epochs=0.5")
@@ -33,3 +40,38 @@ def test_a_run_stays_below_its_plan(recipe: str, tmp_path: Path) -> None:
     assert found.floor <= live.peak <= found.peak
     assert found.peak <= 2 * live.peak
     print(f"{recipe}: planned {found.peak:,} B, measured {live.peak:,} B")
+
+
+DIVIDED = (*TINY, "model.hidden=32", "algorithm.optimizer=adamw", "algorithm.lr=0.01", "algorithm.epochs=0.2")
+
+
+def divided(strategy: str, out: Path) -> Stage:
+    return planned("sft", *DIVIDED, "sharding.processes=2", f"sharding={strategy}", f"outputs={out}")
+
+
+def build(out: Path) -> None:
+    for strategy in ("ddp", "fsdp_full"):
+        execute(divided(strategy, out / strategy))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("divided")
+    together(build, out)
+    return out
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp_full"])
+def test_two_processes_hold_what_is_planned(strategy: str, built: Path) -> None:
+    """Weights, gradients and moments of one of them; of an odd number of rows the first process has one more."""
+    stage = divided(strategy, built / strategy)
+    shape = source_shape(stage.model)  # with as many tokens as the tokenizer has got
+    state = trained_state(shape, Training(), strategy, 2)
+    held = read_json(stage.folder / "result.json")["training"]
+    row = 4 * shape.hidden * (shape.vocabulary % 2) / 2 if strategy == "fsdp_full" else 0
+    parameters, gradients, moments = (
+        held[f"memory/{name}"] * 2**20 for name in ("parameters", "gradients", "optimizer")
+    )
+    assert parameters == pytest.approx(state.weights + row, abs=64)
+    assert gradients == pytest.approx(state.gradients + row, abs=64)
+    assert 0 <= moments - (state.optimizer + 2 * row) < 1024  # and a step counter for each tensor

@@ -28,6 +28,7 @@ from rlhf_lab.analysis.statistics import (
     ratio_of_means,
     seed_mean,
     unpaired_difference,
+    unpaired_from_intervals,
     wilson,
 )
 from rlhf_lab.errors import NumericError
@@ -244,6 +245,16 @@ def test_format_is_compact_and_never_hides_a_missing_interval():
     assert format_estimate(wilson(9, 10)) == "0.90 [0.60, 0.98]"
     assert format_estimate(clustered_mean([1.0], [0])) == "1.00 [no interval]"
     assert format_estimate(clustered_mean([], [])) == "unscored"
+
+
+def test_intervals_that_overlap_may_differ():
+    # half-widths .070 and .067 are 1.96 s: s = .03571 and .03418; z = (.438 − .552) / √(.03571² + .03418²) = −2.306
+    a, b = (Estimate(mean, mean - half, mean + half, 64, 64) for mean, half in ((0.552, 0.070), (0.438, 0.067)))
+    assert b.high > a.low
+    z, p_value = unpaired_from_intervals(a, b)
+    assert (z, p_value) == (pytest.approx(-2.306, abs=0.001), pytest.approx(0.0211, abs=0.0001))
+    bare = Estimate(0.5, -math.inf, math.inf, 0, 0)
+    assert all(math.isnan(value) for value in unpaired_from_intervals(a, bare))
 
 
 def test_unpaired_difference_by_hand():

@@ -178,6 +178,15 @@ def test_other_errors_pass(tmp_path):
     assert storage_error(FileNotFoundError(errno.ENOENT, "x")) is None
 
 
+def test_a_lack_of_permission_is_of_the_disk_only_where_a_file_is_written(tmp_path):
+    refused = PermissionError(errno.EACCES, "Permission denied", "data.jsonl")
+    assert storage_error(refused) is None  # it may have been read
+    found = storage_error(refused, tmp_path / "result.json")
+    assert found is not None and "result.json cannot be written: Permission denied" in str(found)
+    full = storage_error(OSError(errno.ENOSPC, "No space left on device", "log"))
+    assert full is not None and "log cannot be written" in str(full)
+
+
 def test_a_value_and_a_part_of_a_file_have_the_digest_that_they_had(tmp_path):
     value = {"a": np.float32(0.1), "b": [1.5, None]}
     write_json(tmp_path / "v.json", value)

@@ -14,7 +14,7 @@ import rlhf_lab
 from rlhf_lab import registry
 
 LAYERS = (
-    {"types", "errors", "files", "ranks", "seal"},
+    {"types", "errors", "files", "machine", "ranks", "seal"},
     {"schema", "registry", "config", "sections", "overrides"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},

@@ -15,9 +15,10 @@ from rlhf_lab.analysis.memory_model import GIB
 from rlhf_lab.analysis.memory_shapes import PUBLISHED
 from rlhf_lab.artifacts import plan
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.overrides import forced
 from rlhf_lab.planning import check
 from rlhf_lab.planning.copies import micro_rows, reward_copies, sampled, step_rows
-from rlhf_lab.planning.device import Device, processes
+from rlhf_lab.planning.device import Device, device, processes
 from rlhf_lab.planning.fit import least_devices, smallest_change
 from rlhf_lab.planning.shapes import policy_shape, source_shape
 from rlhf_lab.planning.show import number, size
@@ -25,6 +26,7 @@ from rlhf_lab.planning.stages import StagePlan, plan_stage
 
 GPU = Device("a GPU", 16 * GIB, count=1, cuda=True)
 WHOLE = ("stages.sft.model.lora.rank=0", "stages.reward_model.model.lora.rank=0")
+ONE_ROW, AGAIN = "algorithm.micro_batch_tokens=512", "sharding.checkpointing=true"
 HF = ("model=hf", "model.path=gpt2-medium")
 
 
@@ -51,6 +53,9 @@ def test_every_recipe_has_a_plan(recipe: str) -> None:
         ("dpo", (), ["policy", "reference", "reward bt"]),
         ("dpo", ("needs.reward=null",), ["policy", "reference"]),
         ("dpo_lora", (), ["policy", "reward bt"]),
+        ("dpo_lora", ("sharding=ddp",), ["policy", "reward bt"]),
+        ("dpo_lora", ("sharding=fsdp_full",), ["policy", "reference", "reward bt"]),
+        ("dpo_lora", ("sharding=zero3", *HF), ["policy", "reference", "reward bt"]),
         ("ppo", (), ["policy", "reference", "critic", "reward bt"]),
         ("ppo", ("algorithm.critic=shared", "algorithm.critic_warmup=0"), ["policy", "reference", "reward bt"]),
         ("ppo", ("model.lora.rank=4", *WHOLE), ["policy", "critic", "reward bt"]),
@@ -103,6 +108,11 @@ def test_where_the_reference_lies() -> None:
     divided = planned("dpo", *HF, "sharding=fsdp_full", "sharding.reference=sharded", "sharding.processes=4")
     reference = next(x for x in plan_stage(divided, 4).lines if x.copy.reference)
     assert reference.state.weights == weights // 4
+    assert reference.gathered == 4 * (2 * PUBLISHED["gpt2-medium"].block + PUBLISHED["gpt2-medium"].root)
+    whole = planned("dpo", *HF, "sharding=fsdp_full", "sharding.processes=4", "runtime.dtype=bfloat16")
+    halved = next(x for x in plan_stage(whole, 4).lines if x.copy.reference)
+    assert halved.state.weights == weights - 2 * 24 * PUBLISHED["gpt2-medium"].block  # the blocks alone
+    assert next(x for x in plan_stage(whole, 1).lines if x.copy.reference).state.weights == weights
 
 
 # --- shapes
@@ -135,34 +145,58 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["sft", "dpo", "ppo", "reward_model"])
-def test_the_smallest_change_fits_and_is_needed(recipe: str) -> None:
-    stage = planned(recipe, *HF)
-    before = plan_stage(stage, cuda=True)
-    assert GPU.memory is not None and before.peak > GPU.memory
-    found = smallest_change(stage, GPU)
-    assert found is not None
-    overrides, after = found
-    assert after.peak <= GPU.memory
-    again = plan_stage(planned(recipe, *HF, *overrides), cuda=True)
-    assert again.peak == after.peak  # what is printed can be typed
+def test_the_smallest_change_makes_all_stages_fit(recipe: str) -> None:
+    root = planned(recipe, *HF)
+    assert GPU.memory is not None and max(plan_stage(s, cuda=True).peak for s in root.upstream()) > GPU.memory
+    advice = smallest_change(root, GPU)
+    assert advice is not None and advice.peak <= GPU.memory
+    again = planned(recipe, *HF, *map(forced, advice.overrides)).upstream()
+    assert max(plan_stage(s, cuda=True).peak for s in again) == advice.peak  # what is printed can be typed
 
 
-def test_a_change_of_an_upstream_stage_goes_below_stages() -> None:
-    stage = next(s for s in planned("dpo", *HF).upstream() if s.recipe == "reward_model")
-    found = smallest_change(stage, GPU, root=False)
-    assert found is not None
-    own = [o for o in found[0] if "algorithm." in o]
-    assert own and all(o.startswith("stages.reward_model.algorithm.") for o in own)
+def test_micro_batches_are_of_the_stage_that_needs_them() -> None:
+    root = planned("dpo", *HF, "algorithm.micro_batch_tokens=1024", "rollout.batch_rows=64")
+    peaks = {s.recipe: plan_stage(s, cuda=True).peak for s in root.upstream()}
+    most = max(peaks["sft"], peaks["dpo"])
+    assert peaks["reward_model"] > most
+    advice = smallest_change(root, replace(GPU, memory=most))
+    assert advice is not None
+    assert [o.partition("=")[0] for o in advice.overrides] == ["stages.reward_model.algorithm.micro_batch_tokens"]
 
 
 def test_changes_are_tried_in_order() -> None:
-    """A little too small: half the batch at once. Less than the state of training: divided; on a CPU nothing helps."""
-    stage = planned("sft", *HF)
-    slightly = smallest_change(stage, replace(GPU, memory=plan_stage(stage, cuda=True).peak - 1))
-    assert slightly is not None and slightly[0] == ["algorithm.micro_batch_tokens=4096"]
-    tight = smallest_change(stage, replace(GPU, memory=plan_stage(stage).floor - GIB // 2))
-    assert tight is not None and tight[0][0] == "sharding=fsdp_full"
-    assert smallest_change(stage, replace(GPU, memory=GIB, cuda=False)) is None
+    """Smaller micro-batches; several free settings; an adapter; devices, as many as there are; nothing."""
+    root = planned("sft", *HF)
+    slightly = smallest_change(root, replace(GPU, memory=plan_stage(root, cuda=True).peak - 1))
+    assert slightly is not None and slightly.overrides == ["algorithm.micro_batch_tokens=4096"]
+    least = replace(
+        GPU, memory=plan_stage(planned("sft", *HF, "runtime.dtype=bfloat16", ONE_ROW, AGAIN), cuda=True).peak
+    )
+    several = smallest_change(root, replace(least, count=8))
+    assert several is not None and not any("sharding=" in o or "lora" in o for o in several.overrides)
+    tight = replace(GPU, memory=plan_stage(root).floor - GIB // 2, count=8)
+    adapted = smallest_change(root, tight)
+    assert adapted is not None and adapted.overrides[0] == "model.lora.rank=16"
+    assert not any("sharding=" in o for o in adapted.overrides)
+    assert smallest_change(root, replace(GPU, memory=GIB, cuda=False)) is None
+
+
+def test_devices_come_last_and_no_more_than_there_are() -> None:
+    root = planned("sft", *HF, "model.lora.rank=4")
+    tight = replace(GPU, memory=int(0.9 * plan_stage(root).floor))
+    assert smallest_change(root, tight) is None
+    shared = smallest_change(root, replace(tight, count=4))
+    assert shared is not None and shared.overrides[-2:] == ["sharding=fsdp_full", "sharding.processes=4"]
+    assert smallest_change(root, replace(tight, count=3, supposed=True)) == shared  # a GPU that is not here
+    assert smallest_change(root, replace(tight, count=3)) == smallest_change(root, replace(tight, count=2))
+
+
+def test_a_new_model_trains_whole_under_the_adapters_of_later_stages() -> None:
+    wide = ("model.hidden=1024", "model.layers=12", "model.heads=8", "algorithm.micro_batch_tokens=256")
+    root = planned("dpo", *wide, "needs.reward=null")
+    advice = smallest_change(root, replace(GPU, memory=int(0.9 * plan_stage(root).floor)))
+    assert advice is not None
+    assert {"model.lora.rank=16", "stages.sft.model.lora.rank=0"} < set(advice.overrides)
 
 
 def test_fewest_devices_fall_with_their_size() -> None:
@@ -177,6 +211,18 @@ def test_processes_of_a_stage() -> None:
     assert processes(two.config, GPU) == 2
     assert processes(planned("dpo").config, GPU) == 1
     assert Device("cpu", 8 * GIB).share(2) == 4 * GIB and GPU.share(2) == 16 * GIB
+    assert Device("cpu", 8 * GIB, local=2).share(16) == 4 * GIB  # of eight machines, each with its own memory
+    assert Device("cpu", 8 * GIB, jobs=2).share(2) == 2 * GIB and replace(GPU, jobs=4).share(2) == 4 * GIB
+
+
+def test_a_machine_is_shared_by_the_jobs_of_a_study_and_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = planned("dpo", "sharding=ddp", "runtime.device=cpu", "runtime.memory_gib=24")
+    assert device(stage.config).share(processes(stage.config, device(stage.config))) == 24 * GIB
+    monkeypatch.setenv("RLHF_LAB_PROCESSES", "2")
+    for name, value in {"RANK": 0, "WORLD_SIZE": 12, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "host"}.items():
+        monkeypatch.setenv(name, str(value))
+    found = device(stage.config)
+    assert processes(stage.config, found) == 12 and found.share(12) == 24 * GIB // 3 // 2
 
 
 # --- runs
@@ -188,7 +234,7 @@ def small(recipe: str, *overrides: str) -> Any:
 
 def test_a_run_says_what_it_needs(tmp_path: Path) -> None:
     (line,) = check.memory_lines(small("dpo", f"outputs={tmp_path}", "runtime.memory_gib=4"))
-    assert line.startswith("memory ") and line.endswith("in dpo; there are 4 GiB")
+    assert line.startswith("models: ") and line.endswith("in dpo; there are 4 GiB")
 
 
 def test_a_run_that_may_not_fit_is_warned_and_one_that_cannot_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import SMALL_WORLD
 
+from rlhf_lab.commands import COMMANDS
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.planning.command import run
 from rlhf_lab.planning.table import grids, page
@@ -34,7 +35,7 @@ def test_a_plan_shows_copies_phases_and_derivation(tmp_path: Path) -> None:
 def test_a_plan_that_does_not_fit_says_what_does() -> None:
     gpu = ("runtime.device=cuda", "runtime.memory_gib=12")
     out = printed("+recipe=dpo", "model=hf", "model.path=gpt2-medium", *gpu, "cards=24,80")
-    assert "does not fit" in out and "fits with: " in out
+    assert "does not fit" in out and out.count("fit with: ") == 1
     assert "24 GB" in out and "80 GB" in out and "frugal" in out
 
 
@@ -43,13 +44,32 @@ def test_a_plan_that_does_not_fit_says_what_does() -> None:
     [
         (["model=tiny"], "no recipe named"),
         (["+recipe=sft", "cards=big"], "cards=big is not a list of GB"),
-        (["+recipe=study/buffers"], "is a sweep of"),
+        (["+recipe=sft", "card=24"], "card is not an option of plan; did you mean cards?"),
+        (["+recipe=study/buffers"], r"plan \+recipe=study/buffers algorithm.buffer=current seed=0$"),
         (["table", "cards=8"], "takes to=FILE and nothing else"),
     ],
 )
 def test_mistakes_are_named(words: list[str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         run(words)
+
+
+def test_a_job_of_a_sweep_has_a_plan(tmp_path: Path) -> None:
+    job = ("+recipe=study/buffers", "algorithm.buffer=current", "seed=0")
+    assert "study/buffers: bytes per process" in printed(*job, *SMALL_WORLD, f"outputs={tmp_path}")
+
+
+def test_without_words_it_says_what_it_takes() -> None:
+    with console.capture() as captured:
+        COMMANDS["plan"]([])
+    assert captured.get().startswith("plan +recipe=…")
+
+
+def test_several_processes_are_marked_as_arithmetic() -> None:
+    for title in ("What a strategy divides", "Fewest cards, all parameters trained"):
+        (grid,) = (grid for grid in grids() if grid.title == title)
+        assert "Several processes: arithmetic, not compared with a measurement." in grid.remark
+    assert max(int(cell) for row in grid.rows for cell in row[1:] if cell != "–") <= 64
 
 
 def test_the_table_covers_all_sizes_and_cards() -> None:

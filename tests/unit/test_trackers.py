@@ -9,12 +9,12 @@ import pytest
 import wandb_log
 from support import checked
 
-from rlhf_lab import config, registry
+from rlhf_lab import compose, config, registry
 from rlhf_lab.errors import ConfigError, MissingDependency
 from rlhf_lab.files import append_jsonl
 from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
 from rlhf_lab.trackers.tracker import Outcome, Subject, Table, redacted
-from rlhf_lab.trackers.tracking import IDENTITY, Tracking, track
+from rlhf_lab.trackers.tracking import IDENTITY, Tracking, _subject, track
 
 OUTCOME = Outcome(
     {"gold": 1.25},
@@ -88,8 +88,52 @@ def test_secrets_are_not_passed_on():
     }
 
 
-def test_no_setting_of_a_recipe_reads_as_a_secret():
-    values = config.to_values(checked("ppo"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "apiKey",
+        "api-key",
+        "API_KEY",
+        "HFToken",
+        "hf_tokens",
+        "Authorization",
+        "basic.auth",
+        "judge.api_key",
+        "passwords",
+    ],
+)
+def test_a_secret_is_known_by_the_last_word_of_its_name(name):
+    assert redacted({name: "s3cret"}) == {name: "…"}
+    assert redacted({name: ["s3cret"]}) == {name: "…"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://h/x?a=1&token=s3cret&b=2#c", "https://h/x?a=1&token=…&b=2#c"),
+        ("https://h/x?access_token=s3cret", "https://h/x?access_token=…"),
+        ("postgres://me:s3/cr@et@host/db", "postgres://…@host/db"),
+        ("https://s3cret@host/x", "https://…@host/x"),
+        ("https://host/x@v1?tokens=12", "https://host/x@v1?tokens=…"),
+        ("https://host:8000/v1 of a@b", "https://host:8000/v1 of a@b"),
+    ],
+)
+def test_a_secret_in_an_address_is_not_passed_on(text, shown):
+    assert redacted({"url": text, "urls": [text]}) == {"url": shown, "urls": [shown]}
+
+
+def test_a_swept_secret_is_in_no_label(tmp_path):
+    swept = {"reward.api_key": "s3cret", "reward.url": "https://h/?token=s3cret", "seed": 3}
+    settings = marked(Tensorboard(tags=["https://me:s3cret@h"]), swept=swept)
+    found = _subject(checked("sft"), settings, "sft", "id", False)
+    assert "s3cret" not in repr(found)
+    assert found.name == "sft reward.api_key=… reward.url=https://h/?token=… seed=3"
+    assert found.config["level"] == "reward.api_key=…"
+
+
+@pytest.mark.parametrize("recipe", [name for name in compose.recipes() if not name.startswith("study/")])
+def test_no_setting_of_a_recipe_reads_as_a_secret(recipe):
+    values = config.to_values(config.check({**compose.compose([f"+recipe={recipe}"]), "study": None}))
     assert redacted(values) == values
 
 
@@ -178,7 +222,7 @@ def test_rows_behind_the_checkpoint_are_counted(monkeypatch, tmp_path):
 
 def test_settings():
     settings = marked(Wandb(tags=["mine"]), group="buffers", swept={"algorithm.beta": 0.1, "seed": 3})
-    assert (settings.group, settings.labels) == ("buffers", ["algorithm.beta=0.1", "seed=3"])
+    assert (settings.group, settings.swept) == ("buffers", {"algorithm.beta": 0.1, "seed": 3})
     assert marked(Wandb(group="written"), group="buffers").group == "written"
     assert marked(Files(), group="buffers") == Files()
     with pytest.raises(ConfigError, match=r"project=a/b has / in it"):

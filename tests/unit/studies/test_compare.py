@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,55 @@ def test_what_is_not_like_with_like_is_said(tmp_path):
     assert not any("different policies" in remark for remark in remarks)
 
 
+def both(proxy: float, gold: float) -> list[dict]:
+    return [{"prompt_id": i, "prompt": f"Q{i}", "proxy": proxy * i, "gold": gold * i, "kl": 0.1 * i} for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("role", "titles"),
+    [("reward", ["proxy reward"]), ("policy", ["KL, nats"]), ("reference", ["KL, nats"])],
+)
+def test_what_is_not_on_one_scale_is_shown_and_not_tested(tmp_path, role, titles):
+    sides = [
+        write_run(tmp_path / name, both(*scores), needs={role: {"key": name}})
+        for name, scores in (("a", (1.0, 1.0)), ("b", (9.0, 2.0)))
+    ]
+    found = {one.metric: one for one in run_differences(*find_sides(*sides))}
+    tested = [one for one in found.values() if one.tested]
+    assert len(found) == 3 and len(tested) == 2
+    assert found["gold"].p_holm == pytest.approx(min(1.0, 2 * found["gold"].versus.p_value))  # a family of two
+    view = compare(*sides, to=tmp_path / "page").view
+    rows = [row for row in view["tables"][0]["rows"] if row[3:7] == ("–",) * 4]
+    assert [row[0] for row in rows] == titles and not rows[0][-1]
+    assert "Of the 1 other metrics" in view["finding"] and titles[0] not in view["finding"]
+    assert sum("not tested" in remark for remark in view["remarks"]) == 1
+    assert any(line.startswith("Detectable") and "Holm" in line for line in view["tests"])
+
+
+def test_runs_of_which_nothing_is_on_one_scale(tmp_path):
+    rows = [{"prompt_id": i, "prompt": f"Q{i}", "proxy": float(i)} for i in range(4)]
+    sides = [write_run(tmp_path / name, rows, needs={"reward": {"key": name}}) for name in "ab"]
+    view = compare(*sides, to=tmp_path / "page").view
+    assert "share no metric of replies that is on one scale" in view["finding"]
+    assert view["scope"] == "" and view["tests"] == []
+
+
+def test_the_page_lies_beside_the_runs_and_two_stores_do_not_meet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        write_run(tmp_path / store / "runs" / name, replies(0.0, 1.0))
+        for store, name in (("one", "a"), ("one", "b"), ("two", "b"), ("three", "b"))
+    ]
+    pages = [compare(runs[0], other).page for other in runs[1:]]
+    assert pages[0] == Path("one/comparisons/a-vs-b/compare.html")
+    assert len(set(pages)) == 3 and all(page.is_relative_to("one/comparisons") for page in pages)
+
+
+def test_options_of_the_command_are_checked(tmp_path):
+    with pytest.raises(ConfigError, match=r"polcy is not an option of compare; did you mean policy\?"):
+        compare_command(["a", "b", "polcy=x"])
+
+
 def test_runs_without_replies_are_compared_by_their_intervals(tmp_path):
     def accuracy(mean: float) -> dict:
         return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "n": 50, "clusters": 50}
@@ -151,10 +201,10 @@ def test_runs_without_replies_are_compared_by_their_intervals(tmp_path):
     b = write_run(tmp_path / "b", [], metrics=metrics[1], seconds=25.0)
     view = compare(a, b, to=tmp_path / "page").view
     assert [(row[0], row[3]) for row in view["stored"]] == [
-        ("accuracy", "intervals apart"),
+        ("accuracy", "unpaired z 4.16, p < 0.001"),  # 0.3 / (√2 · 0.1 / 1.96)
         ("calibration error", "equal"),
     ]
-    assert "accuracy: 0.60 ±0.10 and 0.90 ±0.10, intervals apart" in view["finding"]
+    assert "accuracy: 0.60 ±0.10 and 0.90 ±0.10, unpaired z 4.16, p < 0.001" in view["finding"]
     assert ("training time, s", "10.0", "25.0", "× 2.50") in view["costs"]
     assert [name for name, _ in view["charts"]] == ["loss"] and view["bare"][0][0] == "rows"
 
@@ -173,7 +223,10 @@ def test_a_job_stands_for_its_run(make_study, tmp_path, monkeypatch):
     study = make_study(seeds=2)
     monkeypatch.chdir(tmp_path)
     found = compare(study / "jobs/0", study / "jobs/2")
-    assert found.page == Path("outputs/comparisons/study-job0-vs-study-job2/compare.html") and found.page.is_file()
+    assert found.page.is_file()
+    assert re.fullmatch(
+        r"outputs/comparisons/study-job0-\w{6}-vs-study-job2-\w{6}/compare\.html", found.page.as_posix()
+    )
     gold = found.view["tables"][0]["rows"][0]
     assert gold[0] == "gold reward" and gold[3].startswith("+1.")  # `mixed` lifts gold by 1.2
     (study / "jobs/1/job.json").write_text('{"status": "failed", "run": null, "error": "boom"}')
@@ -197,22 +250,6 @@ def test_folders_that_cannot_be_compared_are_refused(make_run, make_study, tmp_p
         (folder / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match="share no metric of replies, no result and no training curve"):
         compare(*empty)
-
-
-def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path):
-    a = make_study(seeds=3)
-    a = a.rename(tmp_path / "first")
-    b = make_study(seeds=2, lift=3.0).rename(tmp_path / "second")
-    view = compare(a, b, to=tmp_path / "page").view
-    rows = {row[0]: row for row in view["tables"][0]["rows"]}
-    assert list(rows) == ["current", "mixed", "stale"] and view["tables"][0]["title"] == "gold reward"
-    assert float(rows["mixed"][3].split()[0].replace("−", "-")) == pytest.approx(1.8, abs=0.3)  # lifts 3.0 − 1.2
-    assert "mixed: only the 2 jobs with a partner are compared (A has 3, B 2)." in view["remarks"]
-    assert ("seed", "0, 1, 2", "0, 1") in view["settings"]
-    plan = json.loads((b / "study.json").read_text())
-    (b / "study.json").write_text(json.dumps({**plan, "compare": "algorithm.beta"}))
-    with pytest.raises(DataError, match=r"no level is in both"):
-        compare(a, b, to=tmp_path / "page")
 
 
 def test_the_console_shows_what_the_page_shows(make_run, tmp_path):

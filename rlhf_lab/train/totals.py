@@ -1,0 +1,97 @@
+"""What is counted while a stage trains: losses and metrics between two logged steps, memory, time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from rlhf_lab import ranks
+from rlhf_lab.errors import NumericError
+from rlhf_lab.train import memory
+from rlhf_lab.train.run import Run
+
+
+@dataclass
+class LossOutput:
+    """Loss of each unit of a micro-batch (differentiable) and values to log, each summed over units later."""
+
+    loss_N: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+    def detached(self) -> LossOutput:
+        """The same without gradients."""
+        return LossOutput(self.loss_N.detach(), {key: value.detach() for key, value in self.metrics.items()})
+
+
+class Totals:
+    """Sums over the steps since the last log, kept as tensors: one device sync per logged step.
+
+    Each process sums over its own micro-batches; `flush` adds the processes up.
+    """
+
+    def __init__(self) -> None:
+        self.norms: dict[str, Tensor] = {}
+        self.note = ""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.loss: Tensor | float = 0.0
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.units = self.steps = 0
+
+    def add(self, out: LossOutput, share: Tensor) -> None:
+        """Count a micro-batch; `share` is its part of the step's loss."""
+        self.units += len(out.loss_N)
+        self.loss = self.loss + share
+        for key, value in out.metrics.items():
+            total = value.float().sum()
+            self.sums[key] = self.sums[key] + total if key in self.sums else total
+            self.counts[key] = self.counts.get(key, 0) + value.numel()
+
+    def flush(self, run: Run, step: int, scale: float) -> None:
+        """Log the mean loss of the steps and each metric's mean over the units that report it, and forget them.
+
+        Raises NumericError when loss or gradient is not finite.
+        """
+        if not self.steps:
+            return
+        own = {key: (float(total), self.counts[key]) for key, total in self.sums.items()}
+        everyone = ranks.exchange((float(self.loss), self.units, own))
+        units = sum(count for _, count, _ in everyone)
+        loss = sum(found for found, _, _ in everyone) / self.steps
+        keys = dict.fromkeys(key for _, _, found in everyone for key in found)
+        pairs = {key: [found[key] for _, _, found in everyone if key in found] for key in keys}
+        means = {key: sum(total for total, _ in found) / sum(n for _, n in found) for key, found in pairs.items()}
+        norms = {"grad_norm" if name == "model" else f"grad_norm/{name}": float(n) for name, n in self.norms.items()}
+        run.log(step, loss=loss, **means, lr_scale=scale, **norms, units=units)
+        if not all(map(math.isfinite, (loss, *norms.values()))):
+            raise NumericError(
+                f"loss {loss} or gradient norm {norms} is not finite at step {step}; "
+                "lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
+            )
+        self.note = f"loss {loss:.3f}"
+        self._clear()
+
+
+def note_held(run: Run, engine: Any) -> None:
+    """Memory by what it holds, in the first step whose gradients and moments are seen."""
+    if run.cost.get("memory/optimizer"):
+        return
+    held = engine.held()
+    run.cost |= {key: max(value, run.cost.get(key, 0.0)) for key, value in held.items()}
+
+
+def note_cost(run: Run, durations: list[float]) -> None:
+    """Peak and step time; the largest of all processes."""
+    peak = memory.peak_gib()
+    if peak is not None:
+        run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
+    if durations:
+        run.cost["step_seconds"] = statistics.median(durations)
+    everyone = ranks.exchange(run.cost)
+    run.cost = {key: round(max(cost.get(key, 0.0) for cost in everyone), 4) for key in run.cost}

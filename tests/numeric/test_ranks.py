@@ -1,0 +1,86 @@
+"""What processes exchange, and what they do with a divided model outside training."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from processes import together
+from support import ONE_LAYER, SMALL_WORLD, planned
+
+from rlhf_lab import ranks, registry
+from rlhf_lab.algorithms.common import sequence_logps
+from rlhf_lab.errors import LabError
+from rlhf_lab.models.build import load_policy
+from rlhf_lab.train.run import Run
+
+
+def test_one_process_is_its_own_world() -> None:
+    assert (ranks.world(), ranks.rank(), ranks.is_main()) == (1, 0, True)
+    assert list(ranks.deal("abc")) == [("a", True), ("b", True), ("c", True)]
+    assert ranks.gather(ranks.share([1, 2, 3])) == [1, 2, 3]
+    assert ranks.on_main(lambda: 5) == 5
+
+
+class Unportable(Exception):
+    """An error that holds what cannot be sent."""
+
+    def __init__(self, text: str, *, lock: threading.Lock):
+        super().__init__(text)
+        self.lock = lock
+
+
+def exchange() -> None:
+    own = ranks.rank()
+    assert ranks.world() == 2 and ranks.is_main() == (own == 0)
+    dealt = list(ranks.deal(["a", "b", "c"]))
+    assert dealt == ([("a", True), ("c", True)] if own == 0 else [("b", True), ("c", False)])
+    assert ranks.gather([item for item, mine in dealt if mine]) == ["a", "b", "c"]
+    assert ranks.gather(ranks.share(list(range(7)))) == list(range(7))
+    assert ranks.exchange(own) == [0, 1]
+    assert ranks.any_of(own == 1) and not ranks.any_of(False)
+    assert ranks.on_main(lambda: own) == 0
+
+    def fail() -> None:
+        raise Unportable("out of reach", lock=threading.Lock())
+
+    with pytest.raises(LabError, match="Unportable: out of reach"):
+        ranks.on_main(fail)
+    with ranks.alone():
+        assert ranks.world() == 1 and ranks.share([1, 2]) == [1, 2]
+        assert ranks.is_main() == (own == 0)
+
+
+def test_two_processes_exchange() -> None:
+    together(exchange)
+
+
+ROWS = [([1, 2, 3, 4, 5, 6], [7, 8]), ([1, 2, 3, 4, 5, 6], [9]), ([3, 4], [5, 6, 7]), ([8], [9, 10]), ([5, 6], [7])]
+
+
+def after_training(policy: str, folder: Path) -> None:
+    """Batches of 20 tokens: in the first two rows share a prompt, in the others none."""
+    overrides = (f"needs.policy={policy}", "reward=length", "needs.reward=null", "algorithm.critic=zero")
+    dtype = ("runtime.dtype=bfloat16", "sharding=fsdp_full", "sharding.checkpointing=true")
+    config = planned("ppo", *SMALL_WORLD, *ONE_LAYER, *overrides, *dtype, f"outputs={folder}").config
+    run = Run(folder, config, {"policy": policy})
+    algorithm = registry.build("algorithm", config.algorithm, run)
+    engine = registry.build("sharding", config.sharding, algorithm, run)
+    engine.close()
+    found = sequence_logps(algorithm.model, ROWS, "cpu", max_tokens=20)
+    alone = load_policy(policy, config.model)
+    with ranks.alone(), torch.no_grad():
+        expected = sequence_logps(alone, ROWS, "cpu", max_tokens=20)
+    assert torch.allclose(found, expected, atol=0.2) and not torch.equal(found, expected)  # bfloat16
+    from rlhf_lab.models.encoding import TokenBatch
+
+    with torch.no_grad(), run.autocast():
+        values = algorithm.critic.values(TokenBatch.from_rows(ROWS))
+    assert values.dtype == torch.float32
+
+
+def test_a_divided_model_is_used_after_training(policy: Path, tmp_path: Path) -> None:
+    """Passes that share a prompt and passes that do not would need another number of exchanges each."""
+    together(after_training, str(policy), tmp_path)

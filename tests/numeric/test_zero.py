@@ -1,0 +1,193 @@
+"""ZeRO by DeepSpeed: two gloo processes take the steps of one in every stage, and go on exactly where they stopped."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from processes import once, together
+from support import checked, model_tensors
+from test_sharding import execute_until, stage, steps
+
+from rlhf_lab import ranks
+from rlhf_lab.errors import ArtifactError, ConfigError, MissingDependency
+from rlhf_lab.execute import execute
+from rlhf_lab.files import read_json, write_json
+from rlhf_lab.launch.processes import check_launch
+from rlhf_lab.models.build import load_policy
+from rlhf_lab.sharding import zero
+from rlhf_lab.train.loop import Interrupted
+
+installed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs rlhf_lab[deepspeed]")
+PLAN = {
+    **{("sft", name): 2e-6 for name in ("zero1", "zero2", "zero3")},
+    ("sft", "zero3", "sharding.checkpointing=true"): 2e-6,
+    ("lora", "zero3"): 5e-6,
+    ("reward_model", "zero3"): 5e-4,  # a decorrelated length head: rounding grows by a factor of 100
+    ("ppo", "zero1"): 5e-5,
+    ("ppo", "zero3"): 5e-5,
+    ("ppo_shared", "zero2"): 5e-4,
+    ("grpo", "zero2"): 5e-6,
+    ("sft", "zero2", "runtime.dtype=bfloat16"): 5e-4,
+    ("sft", "zero3", "runtime.dtype=bfloat16"): 5e-4,
+}
+"""(case, strategy, more settings) → largest relative difference of a step's loss and grad_norm from one process."""
+RESUMED = (("sft", "zero1"), ("sft", "zero2"), ("ppo", "zero3"))
+
+
+def place(out: Path, key: tuple[str, ...]) -> Path:
+    return out / "-".join(key).replace("=", "_")
+
+
+def build_all(out: Path, needs: dict[str, str]) -> None:
+    for key in PLAN:
+        case, name, *more = key
+        held: dict[str, int] = {}
+        with mock.patch.object(zero.ZeRO, "step", noting(held)):
+            execute(stage(case, place(out, key), needs, f"sharding={name}", *more))
+        write_json(place(out, key) / "held.json", held)
+    for case, name in RESUMED:
+        for kind in ("resumed", "stopped"):
+            cut = stage(case, out / f"{case}-{name}-{kind}", needs, f"sharding={name}")
+            with pytest.raises(Interrupted, match="stopped after step 1 of"):
+                execute_until(cut, 1)
+            if kind == "resumed":
+                execute(cut)
+
+
+def noting(held: dict[str, int]) -> Any:
+    """`ZeRO.step` that also notes how many numbers the main process holds of parameters and of the first moment."""
+    step = zero.ZeRO.step
+
+    def noted(self: zero.ZeRO, scale: float) -> None:
+        step(self, scale)
+        held["parameters"] = sum(p.numel() for part in self.parts.values() for p in part.parameters())
+        held["moment"] = sum(state["exp_avg"].numel() for state in self.adamw.state.values() if state)
+
+    return noted
+
+
+@pytest.fixture(scope="module")
+def needs(shared_tmp: Path) -> dict[str, str]:
+    out = once(shared_tmp / "zero-needs", lambda out: execute(stage("sft", out, {})))
+    return {"policy": stage("sft", out, {}).model}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, needs: dict[str, str]) -> Any:
+    """(case, dtype) → folder of the stage as one process builds it."""
+    out, done = tmp_path_factory.mktemp("one"), {}
+
+    def folder(case: str, dtype: str = "float32") -> Path:
+        if (case, dtype) not in done:
+            found = stage(case, out / f"{case}-{dtype}", needs, f"runtime.dtype={dtype}")
+            execute(found)
+            done[case, dtype] = found.folder
+        return done[case, dtype]
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(shared_tmp: Path, needs: dict[str, str]) -> Path:
+    return once(shared_tmp / "zero-two", lambda out: together(build_all, out, needs))
+
+
+def run_of(folder: Path) -> Path:
+    (found,) = (folder / "runs").glob("*-*")
+    return found
+
+
+@installed
+@pytest.mark.parametrize("key", PLAN, ids="-".join)
+def test_two_processes_take_the_steps_of_one(key: tuple[str, ...], built: Path, single: Any) -> None:
+    low = "runtime.dtype=bfloat16" in key
+    expected, found = steps(single(key[0], "bfloat16" if low else "float32")), steps(run_of(place(built, key)))
+    assert [(row["step"], row["units"]) for row in found] == [(row["step"], row["units"]) for row in expected]
+    for one, two in zip(expected, found, strict=True):
+        assert one.keys() == two.keys()
+        for name in [name for name in one if name == "loss" or name.startswith("grad_norm")]:
+            tolerance = max(PLAN[key], 2e-2 if low and name != "loss" else 0.0)
+            assert two[name] == pytest.approx(one[name], rel=tolerance, abs=1e-6), name
+
+
+@installed
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
+def test_the_saved_model_is_that_of_one_process(name: str, built: Path, single: Any) -> None:
+    folder = run_of(place(built, ("sft", name)))
+    expected, found = (model_tensors(path / "model") for path in (single("sft"), folder))
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert found[key].dtype == tensor.dtype and torch.allclose(found[key], tensor, atol=2e-5), key
+    loaded = load_policy(folder / "model", checked("sft").model)
+    assert torch.equal(loaded.get_input_embeddings().weight, found["model.embed_tokens.weight"])
+    sizes = [read_json(path / "result.json")["metrics"]["parameters"] for path in (single("sft"), folder)]
+    assert sizes[0] == sizes[1] > 0
+
+
+@installed
+def test_a_part_without_gradients_stays_as_it_is(built: Path, single: Any) -> None:
+    """The policy while the critic learns alone: a step of AdamW on zeros would change how far its first one goes."""
+    expected, found = (
+        torch.cat([t.flatten() for t in model_tensors(folder / "model").values()])
+        for folder in (single("ppo"), run_of(place(built, ("ppo", "zero3"))))
+    )
+    assert torch.isclose(found, expected, atol=1e-5).float().mean() > 0.99
+
+
+@installed
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
+def test_each_process_holds_its_share(name: str, built: Path) -> None:
+    """Half of the moments; in stage 3 no matrix between passes, which leaves vectors."""
+    folder = place(built, ("sft", name))
+    held, tensors = read_json(folder / "held.json"), model_tensors(run_of(folder) / "model")
+    whole, vectors = (sum(t.numel() for t in tensors.values() if t.ndim <= most) for most in (2, 1))
+    assert held["moment"] == pytest.approx(whole / 2, rel=0.02)
+    assert held["parameters"] == (vectors if name == "zero3" else whole)
+
+
+@installed
+@pytest.mark.parametrize(("case", "name"), RESUMED)
+def test_resumed_equals_uninterrupted_bit_for_bit(case: str, name: str, built: Path) -> None:
+    resumed = run_of(built / f"{case}-{name}-resumed")
+    whole = run_of(place(built, (case, name)))
+    expected, found = (model_tensors(path / "model") for path in (whole, resumed))
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert [row["loss"] for row in steps(resumed)] == [row["loss"] for row in steps(whole)]
+    assert "resumed at step 1" in read_json(resumed / "result.json")["notes"]
+
+
+@installed
+def test_another_number_of_processes_is_refused(built: Path, needs: dict[str, str], tmp_path: Path) -> None:
+    shutil.copytree(built / "sft-zero2-stopped", tmp_path / "out")
+    cut = stage("sft", tmp_path / "out", needs, "sharding=zero2")
+    with pytest.raises(ArtifactError, match="2 processes of sharding=zero2"):
+        execute(cut)
+    assert (cut.folder / "checkpoint.pt").exists()
+
+
+@installed
+def test_a_damaged_share_is_noticed(built: Path, needs: dict[str, str], tmp_path: Path) -> None:
+    shutil.copytree(built / "sft-zero2-stopped", tmp_path / "out")
+    cut = stage("sft", tmp_path / "out", needs, "sharding=zero2")
+    share = cut.folder / "checkpoint-1" / "rank_1.safetensors"
+    share.write_bytes(share.read_bytes()[:-3] + b"abc")
+    assert any("rank_1.safetensors is damaged" in note for note in execute(cut)["notes"])
+
+
+def test_muon_needs_whole_matrices() -> None:
+    with pytest.raises(ConfigError, match=r"muon orthogonalises whole matrices.*fsdp_full"):
+        checked("sft", "sharding=zero2", "algorithm.optimizer=muon", "algorithm.muon_lr=0.02")
+
+
+def test_the_missing_library_is_named_before_anything_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(MissingDependency, match=r"rlhf_lab\[deepspeed\]"):
+        check_launch(checked("sft", "sharding=zero2", "algorithm.optimizer=adamw"))
+    assert ranks.world() == 1

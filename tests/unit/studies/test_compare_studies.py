@@ -1,0 +1,59 @@
+"""Two studies compared: which jobs are partners, and when there is no test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.errors import DataError
+from rlhf_lab.studies.compare_report import compare
+from rlhf_lab.studies.compare_studies import compared_jobs
+from rlhf_lab.studies.frame import read_study
+
+
+def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path):
+    a = make_study(seeds=3)
+    a = a.rename(tmp_path / "first")
+    b = make_study(seeds=2, lift=3.0).rename(tmp_path / "second")
+    view = compare(a, b, to=tmp_path / "page").view
+    rows = {row[0]: row for row in view["tables"][0]["rows"]}
+    assert list(rows) == ["current", "mixed", "stale"] and view["tables"][0]["title"] == "gold reward"
+    assert float(rows["mixed"][3].split()[0].replace("−", "-")) == pytest.approx(1.8, abs=0.3)  # lifts 3.0 − 1.2
+    assert "mixed: only the 2 jobs with a partner are compared (A has 3, B 2)." in view["remarks"]
+    assert ("seed", "0, 1, 2", "0, 1") in view["settings"]
+    plan = json.loads((b / "study.json").read_text())
+    (b / "study.json").write_text(json.dumps({**plan, "compare": "algorithm.beta"}))
+    with pytest.raises(DataError, match=r"no level is in both"):
+        compare(a, b, to=tmp_path / "page")
+
+
+def without(study: Path, factor: str) -> Path:
+    """The study as if it had never set the factor."""
+    plan = json.loads((study / "study.json").read_text())
+    for job in plan["jobs"]:
+        del job["overrides"][factor]
+    (study / "study.json").write_text(json.dumps(plan))
+    return study
+
+
+def test_repeats_of_one_seed_are_no_runs_of_their_own(make_study, tmp_path):
+    """Three jobs of A each beside the one of B would make three pairs of one independent run."""
+    a = make_study(seeds=3).rename(tmp_path / "first")
+    b = without(make_study(seeds=1).rename(tmp_path / "second"), "seed")
+    view = compare(a, b, to=tmp_path / "page").view
+    assert all(row[4:7] == ("–",) * 3 for table in view["tables"] for row in table["rows"])
+    assert sum("not tested" in remark for remark in view["remarks"]) == 3
+    assert "Not tested: `current`, `mixed`, `stale`." in view["finding"]
+
+
+def test_a_job_with_two_partners_is_not_tested(make_study, tmp_path):
+    a = make_study(seeds=2).rename(tmp_path / "first")
+    b = make_study(seeds=2).rename(tmp_path / "second")
+    plan = json.loads((a / "study.json").read_text())
+    for number, job in enumerate(plan["jobs"]):  # A sweeps another factor within one seed, which B does not set
+        job["overrides"] |= {"seed": 0, "algorithm.beta": number}
+    (a / "study.json").write_text(json.dumps(plan))
+    jobs = compared_jobs(read_study(a), read_study(b), "mixed")
+    assert (jobs.test, len(jobs.a), len(jobs.b)) == ("none", 2, 2)
