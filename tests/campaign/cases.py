@@ -146,6 +146,12 @@ class Play:
         self.interrupt(self.moment(of="checkpoint.pt" if self.scenario.trains else "policies.jsonl"))
         return next(self.cwd / path for path in reversed(self.scenario.own) if (self.cwd / path).exists())
 
+    def keep(self, folder: Path) -> None:
+        """A damaged stage that was complete is as it was again: from now on its result.json is this one."""
+        path = folder.relative_to(self.cwd)
+        if path in self.kept:
+            self.kept[path] = identity(folder)
+
     def outcome(self) -> Outcome:
         """Of a case in which nothing went wrong."""
         return Outcome(self.case, REFUSED if self.refused else EQUAL, self.remarks)

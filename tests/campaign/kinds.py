@@ -111,6 +111,7 @@ def refused_then_lifted(play: Play, path: Path, folder: Path) -> None:
         play.refusal(status, text)
         if play.rng.random() < 0.5:
             path.write_bytes(backup)
+            play.keep(folder)
         else:
             play.remarks.append("folder deleted")
             play.kept.pop(folder.relative_to(play.cwd), None)
