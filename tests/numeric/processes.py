@@ -35,3 +35,4 @@ def _work(rank: int, function: Callable[..., None], arguments: tuple[Any, ...], 
     torch.set_num_threads(1)
     with ranks.group("cpu"):
         function(*arguments)
+    os._exit(0)  # as the lab's own processes end: closing Python with gloo's threads still there can abort
