@@ -145,6 +145,43 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
     for role in root.needs:
         if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
+    problems += _data_problems(root)
+    if root.reward.confidence_weight and kind == "dpo_iterative":
+        problems.append("reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo")
+    if algorithm.trains_on_reward:
+        problems += _reward_problems(root)
+    elif algorithm.reads_reward:
+        problems += _missing_roles(root)
+    starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
+        problems.append(
+            f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
+            "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
+            "run's: stages.RECIPE.model.lora.rank=0)"
+        )
+    selection = getattr(algorithm, "selection", None)
+    if selection is not None and selection.reads_margins and not root.needs.get("margins"):
+        problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
+    problems += _sharding_problems(root)
+    if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
+        problems += import_module(TRL_OPTIONS).problems(root)
+    positions = getattr(root.model, "max_positions", None)
+    if positions:
+        needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
+        if "rollout" in algorithm.uses:
+            needed["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
+        problems += [
+            f"{name}={value} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
+            for name, value in needed.items()
+            if value > positions
+        ]
+    return problems
+
+
+def _data_problems(root: Config) -> list[str]:
+    """What the algorithm and the reward need and the data do not have."""
+    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    problems = []
     data_kind = registry.kind_of("data", root.data)
     reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
     if "gold" in reward_kinds and data_kind != "mini_hh":
@@ -166,24 +203,14 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
             f"algorithm.labels=annotated needs a world that judges steps, and data={data_kind} does not; use "
             "algorithm.labels=perturbed or monte_carlo"
         )
-    if root.reward.confidence_weight and kind == "dpo_iterative":
-        problems.append("reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo")
-    if algorithm.trains_on_reward:
-        problems += _reward_problems(root)
-    elif algorithm.reads_reward:
-        problems += _missing_roles(root)
     if algorithm.needs_preferences and not root.data.preferences:
         problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
-    starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
-    if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
-        problems.append(
-            f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
-            "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
-            "run's: stages.RECIPE.model.lora.rank=0)"
-        )
-    selection = getattr(algorithm, "selection", None)
-    if selection is not None and selection.reads_margins and not root.needs.get("margins"):
-        problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
+    return problems
+
+
+def _sharding_problems(root: Config) -> list[str]:
+    """What cannot be spread over processes as it is asked for."""
+    problems = []
     sharding = registry.kind_of("sharding", root.sharding)
     lora = getattr(root.model, "lora", None)
     if lora and lora.rank and root.sharding.reference == "offload" and sharding != "fsdp":
@@ -193,23 +220,11 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
         )
     if root.engine != "native" and sharding != "none":
         problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
-    if sharding == "zero" and getattr(algorithm, "optimizer", None) == "muon":
+    if sharding == "zero" and getattr(root.algorithm, "optimizer", None) == "muon":
         problems.append(
             "algorithm.optimizer=muon orthogonalises whole matrices, and DeepSpeed gives an optimiser pieces of them; "
             "use algorithm.optimizer=adamw (with an algorithm.lr for it), or sharding=ddp, fsdp_grad_op or fsdp_full"
         )
-    if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
-        problems += import_module(TRL_OPTIONS).problems(root)
-    positions = getattr(root.model, "max_positions", None)
-    if positions:
-        needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
-        if "rollout" in algorithm.uses:
-            needed["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
-        problems += [
-            f"{name}={value} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
-            for name, value in needed.items()
-            if value > positions
-        ]
     return problems
 
 

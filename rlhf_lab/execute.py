@@ -6,7 +6,6 @@ import platform
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,11 +24,12 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
 from rlhf_lab.launch import processes
 from rlhf_lab.models.build import save_model
+from rlhf_lab.signals import handled
 from rlhf_lab.studies.outcome import outcome
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.tracking import track
 from rlhf_lab.train import checkpoint, memory
-from rlhf_lab.train.loop import STOP_SIGNALS, Algorithm, Interrupted, train
+from rlhf_lab.train.loop import Algorithm, Interrupted, train
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
@@ -94,19 +94,12 @@ def _build(stage: Stage) -> dict[str, Any]:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """A signal that arrives while nothing is trained (loading, evaluating, waiting) ends the stage, recorded."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def handle(number: int, _frame: Any) -> None:
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
-    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
-    try:
+    with handled(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:

@@ -7,11 +7,9 @@ model over those of its device.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +20,7 @@ import torch.distributed as dist
 
 from rlhf_lab import files
 from rlhf_lab.errors import LabError
+from rlhf_lab.signals import die_with_parent
 
 Item = TypeVar("Item")
 TIMEOUT = timedelta(days=1)  # one process may build a stage alone while the others wait
@@ -49,12 +48,6 @@ def device(wanted: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
 
 
-def die_with_parent() -> None:
-    """End this process when the one that started it ends (Linux), so that nobody trains on without a lock."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 @contextmanager
 def group(kind: str) -> Iterator[None]:
     """The process group of the launched processes, for the time of the block; they die with who launched them.
@@ -67,7 +60,7 @@ def group(kind: str) -> Iterator[None]:
     if dist.is_initialized() or launched() == 1:
         yield
         return
-    die_with_parent()
+    die_with_parent(signal.SIGKILL)  # nobody trains on without a lock
     if kind == "cuda":
         torch.cuda.set_device(local_rank())
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"

@@ -6,7 +6,6 @@ so `report` works on a partial sweep and a failed job is a row of the table.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import signal
@@ -25,6 +24,7 @@ from rlhf_lab import artifacts, compose, config, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import make_folder, read_json, write_json
 from rlhf_lab.overrides import forced, literal
+from rlhf_lab.signals import die_with_parent
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -149,7 +149,8 @@ def run_job(
     values: dict[str, Any], run_stage: Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
 ) -> dict[str, Any]:
     """One job: run its stage and write job.json, also when it fails."""
-    _die_with_parent()
+    if os.environ.get(PROCESSES, "1") != "1":
+        die_with_parent(signal.SIGTERM)  # a worker must not outlive the sweep that started it
     settings = HydraConfig.get()
     folder, recipe = Path(settings.runtime.output_dir), str(settings.runtime.choices.get("recipe"))
     make_folder(folder)
@@ -235,9 +236,3 @@ def print_table(folder: Path) -> None:
 def usable_cores() -> int:
     """Cores this process may use: fewer than the machine has under Slurm or taskset."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _die_with_parent() -> None:
-    """A worker must not outlive the sweep that started it (Linux)."""
-    if sys.platform == "linux" and os.environ.get(PROCESSES, "1") != "1":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -1,7 +1,7 @@
 """Starts the processes that train one stage together, on this machine, and waits for them.
 
 The parent composes, checks, plans, holds the stage's lock and reports; the processes build the stage
-(`rlhf_lab.launch.worker`). A signal to the parent is handed to each of them: they save after their step. They die with
+(`rlhf_lab.worker`). A signal to the parent is handed to each of them: they save after their step. They die with
 the parent. torchrun is not in between, because it kills what has not ended 30 seconds after a signal, and a large
 checkpoint takes longer; it works around the whole command instead (see launchers/README.md).
 """
@@ -27,8 +27,9 @@ from rlhf_lab import config, ranks, registry
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import ConfigError, LabError, MissingDependency
 from rlhf_lab.files import read_json, write_json
+from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console
-from rlhf_lab.train.loop import STOP_SIGNALS, Interrupted
+from rlhf_lab.train.loop import Interrupted
 
 POLL_SECONDS = 0.05
 END_SECONDS = {"failed": 10.0, "ended": 120.0}
@@ -106,7 +107,7 @@ def _start(order: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
     environment[ranks.MEETING] = f"file://{order.parent / 'meeting'}"
     if sys.platform == "linux":
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
-    command = [sys.executable, "-m", "rlhf_lab.launch.worker", str(order), str(os.getpid())]
+    command = [sys.executable, "-m", "rlhf_lab.worker", str(order), str(os.getpid())]
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
@@ -121,34 +122,40 @@ def _handed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]
             if worker.poll() is None:
                 worker.send_signal(number)
 
-    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
-    try:
+    with handled(handle):
         yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int | None:
-    """Wait for all; returns the first that failed, or None.
+    """Wait for all; returns the process whose failure was the cause, or None.
 
     Once one has ended the others, which may wait for it in vain, have a while. A second Ctrl-C ends them.
     """
-    first, deadline = None, float("inf")
+    failed: dict[int, int] = {}
+    deadline = float("inf")
     while True:
         running = [worker for worker in workers if worker.poll() is None]
-        ended = [rank for rank, worker in enumerate(workers) if worker.poll() is not None]
-        failed = [rank for rank in ended if workers[rank].poll() not in (0, STOPPED)]
-        if failed and first is None:
-            first = failed[0]
+        ended = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll()) is not None}
+        failed |= {rank: code for rank, code in ended.items() if code not in (0, STOPPED) and rank not in failed}
         if not running:
-            return first
+            return _cause(failed)
         limit = END_SECONDS["failed" if failed else "ended"] if ended else float("inf")
         deadline = min(deadline, time.monotonic() + limit)
         if time.monotonic() > deadline or signals.count(signal.SIGINT) > 1:
             for worker in running:
                 worker.kill()
+            return _cause(failed) if failed else workers.index(running[0])
         time.sleep(POLL_SECONDS)
+
+
+def _cause(failed: dict[int, int]) -> int | None:
+    """The process that made the others fail, of exit statuses in the order in which they were seen.
+
+    One that a signal ended comes first, because its peers may report a lost connection before its end is seen;
+    not one that aborted, which is what a process may do that lost a peer.
+    """
+    ended_by_signal = [rank for rank, code in failed.items() if code < 0 and -code != signal.SIGABRT]
+    return next(iter([*ended_by_signal, *failed]), None)
 
 
 def _outcome(

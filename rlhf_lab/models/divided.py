@@ -59,10 +59,6 @@ def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) ->
         return function(*arguments) if root is None else root.run(function, *arguments)
 
 
-def is_divided(model: nn.Module) -> bool:
-    return ROOT in model.__dict__
-
-
 def blocks(model: nn.Module) -> list[nn.Module]:
     """The transformer blocks of a model, the classes that Hugging Face says not to split; a bare head has none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rlhf_lab import ranks
@@ -41,13 +41,8 @@ class DataParallel(Engine):
     def loss(self, micro: Any, *, last: bool) -> LossOutput:
         if self.wrapped is None:
             return super().loss(micro, last=last)
-        self._wait = nullcontext() if last or self.several else self.wrapped.no_sync()  # type: ignore[operator]
-        with self._wait:
+        with nullcontext() if last or self.several else self.wrapped.no_sync():  # type: ignore[operator]
             return self.wrapped(micro)
-
-    def backward(self, share: Tensor) -> None:
-        """DDP averages over processes; the loss is a sum over all of them."""
-        super().backward(share * ranks.world())
 
 
 def build(settings: Replicated, algorithm: Algorithm, run: Run) -> DataParallel:

@@ -49,7 +49,7 @@ class Engine:
         return self.algorithm.loss(micro)
 
     def backward(self, share: Tensor) -> None:
-        """Add the gradients of this process's part of the step's loss."""
+        """Add the gradients of this process's part of the step's loss, which are averaged over all processes."""
         share.backward()
 
     def clip(self) -> dict[str, Tensor]:
@@ -64,8 +64,12 @@ class Engine:
         """Forget the step's gradients."""
         self.optimizers.zero_grad()
 
+    def settle(self) -> None:
+        """Leave the trained modules' own parameters in place, whatever passes have put there."""
+
     def held(self) -> dict[str, float]:
         """MiB that this process holds of what it trains; see `train.run.COST`."""
+        self.settle()
         parameters = [p for module in self.parts.values() for p in module.parameters()]
         found: dict[str, list[Tensor]] = {
             "memory/parameters": [*parameters],
@@ -76,6 +80,7 @@ class Engine:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that training changes, by name."""
+        self.settle()
         found = {
             f"model/{name}/{key}": t for name, module in self.parts.items() for key, t in trained_state(module).items()
         }
@@ -89,6 +94,7 @@ class Engine:
                     f"{saved.folder} holds a checkpoint of {len(counts)} processes of sharding={name.split('/')[0]}, "
                     "which no others can go on from; start as many, or use artifacts.refresh=true to start over"
                 )
+        self.settle()
         for name, module in self.parts.items():
             load_trained_state(module, saved, f"model/{name}/")
         moments = [name.removeprefix("optimizer/") for name in saved.names() if name.startswith("optimizer/")]

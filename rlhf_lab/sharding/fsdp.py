@@ -7,7 +7,6 @@ gradients are added up in float32.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhf_lab import ranks
@@ -15,7 +14,6 @@ from rlhf_lab.models.divided import divide, halve, settle
 from rlhf_lab.models.shared_prompt import forbid_sharing
 from rlhf_lab.sharding.engine import Engine
 from rlhf_lab.sharding.settings import FullySharded
-from rlhf_lab.train.checkpoint import Saved
 from rlhf_lab.train.loop import Algorithm
 from rlhf_lab.train.run import Run
 
@@ -44,25 +42,9 @@ class Sharded(Engine):
             if self.settings.reference == "resident":
                 model.to(self.run.device)
 
-    def tensors(self) -> dict[str, Tensor]:
-        self._settle()
-        return super().tensors()
-
-    def load(self, saved: Saved) -> None:
-        self._settle()
-        super().load(saved)
-
-    def held(self) -> dict[str, float]:
-        self._settle()
-        return super().held()
-
-    def _settle(self) -> None:
+    def settle(self) -> None:
         for module in self.parts.values():
             settle(module)
-
-    def backward(self, share: Tensor) -> None:
-        """FSDP averages over processes; the loss is a sum over all of them."""
-        super().backward(share * ranks.world())
 
 
 def build(settings: FullySharded, algorithm: Algorithm, run: Run) -> Sharded:

@@ -133,8 +133,7 @@ class ZeRO(Engine):
         return LossOutput(self.engine(compute), found[0].metrics)
 
     def backward(self, share: Tensor) -> None:
-        """DeepSpeed averages over processes; the loss is a sum over all of them."""
-        self.engine.backward(share * ranks.world())
+        self.engine.backward(share)
 
     def clip(self) -> dict[str, Tensor]:
         """Clip each part's gradients by the norm over what all processes hold of them."""

@@ -42,7 +42,7 @@ def save(folder: Path, state: dict[str, Any], tensors: Mapping[str, Tensor] | No
     tensors = tensors or {}
     divided = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
     whole = {name: tensor for name, tensor in tensors.items() if name not in divided}
-    state = {**state, TENSORS: whole, LOGS: _logs(folder)}
+    state = {**state, TENSORS: whole, LOGS: _logs(folder) if ranks.is_main() else {}}
     if divided:
         state[SHARDS] = _write_shards(folder / f"checkpoint-{state['step']}", divided)
     if ranks.is_main():
@@ -58,7 +58,16 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
     `Saved(folder, state)` gives the tensors. Raises ArtifactError when the checkpoint is whole but a log that goes
     with it is not: only the steps before could write that again.
     """
-    path = folder / NAME
+    state, problem = _read(folder / NAME)
+    if state is not None:
+        _check_logs(folder, state.get(LOGS, {}))
+        problem = _damage(folder, state.get(SHARDS))
+    problems = [found for found in ranks.exchange(problem) if found]
+    return (None, problems[0]) if problems else (state, None)
+
+
+def _read(path: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """(what `checkpoint.pt` holds, None), (None, why it cannot be read), or (None, None) where there is none."""
     if not path.exists():
         return None, None
     try:
@@ -66,12 +75,9 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
             damaged = archive.testzip()
         if damaged:
             return None, f"{path} is damaged at {damaged}"
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        return torch.load(path, weights_only=True, map_location="cpu"), None
     except Exception as error:  # damage can make zipfile, pickle and torch raise anything
         return None, f"{path} cannot be read: {(str(error) or repr(error)).splitlines()[0][:200]}"
-    _check_logs(folder, state.get(LOGS, {}))
-    problems = [found for found in ranks.exchange(_damage(folder, state.get(SHARDS))) if found]
-    return (None, problems[0]) if problems else (state, None)
 
 
 def remove(folder: Path) -> None:

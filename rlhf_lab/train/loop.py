@@ -22,14 +22,13 @@ from torch import nn
 
 from rlhf_lab import ranks, registry
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import progress
 from rlhf_lab.train import checkpoint
 from rlhf_lab.train.optim import Part, lr_scale
 from rlhf_lab.train.run import Result, Run
 from rlhf_lab.train.settings import TrainingSettings
 from rlhf_lab.train.totals import LossOutput, Totals, note_cost, note_held
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -185,7 +184,8 @@ def _gradients(algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, to
         with run.autocast():
             out = engine.loss(micro, last=index + 1 == len(passes))
         share = out.loss_N.sum() / batch.units
-        engine.backward(share if mine else share * 0)
+        # every library averages gradients over processes, and the loss is a sum over them
+        engine.backward(share * (ranks.world() if mine else 0))
         if mine:
             outputs.append(out.detached())
             totals.add(outputs[-1], share.detach())
@@ -219,18 +219,11 @@ def _graceful_stop() -> Iterator[threading.Event]:
     The other signals may come more than once: from a launcher to its child and from Slurm to every process.
     """
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
     def handle(number: int, _frame: Any) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
-    try:
+    with handled(handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -106,15 +108,17 @@ def built(shared_tmp: Path, needs: dict[str, str]) -> Path:
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory, needs: dict[str, str]) -> Any:
-    """(case, dtype) → folder of the stage as one process builds it."""
-    out, done = tmp_path_factory.mktemp("one"), {}
+    return alone(tmp_path_factory.mktemp("one"), needs)
 
+
+def alone(out: Path, needs: dict[str, str]) -> Callable[..., Path]:
+    """(case, dtype) → folder of the stage as one process builds it, once."""
+
+    @cache
     def folder(case: str, dtype: str = "float32") -> Path:
-        if (case, dtype) not in done:
-            found = stage(case, out / f"{case}-{dtype}", needs, f"runtime.dtype={dtype}")
-            execute(found)
-            done[case, dtype] = found.folder
-        return done[case, dtype]
+        found = stage(case, out / f"{case}-{dtype}", needs, f"runtime.dtype={dtype}")
+        execute(found)
+        return found.folder
 
     return folder
 

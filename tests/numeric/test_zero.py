@@ -13,7 +13,7 @@ import pytest
 import torch
 from processes import once, together
 from support import checked, model_tensors
-from test_sharding import execute_until, stage, steps
+from test_sharding import alone, execute_until, stage, steps
 
 from rlhf_lab import ranks
 from rlhf_lab.errors import ArtifactError, ConfigError, MissingDependency
@@ -81,17 +81,7 @@ def needs(shared_tmp: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory, needs: dict[str, str]) -> Any:
-    """(case, dtype) → folder of the stage as one process builds it."""
-    out, done = tmp_path_factory.mktemp("one"), {}
-
-    def folder(case: str, dtype: str = "float32") -> Path:
-        if (case, dtype) not in done:
-            found = stage(case, out / f"{case}-{dtype}", needs, f"runtime.dtype={dtype}")
-            execute(found)
-            done[case, dtype] = found.folder
-        return done[case, dtype]
-
-    return folder
+    return alone(tmp_path_factory.mktemp("one"), needs)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import rlhf_lab
 from rlhf_lab import registry
 
 LAYERS = (
-    {"types", "errors", "files", "machine", "ranks", "seal"},
+    {"types", "errors", "files", "machine", "ranks", "seal", "signals"},
     {"schema", "registry", "config", "sections", "overrides"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
@@ -22,7 +22,7 @@ LAYERS = (
     {"rollout", "rewards", "judge"},
     {"algorithms", "agents", "speech"},
     {"studies", "launch", "doctor", "compose", "artifacts", "planning", "execute", "sweep", "summary", "commands"},
-    {"main"},
+    {"main", "worker"},
     {"__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -25,6 +25,13 @@ def assert_same(run: Path, reference: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def assert_resumed(site, reference: Path) -> None:
+    """The site's one run went on from its checkpoint and ended as the reference did."""
+    (run,) = site.runs()
+    assert any("resumed at step" in note for note in read_json(run / "result.json")["notes"])
+    assert_same(run, reference)
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(shared_tmp, sized, python):
     """Number of processes → the run directory of the same training, never stopped, without Slurm."""
@@ -56,9 +63,7 @@ def test_time_limit(site, slurm, uninterrupted):
     slurm.wait(job, "COMPLETED", seconds=120)
     assert int(slurm.job(job)["Restarts"]) >= 1
     assert "queued again" in site.printed(job)
-    (run,) = site.runs()
-    assert any("resumed at step" in note for note in read_json(run / "result.json")["notes"])
-    assert_same(run, uninterrupted(1))
+    assert_resumed(site, uninterrupted(1))
 
 
 def test_preemption_of_two_processes(site, slurm, uninterrupted):
@@ -72,9 +77,7 @@ def test_preemption_of_two_processes(site, slurm, uninterrupted):
     site.hurry()
     slurm.wait(job, "COMPLETED", seconds=120)
     assert slurm.job(job)["Restarts"] == "1"
-    (run,) = site.runs()
-    assert any("resumed at step" in note for note in read_json(run / "result.json")["notes"])
-    assert_same(run, uninterrupted(2))
+    assert_resumed(site, uninterrupted(2))
 
 
 def test_cancel_leaves_nothing_behind(site, slurm, uninterrupted):

@@ -1,4 +1,4 @@
-"""One of the processes that train a stage together: `python -m rlhf_lab.launch.worker ORDER PARENT`.
+"""One of the processes that train a stage together: `python -m rlhf_lab.worker ORDER PARENT`.
 
 ORDER is the file that `processes.train_together` wrote, PARENT its process id. What goes wrong is left beside ORDER.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlhf_lab.execute import execute, stoppable
 from rlhf_lab.files import read_json
 from rlhf_lab.launch.processes import STOPPED
 from rlhf_lab.launch.threads import set_threads
+from rlhf_lab.signals import die_with_parent
 from rlhf_lab.trackers.console import console
 from rlhf_lab.train.loop import Interrupted
 
@@ -24,7 +26,7 @@ from rlhf_lab.train.loop import Interrupted
 def main() -> int:
     """Exit status: 0 done, 1 failed, STOPPED stopped and saved."""
     order, parent = Path(sys.argv[1]), int(sys.argv[2])
-    ranks.die_with_parent()
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         return 1
     told = read_json(order)
