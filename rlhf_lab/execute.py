@@ -189,7 +189,8 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         finally:
             run.tracking.finish(result["status"], lambda: outcome(folder))
     if ranks.is_main():
-        _forget_attempts(folder)
+        with suppress(OSError):  # on a disk that has become read-only it stays
+            _forget_attempts(folder)
     ranks.wait()
     return read_json(folder / "result.json")
 

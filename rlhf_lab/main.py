@@ -36,6 +36,7 @@ from rlhf_lab import artifacts, compose, summary, sweep
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import storage_error
+from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -52,41 +53,49 @@ def main() -> None:
     """Entry point of `python -m rlhf_lab` and `rlhf-lab`."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    arguments = sys.argv[1:]
-    try:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, _interrupt)
-        if not arguments:
-            summary.list_recipes([described(name).splitlines()[0] for name in COMMANDS])
-            status = OK
-        elif arguments[0] in COMMANDS and {"--help", "-h"} & set(arguments[1:]):
-            console.print(described(arguments[0]), markup=False, soft_wrap=True)
-            status = OK
-        elif arguments[0] in COMMANDS:
-            COMMANDS[arguments[0]](arguments[1:])
-            status = OK
-        else:
-            status = run_command(arguments)
-    except (ConfigError, DataError) as error:
-        summary.print_problems(error)
-        status = WRONG_INPUT
-    except LabError as error:
-        console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
-        status = FAILED
-    except OSError as error:
-        refused = storage_error(error) or _forbidden(error)
-        if refused is None:
-            raise
-        console.print(f"[bold red]failed:[/] {escape(str(refused))}", soft_wrap=True)
-        status = FAILED
-    except KeyboardInterrupt:
-        console.print("[yellow]interrupted:[/] the same command goes on from what is saved", soft_wrap=True)
-        status = INTERRUPTED
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, _interrupt)  # also while Python ends: a second one must not change the status
+    with handled(_interrupt):
+        status = _status(sys.argv[1:])
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # a peer that is gone would keep Python from ending
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _status(arguments: Sequence[str]) -> int:
+    """Do what a command line says; returns the exit status."""
+    try:
+        return _done(arguments)
+    except (ConfigError, DataError) as error:
+        summary.print_problems(error)
+        return WRONG_INPUT
+    except LabError as error:
+        console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
+        return FAILED
+    except OSError as error:
+        refused = storage_error(error) or _forbidden(error)
+        if refused is None:
+            raise
+        console.print(f"[bold red]failed:[/] {escape(str(refused))}", soft_wrap=True)
+        return FAILED
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted:[/] the same command goes on from what is saved", soft_wrap=True)
+        return INTERRUPTED
+
+
+def _done(arguments: Sequence[str]) -> int:
+    """Status of a command that ends without an error: a list, a sub-command, or a recipe."""
+    if arguments and arguments[0] not in COMMANDS:
+        return run_command(arguments)
+    if not arguments:
+        summary.list_recipes([described(name).splitlines()[0] for name in COMMANDS])
+    elif {"--help", "-h"} & set(arguments[1:]):
+        console.print(described(arguments[0]), markup=False, soft_wrap=True)
+    else:
+        COMMANDS[arguments[0]](arguments[1:])
+    return OK
 
 
 def _forbidden(error: OSError) -> str | None:

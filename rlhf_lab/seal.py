@@ -49,9 +49,7 @@ def check(folder: Path, *, rebuilt: bool, say: Callable[[str], None]) -> None:
     """
     sums = _sums(folder)
     large = {name: stat for name in sums if (stat := _stat(folder / name)) and stat[0] >= LARGE}
-    passed = read_json(folder / PASSED)
-    known = passed if isinstance(passed, dict) else {}
-    unread = {name: digest for name, digest in sums.items() if name not in large or large[name] != known.get(name)}
+    unread = _unread(folder, sums)
     size = sum(stat[0] for name in unread if (stat := _stat(folder / name)))
     if size >= LONG:
         say(f"checking {size / 2**30:.1f} GiB of {folder}")
@@ -70,7 +68,7 @@ def check(folder: Path, *, rebuilt: bool, say: Callable[[str], None]) -> None:
 def changed(folder: Path) -> list[str]:
     """Names of sealed files that a report reads and that are missing or were changed; models are left out."""
     sums = {name: digest for name, digest in _sums(folder).items() if "/" not in name}
-    return [name for name, digest in sums.items() if any(_problems(folder, {name: digest}))]
+    return [name for name, digest in _unread(folder, sums).items() if any(_problems(folder, {name: digest}))]
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -85,6 +83,13 @@ def _sums(folder: Path) -> dict[str, str]:
     sums = {rest[1:] if rest[:1] in (" ", "*") else rest: digest for digest, _, rest in parts}
     stage = {RESULT, MANIFEST}
     return sums if stage <= sums.keys() or all((folder / name).is_file() for name in stage) else {}
+
+
+def _unread(folder: Path, sums: dict[str, str]) -> dict[str, str]:
+    """Those of the files that are to be hashed: all but large ones that have passed and are as they were."""
+    passed = read_json(folder / PASSED)
+    known = passed if isinstance(passed, dict) else {}
+    return {name: digest for name, digest in sums.items() if known.get(name, 0) != _stat(folder / name)}
 
 
 def _problems(folder: Path, sums: dict[str, str]) -> Iterator[str]:

@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
     "choose_from": 2,
     "critic_warmup": 1,
     "folds": 2,
+    "log_every_steps": 1,
 }
 """Setting → size, for those of them that an algorithm has."""
 

@@ -7,6 +7,7 @@ from rlhf_lab.studies.compare_scales import mismatches
 from rlhf_lab.studies.compare_settings import setting_changes
 from rlhf_lab.studies.compare_studies import compared_jobs, shared_levels
 from rlhf_lab.studies.frame import COMPLETED, Study
+from rlhf_lab.studies.table import changed_lines
 
 SAMPLING = ("rollout.temperature", "rollout.max_new_tokens", "rollout.max_prompt_tokens")
 """Settings that change the distribution of replies; the others change how fast they are drawn."""
@@ -19,13 +20,14 @@ def run_remarks(a: Side, b: Side) -> list[str]:
 
 
 def study_remarks(a: Study, b: Study) -> list[str]:
-    """Jobs without a result, and levels and metrics that only one study has."""
+    """Jobs without a result, jobs that changed since, and levels and metrics that only one study has."""
     found = []
     for letter, study in (("A", a), ("B", b)):
         if len(study.incomplete):
             counts = study.incomplete["status"].value_counts()
             causes = ", ".join(f"{count} {status}" for status, count in counts.items())
             found.append(f"{letter}: {len(study.incomplete)} of {len(study.frame)} jobs have no result ({causes}).")
+        found += [f"{letter}: {line}." for line in changed_lines(study)]
     for what, of_a, of_b in (("levels", a.levels, b.levels), ("metrics", a.metrics, b.metrics)):
         for letter, own, other in (("A", of_a, of_b), ("B", of_b, of_a)):
             if lonely := [name for name in own if name not in other]:

@@ -24,6 +24,8 @@ def write_finding(study: Study, sections: list[Section]) -> str:
         counts = study.incomplete["status"].value_counts()
         causes = ", ".join(f"{count} {status}" for status, count in counts.items())
         sentences.append(f"{total - done} of {total} jobs have no result ({causes}) and are left out.")
+    if count := len(study.changed):
+        sentences.append(f"Files of {count} of {total} jobs changed after completion; they count as they are now.")
     return " ".join(sentence for sentence in sentences if sentence)
 
 

@@ -35,8 +35,8 @@ class Study:
         predicts: claims that the numbers decide, as `sections.Prediction` in plain values.
         size: `full` or `quick`.
         factors: every override that some job sets.
-        frame: one row per job: index, status, error, run (Path or None), level, one column per factor, and per metric
-            m the columns m, "m/low", "m/high", "m/n".
+        frame: one row per job: index, status, error, run (Path or None), changed (`Run.changed`, joined by commas),
+            level, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".
         policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, and one
             column per metric.
         has_gold: whether some run knows the true reward (it played in a simulated world).
@@ -88,6 +88,11 @@ class Study:
     def incomplete(self) -> pd.DataFrame:
         """Jobs that failed, were interrupted or never ran."""
         return self.frame[self.frame["status"] != COMPLETED]
+
+    @property
+    def changed(self) -> pd.DataFrame:
+        """Jobs whose run has changed since it was completed; they count with what their files hold now."""
+        return self.frame[self.frame["changed"] != ""]
 
 
 def is_study(folder: Path) -> bool:
@@ -161,7 +166,7 @@ def _plan(folder: Path) -> dict[str, Any]:
 
 def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], Run | None]:
     """Status, error, run path and metrics of one job."""
-    row: dict[str, Any] = {"index": index, "status": "not run", "error": "", "run": None}
+    row: dict[str, Any] = {"index": index, "status": "not run", "error": "", "run": None, "changed": ""}
     for name in metrics:
         row |= {name: math.nan, f"{name}/low": math.nan, f"{name}/high": math.nan, f"{name}/n": 0}
     file = folder / "jobs" / str(index) / "job.json"
@@ -178,6 +183,7 @@ def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], 
             row |= {"status": "failed", "error": f"its run directory {job['run']} is missing"}
         return row, None
     run = read_run(row["run"])
+    row["changed"] = ", ".join(run.changed)
     if row["status"] == COMPLETED and run.status != COMPLETED:
         row |= {"status": run.status, "error": run.error or f"its run is {run.status}"}
     row["error"] = row["error"] or run.error or ""

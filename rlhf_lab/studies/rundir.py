@@ -42,6 +42,7 @@ class Run:
         results: flat run-level numbers, e.g. "gold/best".
         cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training
             took (`train.run.COST`).
+        changed: files of a completed run that a report reads and that are missing or have changed since.
         problems: what was missing or unreadable, in words.
     """
 
@@ -56,6 +57,7 @@ class Run:
     policies: tuple[Policy, ...]
     results: Mapping[str, Estimate]
     cost: Mapping[str, Estimate]
+    changed: tuple[str, ...]
     problems: tuple[str, ...]
 
     @property
@@ -98,8 +100,8 @@ def read_run(folder: Path | str) -> Run:
         for number, row in enumerate(result.get("policies") or [])
         if isinstance(row, Mapping)
     )
-    if altered := seal.changed(folder):
-        problems.append(f"{', '.join(altered)} changed since it was sealed ({seal.NAME})")
+    if changed := seal.changed(folder):
+        problems.append(f"{', '.join(changed)} changed since it was sealed ({seal.NAME})")
     seconds = result.get("seconds", manifest.get("seconds"))
     return Run(
         path=folder,
@@ -113,6 +115,7 @@ def read_run(folder: Path | str) -> Run:
         policies=policies,
         results=estimates(result.get("metrics"), problems),
         cost=estimates(_cost(result), problems),
+        changed=tuple(changed),
         problems=tuple(problems),
     )
 

@@ -15,7 +15,7 @@ from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.policy_view import policy_view
-from rlhf_lab.studies.table import HEADINGS, Section, cells, label, section_title
+from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, section_title
 from rlhf_lab.studies.verdict import numbers, verdicts
 from rlhf_lab.studies.wording import metric_note, metric_title
 
@@ -153,14 +153,13 @@ def _mean_point(part: pd.DataFrame, across: pd.Series, metric: str) -> Point:
 
 
 def jobs(study: Study) -> list[dict[str, Any]]:
-    """Every job with its overrides, status, error, and a link to its own report where there is one."""
+    """Every job with its overrides, status, what is wrong with it, and a link to its own report where there is one."""
     found = []
     for job in study.frame.to_dict("records"):
         report = job["run"] / "report.html" if job["run"] else None
         link = os.path.relpath(report, study.path) if report and report.is_file() else None
         error = str(job["error"]).strip().splitlines()[-1] if job["error"] else ""
         overrides = [str(job[factor]) for factor in study.factors]
-        found.append(
-            {"index": job["index"], "overrides": overrides, "status": job["status"], "error": error, "link": link}
-        )
+        shown = {"index": job["index"], "overrides": overrides, "status": job["status"], "link": link}
+        found.append({**shown, "remark": "; ".join(filter(None, (error, change(job))))})
     return found

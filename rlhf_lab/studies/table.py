@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_lab import seal
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
 from rlhf_lab.files import write_text
 from rlhf_lab.studies.curves import curve_markdown
@@ -132,7 +133,7 @@ def cells(study: Study, row: Row) -> tuple[str, ...]:
 
 
 def rich_table(study: Study, sections: list[Section]) -> RenderableType:
-    """The table for a terminal: one block per metric, then the jobs without a result."""
+    """The table for a terminal: one block per metric, then the jobs without a result or not as they were."""
     blocks: list[RenderableType] = [Text(study.question or study.recipe, style="bold")]
     for section in sections:
         title = Text(section_title(study, section), style="italic")
@@ -144,6 +145,7 @@ def rich_table(study: Study, sections: list[Section]) -> RenderableType:
         blocks.append(table)
     for job in study.incomplete.to_dict("records"):
         blocks.append(Text(job_line(job), style="red"))
+    blocks += [Text(line, style="yellow") for line in changed_lines(study)]
     blocks.append(Text(f"Numbers are {label(study)}; 95 % intervals over seeds.", style="dim"))
     return Group(*blocks)
 
@@ -169,6 +171,8 @@ def markdown(study: Study, sections: list[Section], finding: str) -> str:
         page.write("\n## Jobs without a result\n\n")
         for job in study.incomplete.to_dict("records"):
             page.write(f"- {job_line(job)}\n")
+    if lines := changed_lines(study):
+        page.write("\n## Jobs that changed\n\n" + "".join(f"- {line}\n" for line in lines))
     return page.getvalue()
 
 
@@ -176,6 +180,16 @@ def job_line(job: Mapping[Hashable, Any]) -> str:
     """One job without a result: which, its status, and the last line of its error."""
     fault = str(job["error"]).strip().splitlines()[-1:]
     return ": ".join([f"job {job['index']}, {job['level']}", str(job["status"]), *fault])
+
+
+def changed_lines(study: Study) -> list[str]:
+    """A line for each job whose run has changed since it was completed: which files."""
+    return [f"job {job['index']}, {job['level']}: {change(job)}" for job in study.changed.to_dict("records")]
+
+
+def change(job: Mapping[Hashable, Any]) -> str:
+    """What changed in the run of a job since it was completed; empty where nothing did."""
+    return f"{job['changed']} changed since it was sealed ({seal.NAME})" if job["changed"] else ""
 
 
 def write_tables(study: Study, sections: list[Section], finding: str) -> tuple[Path, Path]:

@@ -139,9 +139,9 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
 def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
     settings = algorithm.settings
     algorithm.begin()
-    first = _resume(algorithm, engine, run)
-    every = run.config.checkpoint.every_steps
     totals, durations = Totals(), []
+    first = _resume(algorithm, engine, run, totals)
+    every = run.config.checkpoint.every_steps
     with progress(name, algorithm.total_steps, first) as ticker, _graceful_stop() as stop:
         for step in range(first, algorithm.total_steps):
             begin = time.monotonic()
@@ -160,14 +160,13 @@ def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
             durations.append(time.monotonic() - begin)
             last, due = algorithm.ended or step + 1 == algorithm.total_steps, algorithm.due(step)
             stopping = ranks.any_of(stop.is_set())
-            save = last or due or stopping or (every and (step + 1) % every == 0)
-            if save or (step + 1) % settings.log_every_steps == 0:
+            if last or due or (step + 1) % settings.log_every_steps == 0:
                 totals.flush(run, step + 1, scale)
             if due:
                 algorithm.evaluate(step)
             ticker.advance(note=totals.note)
-            if save and (every or stopping):
-                _save(step + 1, algorithm, engine, run)
+            if stopping or (every and (last or due or (step + 1) % every == 0)):
+                _save(step + 1, algorithm, engine, run, totals)
             if stopping:
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
             if algorithm.ended:
@@ -196,18 +195,20 @@ def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
     return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
 
 
-def _save(step: int, algorithm: Algorithm, engine: Any, run: Run) -> None:
-    state = {"step": step, "algorithm": algorithm.state_dict(), "log_size": run.log_size()}
+def _save(step: int, algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> None:
+    counted = totals.state_dict(step)
+    state = {"step": step, "algorithm": algorithm.state_dict(), "totals": counted, "log_size": run.log_size()}
     checkpoint.save(run.folder, state, engine.tensors())
 
 
-def _resume(algorithm: Algorithm, engine: Any, run: Run) -> int:
+def _resume(algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> int:
     """Restore the checkpoint; returns the first step to take."""
     state, run.checkpoint = run.checkpoint, None
     if state is None:
         return 0
     engine.load(checkpoint.Saved(run.folder, state))
     algorithm.load_state_dict(state["algorithm"])
+    totals.load_state_dict(state["totals"])
     run.rewind_log(state["log_size"])
     return int(state["step"])
 

@@ -14,9 +14,8 @@ from sizes import overrides
 
 from rlhf_lab import artifacts, compose
 
-EVERY_STEP = "algorithm.log_every_steps=1"
-"""A graceful stop adds a row to metrics.jsonl where none is due; here one always is. Checkpoints are every other step,
-so that a kill costs a step that has to be taken again."""
+CADENCE = ("checkpoint.every_steps=2", "algorithm.log_every_steps=3")
+"""A kill costs a step that has to be taken again, and checkpoints and stops fall between two logged steps."""
 
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sft": ("sft", ()),
@@ -54,9 +53,7 @@ class Scenario:
     def command(self) -> list[str]:
         recipe, more = COMMANDS[self.name]
         sized = [override for override in overrides(recipe) if not override.startswith("checkpoint.")]
-        upstream = sorted({override.split(".")[1] for override in sized if override.startswith("stages.")})
-        logged = [f"stages.{name}.{EVERY_STEP}" for name in upstream] + [EVERY_STEP] * self.trains
-        return [f"+recipe={recipe}", *sized, "checkpoint.every_steps=2", *logged, *more]
+        return [f"+recipe={recipe}", *sized, *CADENCE[: 1 + self.trains], *more]
 
     @property
     def trains(self) -> bool:

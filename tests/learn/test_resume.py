@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, sto
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.execute import execute
 from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.train.loop import Interrupted
 
 CLASSES = {
     "sft": "SupervisedFineTuning",
@@ -91,6 +94,12 @@ def algorithm(recipe: str) -> type:
     return getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
 
 
+def logged(stage: Stage) -> list[str]:
+    """Rows of metrics.jsonl as text, without the time."""
+    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    return [json.dumps({key: value for key, value in row.items() if key != "time"}) for row in rows]
+
+
 def assert_same(one: Stage, other: Stage) -> None:
     a, b = model_tensors(Path(one.model)), model_tensors(Path(other.model))
     assert a.keys() == b.keys()
@@ -99,6 +108,7 @@ def assert_same(one: Stage, other: Stage) -> None:
     assert second["status"] == "completed"
     assert first["metrics"] == second["metrics"]
     assert first["policies"] == second["policies"]
+    assert logged(one) == logged(other)
     for name in ("evaluation.jsonl", "rounds/round_2.json"):
         files = [stage.folder / name for stage in (one, other)]
         assert files[0].exists() == files[1].exists()
@@ -136,9 +146,35 @@ def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninter
     assert_same(uninterrupted[recipe], stage)
     notes = read_json(stage.folder / "result.json")["notes"]
     assert any(note.startswith("resumed at step") for note in notes)
-    steps = [row["step"] for row in read_jsonl(stage.folder / "metrics.jsonl")]
-    assert steps == sorted(steps)
     assert not (stage.folder / "checkpoint.pt").exists()
+
+
+def signal_at(monkeypatch, algorithm: type, at: int) -> None:
+    """SIGTERM once the samples of step `at` are made."""
+    monkeypatch.undo()
+    collect = algorithm.collect  # type: ignore[attr-defined]
+
+    def signalled(self, step: int):
+        if step == at:
+            signal.raise_signal(signal.SIGTERM)
+        return collect(self, step)
+
+    monkeypatch.setattr(algorithm, "collect", signalled)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stops"), [("sft", (0, 3, 6, 11)), ("reward_model", (4,)), ("ppo", (0, 4, 9)), ("grpo", (4, 6))]
+)
+def test_a_stop_between_two_logged_steps_leaves_no_trace(recipe, stops, tmp_path, upstream, uninterrupted, monkeypatch):
+    """Rows are logged every third step; what was counted since the last one is in the checkpoint."""
+    stage = plan(recipe, tmp_path, upstream)
+    for stop in stops:
+        signal_at(monkeypatch, algorithm(recipe), stop)
+        with pytest.raises(Interrupted, match=f"stopped after step {stop + 1} of"):
+            execute(stage)
+    monkeypatch.undo()
+    execute(stage)
+    assert_same(uninterrupted[recipe], stage)
 
 
 def test_a_damaged_checkpoint_starts_over_and_says_so(tmp_path, upstream, uninterrupted, monkeypatch):

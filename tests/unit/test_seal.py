@@ -166,6 +166,15 @@ def test_a_report_says_which_of_its_files_changed(stage):
     assert read_run(stage).problems == ("metrics.jsonl changed since it was sealed (SHA256SUMS)",)
 
 
+def test_a_report_does_not_hash_large_files_again(stage, hashed):
+    check(stage)
+    hashed.clear()
+    assert read_run(stage).changed == ()
+    assert hashed == ["manifest.json"]  # the only small one
+    (stage / "metrics.jsonl").write_text('{"content": "metrics.json!"}\n')
+    assert read_run(stage).changed == ("metrics.jsonl",)
+
+
 def test_external_folders_are_checked_themselves_and_as_a_model_in_them(stage):
     (stage / "rounds").mkdir()
     for source in (stage, stage / "model"):

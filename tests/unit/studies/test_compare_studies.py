@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_lab import seal
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.compare_report import compare
 from rlhf_lab.studies.compare_studies import compared_jobs
@@ -27,6 +28,16 @@ def test_two_studies_are_compared_by_shared_level_and_seed(make_study, tmp_path)
     (b / "study.json").write_text(json.dumps({**plan, "compare": "algorithm.beta"}))
     with pytest.raises(DataError, match=r"no level is in both"):
         compare(a, b, to=tmp_path / "page")
+
+
+def test_a_job_that_changed_since_it_was_completed_is_named(make_study, tmp_path):
+    a, b = (make_study(seeds=2).rename(tmp_path / name) for name in ("first", "second"))
+    run = b / "jobs/3/run"
+    seal.write(run, (run / "result.json").read_text())
+    assert not any("sealed" in remark for remark in compare(a, b, to=tmp_path / "page").view["remarks"])
+    (run / "evaluation.jsonl").write_text("")
+    remarks = compare(a, b, to=tmp_path / "page").view["remarks"]
+    assert "B: job 3, mixed: evaluation.jsonl changed since it was sealed (SHA256SUMS)." in remarks
 
 
 def without(study: Path, factor: str) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,11 +10,21 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from rlhf_lab import seal
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import level_name, read_study
+from rlhf_lab.studies.report import write_study_report
 from rlhf_lab.studies.rundir import read_run
-from rlhf_lab.studies.table import build_sections, job_line, markdown, rich_table, table_frame, write_tables
+from rlhf_lab.studies.table import (
+    build_sections,
+    changed_lines,
+    job_line,
+    markdown,
+    rich_table,
+    table_frame,
+    write_tables,
+)
 
 
 def test_every_job_is_a_row_whatever_became_of_it(make_study):
@@ -120,6 +131,34 @@ def test_tables_agree_across_formats(make_study):
     console.print(rich_table(study, sections))
     shown = console.export_text()
     assert "p (Holm)" in shown and "job 5, mixed: failed" in shown
+
+
+def seal_jobs(folder: Path) -> None:
+    for run in folder.glob("jobs/*/run"):
+        seal.write(run, (run / "result.json").read_text())
+
+
+def test_a_job_that_changed_since_it_was_completed_is_named(make_study):
+    folder = make_study(failed=(5,))
+    seal_jobs(folder)
+    write_study_report(folder)
+    pages = [(folder / name).read_text() for name in ("table.md", "report.html")]
+    assert not any("since it was sealed" in page or "after completion" in page for page in pages)
+    result = folder / "jobs/4/run/result.json"
+    result.write_text(result.read_text().replace('"staleness": 1.5', '"staleness": 9.5'))
+    (folder / "jobs/9/run/metrics.jsonl").unlink()
+    write_study_report(folder)
+    study = read_study(folder)
+    lines = changed_lines(study)
+    assert lines == [
+        "job 4, mixed: result.json changed since it was sealed (SHA256SUMS)",
+        "job 9, stale: metrics.jsonl changed since it was sealed (SHA256SUMS)",
+    ]
+    table, page = ((folder / name).read_text() for name in ("table.md", "report.html"))
+    assert all(f"- {line}\n" in table for line in lines)
+    assert all(page.count(line.partition(": ")[2]) == 1 for line in lines)
+    assert all("Files of 2 of 12 jobs changed after completion" in text for text in (table, page))
+    assert len(study.completed) == 11 and study.frame.loc[4, "staleness"] == 9.5  # said, not left out
 
 
 def test_markup_and_pipes_in_level_names_are_text(make_study):
