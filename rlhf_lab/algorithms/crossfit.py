@@ -17,11 +17,11 @@ on labels of pure noise the second cycle is then a little below chance; chosen b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlhf_lab.algorithms.common import (
     PairRows,
@@ -41,8 +41,9 @@ from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate
 from rlhf_lab.errors import ArtifactError, DataError
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
-from rlhf_lab.models.encoding import TokenBatch, length_batches
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import trainable
+from rlhf_lab.models.passes import over_rows
 from rlhf_lab.train.batching import epoch_steps, micro_batches
 from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.train.optim import Part
@@ -96,7 +97,7 @@ class CrossFitting(Algorithm):
 
     def _fresh(self, fold: int) -> nn.Module:
         settings, run = self.run.config.model, self.run
-        model = load_reward_model(run.needs["policy"], settings, device=run.device)
+        model = load_reward_model(run.needs["policy"], settings, device=run.load_device)
         return trainable(model, settings.lora, run.seed("lora", fold))
 
     def _plan(self, fold: int) -> list[list[int]]:
@@ -134,6 +135,9 @@ class CrossFitting(Algorithm):
         margin_B = (chosen_B - rejected_B).detach()
         return LossOutput(loss_B * weight, {"accuracy": (margin_B > 0).float(), "margin": margin_B})
 
+    def program(self, micro: tuple[int, TokenBatch, float]) -> Hashable:
+        return micro[0]
+
     def finish(self) -> Result:
         """Score every pair with its fold's model and with the next fold's, and write the margins."""
         folds = self.settings.folds
@@ -165,9 +169,13 @@ class CrossFitting(Algorithm):
         """r(chosen) − r(rejected) of each pair, (N,)."""
         rows = [row for pair in pairs for row in pair]
         scores = torch.zeros(len(rows))
-        for index, batch in length_batches(rows, 16384, self.run.device):
+
+        def compute(batch: TokenBatch) -> Tensor:
             with self.run.autocast():
-                scores[index] = reward_scores(model, batch).float().cpu()
+                return reward_scores(model, batch).float().cpu()
+
+        for index, score_B in over_rows(rows, compute, 16384, self.run.device):
+            scores[index] = score_B
         return (scores[0::2] - scores[1::2]).double().numpy()
 
     def _summary(self, crossfit_N: FloatArray, in_sample_N: FloatArray) -> dict[str, object]:

@@ -134,7 +134,7 @@ class Evaluator:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The logged rows of one policy, prompt-major."""
-        return [row for row in read_jsonl(self._rows_path) if row["policy"] == name]
+        return ranks.on_main(lambda: [row for row in read_jsonl(self._rows_path) if row["policy"] == name])
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
         """Scored replies to the held-out prompts, prompt-major, drawn from the stream that `name` stands for."""

@@ -86,7 +86,7 @@ class RubricModelling(Algorithm):
     def _model(self) -> Any:
         outputs = len(self.weights_A) if self.settings.target == "attributes" else 1
         settings, run = self.run.config.model, self.run
-        model = load_reward_model(run.needs["policy"], settings, outputs=outputs, device=run.device)
+        model = load_reward_model(run.needs["policy"], settings, outputs=outputs, device=run.load_device)
         return trainable(model, settings.lora, run.seed("lora"))
 
     def _own_pairs(self, corpus_pairs: int) -> list[Pair]:

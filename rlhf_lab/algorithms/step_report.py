@@ -23,7 +23,7 @@ from rlhf_lab.analysis.best_of_n import best_of_n
 from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.analysis.statistics import clustered_mean, clustered_rate
 from rlhf_lab.analysis.steps import auroc, first_wrong, flagged_at, located, process_bench_estimates, vote_of_n
-from rlhf_lab.files import append_jsonl
+from rlhf_lab.files import append_jsonl, truncate
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.process import AGGREGATIONS, Judged, load_judge
 from rlhf_lab.train.run import Result, Run
@@ -126,7 +126,7 @@ class StepReporting:
         self.judge = load_judge(run, "judge")
 
     def finish(self) -> Result:
-        (self.run.folder / "steps.jsonl").unlink(missing_ok=True)
+        truncate(self.run.folder / "steps.jsonl", 0)
         pairs = problems(self.run, "test", self.run.config.evaluation.prompts)
         number = {pair.prompt: i for i, pair in enumerate(pairs)}
         own = self.solutions.sample(list(number), self.settings.samples, "steps/report")

@@ -66,7 +66,7 @@ class StepRewardModelling(Algorithm):
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
         solutions = training_solutions(settings, run, Solutions(run, policy, self.encoder))
         del policy
-        model: Any = load_reward_model(source, model_settings, device=run.device)
+        model: Any = load_reward_model(source, model_settings, device=run.load_device)
         self.model = trainable(model, model_settings.lora, run.seed("lora"))
         self._encode(solutions)
         self.lengths = [row.last + 1 for row in self.rows]
@@ -113,7 +113,7 @@ class StepRewardModelling(Algorithm):
         return Micro(batch, row_N, column_N, label_N)
 
     def loss(self, micro: Micro) -> LossOutput:
-        logits_N = step_logits(self.model, micro.batch, micro.row_N, micro.column_N)
+        logits_N = step_logits(self.model, micro.batch)[micro.row_N, micro.column_N]
         right_N = ((logits_N > 0) == (micro.label_N > 0.5)).float()
         return LossOutput(step_loss(logits_N, micro.label_N.to(logits_N.dtype)), {"accuracy": right_N})
 

@@ -6,7 +6,7 @@ reply; a reply that had to be cut has none, and is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,9 +144,3 @@ def length_parts(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
         parts.append(order[:count])
         order = order[count:]
     return parts
-
-
-def length_batches(rows: Sequence[Row], max_tokens: int, device: str) -> Iterator[tuple[list[int], TokenBatch]]:
-    """The batches of `length_parts`, with the index of each row."""
-    for part in length_parts(rows, max_tokens):
-        yield part, TokenBatch.from_rows([rows[i] for i in part], device)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.models.encoding import Encoder, Row, TokenBatch, length_batches
+from rlhf_lab.models.divided import within
+from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,14 @@ def end_tokens(encoder: Encoder, reply: str, ends: Sequence[int]) -> list[int]:
     return found
 
 
-def step_logits(model: nn.Module, batch: TokenBatch, row_N: Tensor, column_N: Tensor) -> Tensor:
-    """What a scalar head says at each (row, column), (N,), float32, differentiable. It has seen nothing after it."""
+def step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
+    """What a scalar head says at each token, (B, T), float32, differentiable. It has seen nothing after it."""
+    return within(model, _step_logits, model, batch)
+
+
+def _step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
-    return model.score(hidden_BTd[row_N, column_N]).float()[:, 0]  # type: ignore[operator]
+    return model.score(hidden_BTd).float()[..., 0]  # type: ignore[operator]
 
 
 def places(columns: Sequence[Sequence[int]], device: str) -> tuple[Tensor, Tensor]:
@@ -88,11 +93,3 @@ def places(columns: Sequence[Sequence[int]], device: str) -> tuple[Tensor, Tenso
     row = [i for i, each in enumerate(columns) for _ in each]
     flat = [column for each in columns for column in each]
     return torch.tensor(row, device=device, dtype=torch.long), torch.tensor(flat, device=device, dtype=torch.long)
-
-
-def step_batches(
-    rows: Sequence[StepRow], columns: Sequence[Sequence[int]], max_tokens: int, device: str
-) -> Iterator[tuple[list[int], TokenBatch, Tensor, Tensor]]:
-    """Batches of similar length: index of each row, tokens, and the rows and columns of what is judged."""
-    for part, batch in length_batches([each.row for each in rows], max_tokens, device):
-        yield part, batch, *places([columns[i] for i in part], device)

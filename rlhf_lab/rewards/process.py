@@ -16,9 +16,11 @@ import numpy as np
 import torch
 
 from rlhf_lab.errors import ArtifactError
+from rlhf_lab.files import write_json
 from rlhf_lab.models.build import load_encoder, load_reward_model
-from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.steps import step_batches, step_logits, step_row
+from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.passes import over_rows
+from rlhf_lab.models.steps import step_logits, step_row
 from rlhf_lab.rewards.settings import Outcome, Process
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import FloatArray, RewardBatch
@@ -71,7 +73,7 @@ class JudgeFile:
         return cls(**json.loads(path.read_text()))
 
     def write(self, folder: Path) -> None:
-        (folder / JUDGE_FILE).write_text(json.dumps(asdict(self), indent=1))
+        write_json(folder / JUDGE_FILE, asdict(self))
 
 
 class StepJudge:
@@ -88,13 +90,16 @@ class StepJudge:
         pairs = zip(prompts, responses, lines, strict=True)
         rows = [step_row(self.encoder, p, r, own, self.told.max_length) for p, r, own in pairs]
         columns = [[*row.columns, row.last] for row in rows]
-        found: list[Judged | None] = [None] * len(rows)
-        for part, batch, row_N, column_N in step_batches(rows, columns, self.batch_tokens, self.device):
-            p_N = step_logits(self.model, batch, row_N, column_N).double().sigmoid().cpu().numpy()
-            bounds = np.cumsum([len(columns[i]) for i in part])[:-1]
-            for i, values in zip(part, np.split(p_N, bounds), strict=True):
+        found: dict[int, Judged] = {}
+
+        def compute(batch: TokenBatch) -> FloatArray:
+            return step_logits(self.model, batch).double().sigmoid().cpu().numpy()
+
+        for part, p_BT in over_rows([row.row for row in rows], compute, self.batch_tokens, self.device):
+            for i, p_T in zip(part, p_BT, strict=True):
+                values = p_T[columns[i]]
                 found[i] = Judged(values[:-1], float(values[-1]), len(rows[i].ends) < len(lines[i]))
-        return [each for each in found if each is not None]
+        return [found[i] for i in range(len(rows))]
 
 
 def load_judge(run: Run, role: str, batch_tokens: int = 16384) -> StepJudge:

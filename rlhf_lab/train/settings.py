@@ -22,7 +22,7 @@ class StageSettings:
         reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
         data_roles: roles that want what a stage wrote into its directory, not the model it made.
         reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
-        shares_work: whether its training can be divided between processes; if not, one process builds it.
+        shares_work: whether its passes are divided between processes; if not, one process builds it.
         makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
     """
 
@@ -35,7 +35,7 @@ class StageSettings:
     reseeded_roles: ClassVar[tuple[str, ...]] = ()
     trains_on_reward: ClassVar[bool] = False
     reads_reward: ClassVar[bool] = False
-    shares_work: ClassVar[bool] = False
+    shares_work: ClassVar[bool] = True
     makes_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

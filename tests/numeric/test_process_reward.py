@@ -118,13 +118,11 @@ def test_a_step_is_judged_by_what_stands_before_it(policy):
     reply = "5 + 3 = 8\n8 * 2 = 16\n#### 16"
     row = step_row(asked.encoder, prompt, reply, step_lines(reply), 128)
     batch = TokenBatch.from_rows([row.row, ([1], [2, 3])])
-    logits = step_logits(asked.model, batch, *places([row.columns, [0]], "cpu"))[:3]
+    logits = step_logits(asked.model, batch)[places([row.columns, [0]], "cpu")][:3]
     for k, (_, end) in enumerate(step_lines(reply)):
         head, tail = row.row[0], asked.encoder.response(reply[:end])[:-1]
-        alone = step_logits(
-            asked.model, TokenBatch.from_rows([(head, tail)]), *places([[len(head) + len(tail) - 1]], "cpu")
-        )
-        torch.testing.assert_close(alone[0], logits[k], atol=1e-5, rtol=1e-4)
+        alone = step_logits(asked.model, TokenBatch.from_rows([(head, tail)]))
+        torch.testing.assert_close(alone[0, len(head) + len(tail) - 1], logits[k], atol=1e-5, rtol=1e-4)
 
 
 def test_batches_do_not_change_a_judgement_and_aggregations_are_parts(policy):

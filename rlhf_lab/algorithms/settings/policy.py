@@ -83,7 +83,6 @@ class OnPolicySettings(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     trains_on_reward: ClassVar[bool] = True
-    shares_work: ClassVar[bool] = True
     advantages: ClassVar[tuple[str, ...]] = ()
 
     warmup_fraction: float = 0.0

@@ -46,7 +46,6 @@ class PreferenceSettings(TrainingSettings):
     """
 
     needs_preferences: ClassVar[bool] = True
-    shares_work: ClassVar[bool] = True
     beta: float | None = None
     loss: Literal[
         "sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "kto", "simpo", "orpo", "cpo", "inpo"

@@ -27,6 +27,7 @@ class Rescore(EvaluationSettings):
     uses: ClassVar[tuple[str, ...]] = ("reward",)
     required_needs: ClassVar[tuple[str, ...]] = ("rollouts",)
     data_roles: ClassVar[tuple[str, ...]] = ("rollouts",)
+    shares_work: ClassVar[bool] = False
     weightings: tuple[dict[str, float], ...] = ()
     choose_from: int = 0
     policy: str = ""

@@ -20,7 +20,6 @@ class SFT(TrainingSettings):
     """
 
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    shares_work: ClassVar[bool] = True
     skip_garbled: bool = True
 
 
@@ -64,7 +63,6 @@ class RewardModel(TrainingSettings):
     """
 
     needs_preferences: ClassVar[bool] = True
-    shares_work: ClassVar[bool] = True
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", *OTHER_POLICIES)
