@@ -27,6 +27,8 @@ Precision = Literal["float32", "bfloat16"]
 WEIGHT, GRADIENT, MOMENT = 4, 4, 4
 GATHERED_BLOCKS = 2
 """Blocks whose gathered parameters exist at once: the one that computes and the next."""
+BUCKET = 2**26
+"""Most numbers of the buffer through which DeepSpeed exchanges gradients; a larger parameter goes by itself."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class State:
 
     Attributes:
         weights: as they are stored.
-        copy: of the weights in the arithmetic of the matmuls, or gathered from the other processes.
+        copy: of the weights in the arithmetic of the matmuls, or gathered from the other processes; DeepSpeed's bucket.
         gradients, optimizer: of what is trained.
         stays: gradients have their place between steps too.
     """
@@ -147,6 +149,8 @@ def trained_state(shape: ModelShape, training: Training, strategy: str = "none",
         copy = 2 * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
     if plan.gathered:
         copy += gathered_bytes(shape, strategy, training.precision)
+    if plan.master:
+        copy += GRADIENT * min(BUCKET, trained)
     return State(
         _share(WEIGHT * stored, plan.weights, processes),
         copy,

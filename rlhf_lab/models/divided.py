@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -97,6 +98,8 @@ def divide(
         param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=dtype is None
     )
     for block in blocks(model):
+        if dtype:
+            _normalise_in_float32(block)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     model.__dict__[ROOT] = fully_shard(Root(model), mesh=mesh, reshard_after_forward=reshard_root)
     model.__dict__[ARITHMETIC] = dtype
@@ -122,8 +125,22 @@ def undivided(model: nn.Module) -> nn.Module:
 def halve(model: nn.Module, dtype: torch.dtype) -> None:
     """Keep the blocks of a frozen model in `dtype`: it computes what a divided one does and takes half the memory."""
     for block in blocks(model):
+        _normalise_in_float32(block)
         block.to(dtype)
     model.__dict__[ARITHMETIC] = dtype
+
+
+def _normalise_in_float32(block: nn.Module) -> None:
+    """Let layer norms with low parameters take inputs in float32: autocast raises the parameters on a GPU alone, and a
+    CPU refuses the mixture."""
+    for part in block.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.forward = partial(_layer_norm, part)  # type: ignore[method-assign]
+
+
+def _layer_norm(norm: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+    weight, bias = (None if p is None else p.float() for p in (norm.weight, norm.bias))
+    return nn.functional.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def settle(model: nn.Module) -> None:

@@ -18,7 +18,7 @@ from rlhf_lab.planning.device import Device, device, processes
 from rlhf_lab.planning.fit import least_devices, smallest_change
 from rlhf_lab.planning.show import size, stage_lines, stage_table
 from rlhf_lab.planning.stages import StagePlan, plan_stage
-from rlhf_lab.planning.table import UNMEASURED, grids, page
+from rlhf_lab.planning.table import MEASURED, grids, page
 from rlhf_lab.trackers.console import console
 
 USAGE = "python -m rlhf_lab plan +recipe=ppo model=gpt2 cards=24,80, or python -m rlhf_lab plan table"
@@ -82,7 +82,7 @@ def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
         for frugal in (False, True):
             counts = [least_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]
             table.add_row(stage.recipe if not frugal else "  frugal", *(str(count or "–") for count in counts))
-    table.caption = f"frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies\n{UNMEASURED}"
+    table.caption = f"frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies\n{MEASURED}"
     table.caption_justify = "left"
     return table
 

@@ -16,7 +16,7 @@ from rlhf_lab.planning.show import number, size
 TOKENS, PROCESSES, RANK, SAMPLED = 2048, 8, 16, 64
 FULL = Training("bfloat16", checkpointing=True)
 ADAPTER = Training("bfloat16", rank=RANK, checkpointing=True)
-UNMEASURED = "Several processes: arithmetic, not compared with a measurement."
+MEASURED = "Of several processes two were measured (docs/memory.md); more are arithmetic."
 COMMAND = "python -m rlhf_lab plan table"
 
 
@@ -123,7 +123,7 @@ def _strategy_grid() -> Grid:
     names = [name for name in STRATEGIES if name != "none"]
     remark = (
         f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing. "
-        f"{UNMEASURED}"
+        f"{MEASURED}"
     )
     return Grid("What a strategy divides", remark, ("model", *names), _each(cells))
 
@@ -136,7 +136,7 @@ def _card_grid() -> Grid:
     header = ("model", *(f"{card} GB" for card in CARDS))
     remark = (
         f"Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
-        f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {UNMEASURED}"
+        f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {MEASURED}"
     )
     return Grid("Fewest cards, all parameters trained", remark, header, _each(cells))
 

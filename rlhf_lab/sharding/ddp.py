@@ -37,6 +37,7 @@ class DataParallel(Engine):
             self.wrapped = DistributedDataParallel(
                 Loss(self.algorithm, self.parts), find_unused_parameters=self.several, gradient_as_bucket_view=True
             )
+            self.keeps_gradients = not self.several  # else passes without an exchange make gradients beside the buckets
 
     def loss(self, micro: Any, *, last: bool) -> LossOutput:
         if self.wrapped is None:

@@ -25,7 +25,10 @@ class Engine:
 
     Attributes:
         parts: name → module that is trained.
+        keeps_gradients: whether gradients have places of their own; see `Optimizers`.
     """
+
+    keeps_gradients = False
 
     def __init__(self, settings: Single, algorithm: Algorithm, run: Run):
         self.settings, self.algorithm, self.run = settings, algorithm, run
@@ -38,7 +41,7 @@ class Engine:
         self.prepare()
         if settings.checkpointing:
             self._undo += [checkpoint_blocks(module) for module in self.parts.values()]
-        self.optimizers = Optimizers(parts, algorithm.settings)
+        self.optimizers = Optimizers(parts, algorithm.settings, keep_gradients=self.keeps_gradients)
 
     def prepare(self) -> None:
         """Divide or wrap the modules, before their parameters are given to optimisers."""

@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from rlhf_lab import ranks
+from rlhf_lab.analysis.memory_state import BUCKET
 from rlhf_lab.errors import ArtifactError, MissingDependency
 from rlhf_lab.models.divided import Root, Value, divided_by
 from rlhf_lab.models.shared_prompt import forbid_sharing
@@ -33,8 +34,6 @@ from rlhf_lab.train.loop import Algorithm, LossOutput
 from rlhf_lab.train.run import Run
 
 PARAMETERS = "parameters"
-BUCKET = 2**26
-"""Numbers per bucket of gradients that are exchanged at once; a larger parameter goes by itself."""
 
 
 class AdamW(torch.optim.AdamW):

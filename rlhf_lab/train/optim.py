@@ -26,10 +26,13 @@ class Optimizers:
 
     Muon (arXiv:2502.16982) orthogonalises the update of a matrix; embeddings, heads, norms and biases are not matrices
     in that sense and stay with AdamW.
+
+    Args:
+        keep_gradients: a gradient has a place of its own that is filled with 0 after a step, not given up.
     """
 
-    def __init__(self, parts: Mapping[str, Part], settings: TrainingSettings):
-        self.settings = settings
+    def __init__(self, parts: Mapping[str, Part], settings: TrainingSettings, *, keep_gradients: bool = False):
+        self.settings, self.keep_gradients = settings, keep_gradients
         self.trained: dict[str, list[nn.Parameter]] = {}
         self.names: dict[int, str] = {}
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = []
@@ -67,12 +70,12 @@ class Optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = peak * scale
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self.zero_grad()
 
     def zero_grad(self) -> None:
         """Forget the gradients without a step."""
         for optimizer, _ in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=not self.keep_gradients)
 
     def tensors(self) -> dict[str, Tensor]:
         """What the optimisers remember: "part/parameter/name of the moment" → tensor."""

@@ -1,9 +1,9 @@
 """Estimated against measured memory: one table with the error of each row in per cent.
 
-python tests/bench/memory.py [--device cpu|cuda] [--json FILE]
+python tests/bench/memory.py [--device cpu|cuda] [--json FILE] [--page FILE]
 
-On the CPU small models are measured by their live tensor storages, on a GPU the shapes of GPT-2 124M and 355M with
-random weights by the peak of the CUDA allocator.
+On the CPU small models are measured by their live tensor storages, updates of two processes in every strategy
+included; on a GPU the shapes of GPT-2 124M and 355M with random weights by the peak of the CUDA allocator.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ import gc
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "numeric"))
 
 import torch
 from memory_cases import Found, divergence, ppo_update, sample, score, update
+from memory_divided import SETTINGS, measure_all
+from memory_divided import cases as divided_cases
+from processes import together
 from rich.console import Console
 from rich.table import Table
 
@@ -66,10 +72,38 @@ def cases(device: str, shape: ModelShape) -> list[Case]:
     return found
 
 
+def in_two_processes(shape: ModelShape) -> list[dict[str, Any]]:
+    """Updates under every strategy whose library is here."""
+    strategies = [name for name in SETTINGS if not name.startswith("zero") or find_spec("deepspeed")]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        plan = [(strategy, work) for strategy in strategies for work in divided_cases()]
+        together(measure_all, out, plan, shape, Rows(16, 32, 32))
+        found = json.loads(out.read_text())
+    return [{**row, "work": f"{shape.name}: {row.pop('strategy')}, {row['work']}"} for row in found]
+
+
+def page(rows: list[dict[str, Any]], where: str) -> str:
+    """The table as Markdown, with its command."""
+    device = "cpu" if where == "CPU" else "cuda"
+    head = f"""# Memory: estimated and measured, {where}
+
+`python tests/bench/memory.py --device {device} --page FILE`, torch {torch.__version__.partition("+")[0]}. Random
+weights; the third step of an update, with all tensors of a process. A strategy's name stands before the work of one of
+two processes. How estimates are made: [docs/memory.md](../memory.md).
+
+| work | estimated | measured | error |
+| --- | --: | --: | --: |
+"""
+    lines = (f"| {r['work']} | {size(r['estimated'])} | {size(r['measured'])} | {r['error']:+.1%} |" for r in rows)
+    return head + "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--page", type=Path, help="also write them to this Markdown file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
@@ -82,12 +116,18 @@ def main() -> None:
         for name, work in cases(options.device, shape):
             found = work()
             gc.collect()
-            table.add_row(name, size(found.estimated), size(found.measured), f"{found.error:+.1%}")
-            rows.append({"work": name, "estimated": found.estimated, "measured": found.measured, "error": found.error})
+            rows.append({"work": name, "estimated": found.estimated, "measured": found.measured})
+        if options.device == "cpu":
+            rows += in_two_processes(shape)
+    for row in rows:
+        row["error"] = row["estimated"] / row["measured"] - 1
+        table.add_row(row["work"], size(row["estimated"]), size(row["measured"]), f"{row['error']:+.1%}")
     worst = max(rows, key=lambda row: abs(row["error"]))
     table.caption = f"largest error {worst['error']:+.1%}, {worst['work']}"
     table.caption_justify = "left"
     Console(width=None if Console().is_terminal else 120).print(table)
+    if options.page:
+        options.page.write_text(page(rows, where))
     if options.json:
         options.json.write_text(json.dumps({"device": where, "rows": rows}, indent=1) + "\n")
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from rlhf_lab.models import logprobs
 from rlhf_lab.models.build import reward_scores
+from rlhf_lab.models.divided import halve, plain
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import _LinearLogProb, exact_kl, has_linear_head, token_logps
 
@@ -163,6 +164,20 @@ def test_bf16_autocast() -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
     expected, _ = reference(model, 1.0)
     assert (found - expected).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_halved_reference_computes_what_autocast_does(family: str) -> None:
+    """Its blocks are kept in bfloat16, the parameters of their norms too; those are rounded before they are used."""
+    model, batch = build(family).requires_grad_(False), TokenBatch.from_rows(rows())
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = token_logps(model, batch).logps_N
+    halve(model, torch.bfloat16)
+    assert next(model.base_model.parameters()).dtype == torch.float32  # type: ignore[union-attr, operator]
+    torch.testing.assert_close(token_logps(model, batch).logps_N, expected, atol=1e-6, rtol=0)
+    with plain(model) as whole:
+        assert {p.dtype for p in whole.parameters()} == {torch.bfloat16}
+        torch.testing.assert_close(token_logps(whole, batch).logps_N, expected, atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -107,7 +107,8 @@ def test_what_strategies_divide_by_hand() -> None:
     copy = 2 * shape.multiplied
     for name, expected in (("zero1", 8 * p + 12 * p // n), ("zero2", 4 * p + 16 * p // n), ("zero3", 20 * p // n)):
         gathered = 4 * (2 * shape.block + root) if name == "zero3" else 0
-        assert trained_state(shape, training, name, n).total == expected + gathered + copy
+        bucket = 4 * p  # through which DeepSpeed exchanges gradients, for all of a small model
+        assert trained_state(shape, training, name, n).total == expected + gathered + copy + bucket
     assert frozen_state(shape, halved=True).total == 2 * blocks + 4 * root
 
 

@@ -33,6 +33,7 @@ SAMPLES = (
 )
 CASES = {
     "sft": ("sft", *STEPS, "algorithm.eval_every_steps=2", "algorithm.micro_batch_tokens=200"),
+    "gpt2": ("sft", *STEPS, "model.family=gpt2"),
     "muon": ("sft", *STEPS, "algorithm.optimizer=muon", "algorithm.muon_lr=0.01"),
     "dpo": ("dpo", *PAIRS),
     "kto": ("dpo", "algorithm=kto", *PAIRS),
@@ -67,7 +68,7 @@ PLAN = {
     **{("reward_model", strategy): 5e-5 for strategy in ("ddp", "fsdp_full")},
     **{("dpo_iterative", strategy): 5e-5 for strategy in ("ddp", "reference_sharded")},
     ("muon", "fsdp_full"): 1e-3,  # its iteration runs in bfloat16
-    ("sft", "bfloat16"): 5e-4,
+    **{(case, "bfloat16"): 5e-4 for case in ("sft", "gpt2")},
     ("dpo", "bfloat16"): 5e-3,
 }
 """(case, strategy) → largest relative difference of a step's loss and grad_norm from one process in the same dtype."""

@@ -68,7 +68,7 @@ def test_without_words_it_says_what_it_takes() -> None:
 def test_several_processes_are_marked_as_arithmetic() -> None:
     for title in ("What a strategy divides", "Fewest cards, all parameters trained"):
         (grid,) = (grid for grid in grids() if grid.title == title)
-        assert "Several processes: arithmetic, not compared with a measurement." in grid.remark
+        assert "Of several processes two were measured" in grid.remark
     assert max(int(cell) for row in grid.rows for cell in row[1:] if cell != "–") <= 64
 
 

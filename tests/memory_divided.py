@@ -1,0 +1,109 @@
+"""An update that several processes make together, in every strategy of `sharding=…`: estimated and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from live_bytes import LiveBytes
+from memory_cases import Found, build, token_batch
+
+from rlhf_lab import ranks, registry
+from rlhf_lab.analysis.memory_model import work_of
+from rlhf_lab.analysis.memory_shapes import ModelShape
+from rlhf_lab.analysis.memory_state import Precision, Training, trained_state
+from rlhf_lab.analysis.memory_work import Arithmetic, Rows, update_peak
+from rlhf_lab.files import make_folder, write_json
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.lora import add_adapter
+from rlhf_lab.models.settings import LoRA
+from rlhf_lab.sharding.settings import FullySharded, Replicated, Single, Zero
+from rlhf_lab.train.optim import Part
+from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.train.totals import LossOutput
+
+SETTINGS: dict[str, Single] = {
+    "ddp": Replicated(),
+    "fsdp_grad_op": FullySharded(reshard_after_forward=False),
+    "fsdp_full": FullySharded(),
+    "zero1": Zero(stage=1),
+    "zero2": Zero(stage=2),
+    "zero3": Zero(stage=3),
+}
+
+
+def cases() -> dict[str, tuple[Training, int]]:
+    """Work → how a model is trained, in how many passes."""
+    found: dict[str, tuple[Training, int]] = {}
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    for precision in precisions:
+        found[f"SFT, {precision}"] = Training(precision), 1
+        found[f"SFT, checkpointing, {precision}"] = Training(precision, checkpointing=True), 1
+        found[f"SFT, adapter of rank 16, {precision}"] = Training(precision, rank=16), 1
+    return {**found, "SFT in two passes, float32": (Training(), 2)}
+
+
+class Sft:
+    """As much of an algorithm as an engine asks for."""
+
+    def __init__(self, model: Any, training: Training):
+        self.model = model
+        self.settings = TrainingSettings(optimizer=training.optimizer, lr=1e-4, muon_lr=1e-4)
+
+    def parts(self) -> dict[str, Part]:
+        return {"model": Part(self.model, 1e-4, None)}
+
+    def frozen(self) -> list[Any]:
+        return []
+
+    def loss(self, batch: Any) -> LossOutput:
+        return LossOutput(-token_logps(self.model, batch).logps_N, {})
+
+
+def divided_update(strategy: str, shape: ModelShape, rows: Rows, training: Training, micros: int) -> Found:
+    """The third step of SFT in `micros` passes on `rows` each, of one of the processes that are here, on the CPU."""
+    runtime = SimpleNamespace(dtype=training.precision)
+    low = training.precision == "bfloat16"
+    run: Any = SimpleNamespace(device="cpu", config=SimpleNamespace(runtime=runtime))
+    settings = replace(SETTINGS[strategy], checkpointing=training.checkpointing)
+    batch = token_batch(rows, shape.vocabulary)
+    with LiveBytes() as meter:
+        model = build(shape)
+        if training.rank:
+            add_adapter(model, LoRA(rank=training.rank), 0)
+        engine = registry.build("sharding", settings, Sft(model, training), run)
+
+        def step() -> None:
+            for k in range(micros):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                    out = engine.loss(batch, last=k + 1 == micros)
+                engine.backward(out.loss_N.sum() * (ranks.world() / micros / len(out.loss_N)))
+                del out
+            engine.clip()
+            engine.step(1.0)
+
+        step()
+        step()
+        meter.restart()
+        step()
+        measured = meter.peak
+    engine.close()
+    state = trained_state(shape, training, strategy, ranks.world())
+    how = Arithmetic(training.precision, checkpointing=training.checkpointing)
+    work = work_of(shape, rows, how, training, strategy, ranks.world())
+    needed = state.always + update_peak([work], state.copy, state.passing, accumulates=micros > 1)
+    return Found(strategy, needed, measured)
+
+
+def measure_all(out: Path, plan: Iterable[tuple[str, str]], shape: ModelShape, rows: Rows) -> None:
+    """Each (strategy, work) of `plan`, as rows of a JSON file."""
+    found = []
+    for strategy, work in plan:
+        one = divided_update(strategy, shape, rows, *cases()[work])
+        found.append({"strategy": strategy, "work": work, "estimated": one.estimated, "measured": one.measured})
+    make_folder(out.parent)
+    write_json(out, found)
