@@ -5,7 +5,7 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test smoke check format bench faults wheel clean

@@ -25,8 +25,8 @@ from rlhf_lab.files import explained, json_text, make_folder, read_json, replaci
 from rlhf_lab.launch import processes
 from rlhf_lab.models.build import save_model
 from rlhf_lab.signals import handled
-from rlhf_lab.studies.outcome import outcome
 from rlhf_lab.trackers.console import console
+from rlhf_lab.trackers.tracker import Outcome
 from rlhf_lab.trackers.tracking import track
 from rlhf_lab.train import checkpoint, memory
 from rlhf_lab.train.loop import Algorithm, Interrupted, train
@@ -187,12 +187,19 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
             result |= _end(error)
             raise
         finally:
-            run.tracking.finish(result["status"], lambda: outcome(folder))
+            run.tracking.finish(result["status"], partial(_outcome, folder))
     if ranks.is_main():
         with suppress(OSError):  # on a disk that has become read-only it stays
             _forget_attempts(folder)
     ranks.wait()
     return read_json(folder / "result.json")
+
+
+def _outcome(folder: Path) -> Outcome:
+    """What a tracker shows of a stage that has ended. Only then are tables (pandas) needed."""
+    from rlhf_lab.studies.outcome import outcome
+
+    return outcome(folder)
 
 
 def _engine(checked: config.Config) -> Callable[[Algorithm, Run, str], None]:

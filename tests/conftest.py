@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def shared_tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def python() -> str:
     return sys.executable
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Tests of one file go to one worker, which makes the file's fixtures once, unless they name another group."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rlhf_lab import artifacts, compose
 from rlhf_lab.config import Config
+from rlhf_lab.main import main
+from rlhf_lab.trackers.console import console
 
 ONE_LAYER = ("model.hidden=16", "model.layers=1", "model.heads=2")
 SMALL_WORLD = (
@@ -159,3 +165,22 @@ def save_tiny(family: str, tokenizer: Any, folder: Path) -> Path:
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def command_inside(folder: Path, *arguments: str) -> tuple[int, str]:
+    """(exit status, what was printed) of a command line that runs in a folder, in this process."""
+    before, here = dict(os.environ), Path.cwd()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+    os.chdir(folder)
+    try:
+        with pytest.MonkeyPatch.context() as patch, console.capture() as printed:
+            patch.setattr(sys, "argv", ["rlhf_lab", *arguments])
+            with pytest.raises(SystemExit) as end:
+                main()
+    finally:
+        os.chdir(here)
+        os.environ.clear()
+        os.environ.update(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return int(end.value.code or 0), printed.get()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import toy_rows, write_pairs
+from support import command_inside, toy_rows, write_pairs
 
 from rlhf_lab import compose
 from rlhf_lab.errors import ConfigError
@@ -33,9 +33,13 @@ def lab(cwd: Path, *arguments: str) -> tuple[int, list[str], bool]:
         [sys.executable, "-c", HARNESS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
     )
     assert "Traceback" not in done.stderr, done.stderr
-    problems = [" ".join(item.split()) for item in done.stdout.split("  • ")[1:]]
-    assert not problems or f"{len(problems)} problem" in done.stdout
-    return done.returncode, problems, "TORCH" in done.stderr
+    return done.returncode, problems_of(done.stdout), "TORCH" in done.stderr
+
+
+def problems_of(out: str) -> list[str]:
+    problems = [" ".join(item.split()) for item in out.split("  • ")[1:]]
+    assert not problems or f"{len(problems)} problem" in out
+    return problems
 
 
 def refused(cwd: Path, *arguments: str) -> list[str]:
@@ -146,7 +150,8 @@ def test_no_arguments_list_the_recipes(tmp_path):
 
 
 def data_problem(cwd: Path, kind: str, path: Path | str, *more: str) -> str:
-    status, problems, _ = lab(cwd, "+recipe=sft", f"data={kind}", f"data.path={path}", *more)
+    status, out = command_inside(cwd, "+recipe=sft", f"data={kind}", f"data.path={path}", *more)
+    problems = problems_of(out)
     assert status == 2
     assert len(problems) == 1, problems
     return problems[0]

@@ -15,13 +15,10 @@ from typing import Any
 
 import pytest
 from sizes import overrides
+from support import command_inside
 
 from rlhf_lab import artifacts, compose
 from rlhf_lab.files import read_json
-from rlhf_lab.main import main
-from rlhf_lab.trackers.console import console
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -57,21 +54,9 @@ class Lab:
 
     def inside(self, *arguments: str, status: int = 0) -> str:
         """The same as `run` in this process, which has imported torch already; jobs of a study one after the other."""
-        before, here, handlers = dict(os.environ), Path.cwd(), {n: signal.getsignal(n) for n in SIGNALS}
-        os.chdir(self.folder)
-        try:
-            with pytest.MonkeyPatch.context() as patch, console.capture() as printed:
-                patch.setattr(sys, "argv", ["rlhf_lab", *arguments])
-                with pytest.raises(SystemExit) as end:
-                    main()
-        finally:
-            os.chdir(here)
-            os.environ.clear()
-            os.environ.update(before)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        assert end.value.code == status, printed.get()
-        return printed.get()
+        found, out = command_inside(self.folder, *arguments)
+        assert found == status, out
+        return out
 
     def stage(self, out: str, recipe: str) -> Path:
         """Folder of a recipe's stage, from the plan that a run printed."""
@@ -88,7 +73,7 @@ class Lab:
         stages = list(artifacts.plan(job, recipe).upstream())
         paths = {stage.recipe: self.folder / stage.folder / "result.json" for stage in stages}
         if any((read_json(path) or {}).get("status") != "completed" for path in paths.values()):
-            self.recipe(recipe)
+            self.inside(f"+recipe={recipe}", *overrides(recipe))
         return {name: read_json(path) for name, path in paths.items()}
 
 

@@ -68,11 +68,10 @@ def started(fresh, *command: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_parent_saves_and_the_same_command_goes_on(number, fresh, sized, whole, marked):
+def test_a_signal_to_the_parent_saves_and_the_same_command_goes_on(fresh, sized, whole, marked):
     command = ("+recipe=sft", *sized("sft"), *LONG, *TWO)
     process = started(fresh, *command)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out = process.communicate(timeout=120)[0]
     assert process.returncode == 130, out
     folder = fresh.stage(out, "sft")
@@ -125,12 +124,8 @@ def test_torchrun_around_the_command(fresh, lab, sized):
     assert again.returncode == 0 and again.stdout.count("  reuse") == 2
 
 
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [("sharding=none", "sharding=none uses one"), ("sharding.processes=4", "the launcher started 2 processes")],
-)
-def test_a_launcher_must_start_what_the_config_asks_for(choice, message, fresh, sized):
-    done = torchrun(fresh, "+recipe=sft", *sized("sft"), "sharding=ddp", choice)
+def test_a_launcher_must_start_what_the_config_asks_for(fresh, sized):
+    done = torchrun(fresh, "+recipe=sft", *sized("sft"), "sharding=ddp", "sharding.processes=4")
     assert done.returncode != 0
-    assert message in done.stdout
+    assert "the launcher started 2 processes" in done.stdout
     assert not list((fresh.folder / "outputs").glob("runs/sft-*/result.json"))

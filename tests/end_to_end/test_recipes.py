@@ -43,9 +43,10 @@ def test_recipe(lab, sized, name):
         assert metric in out or metric not in result["metrics"]
 
 
-def test_a_second_run_reuses_and_gives_the_same_numbers(lab):
+def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
     before = lab.completed("dpo_iterative")["dpo_iterative"]
-    second = lab.recipe("dpo_iterative", "checkpoint.every_steps=7", "algorithm.log_every_steps=2")
+    more = ("checkpoint.every_steps=7", "algorithm.log_every_steps=2")
+    second = lab.inside("+recipe=dpo_iterative", *sized("dpo_iterative"), *more)
     assert lab.result(second, "dpo_iterative") == before
     plan = [line for line in second.splitlines() if line.startswith(("  build", "  reuse"))]
     assert len(plan) == 4
@@ -93,5 +94,5 @@ def test_a_failed_job_is_a_row_and_the_partial_study_is_reported(lab):
     assert "failed" in table
     (folder / "report.html").unlink()
     (folder / "jobs" / "1" / "job.json").unlink()
-    lab.run("report", str(folder))
+    lab.inside("report", str(folder))
     assert "<svg" in (folder / "report.html").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,8 +16,11 @@ from filelock import FileLock
 
 def together(function: Callable[..., None], *arguments: Any, processes: int = 2) -> None:
     """`function(*arguments)` in every process; an error in one of them is raised here."""
+    # a server that has imported what a stage needs, once, and has started no thread: processes are forked from it
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["rlhf_lab.execute"])
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (function, arguments, processes, f"file://{folder}/meeting"), nprocs=processes)
+        work = (function, arguments, processes, f"file://{folder}/meeting")
+        mp.start_processes(_work, work, nprocs=processes, start_method="forkserver")
 
 
 def once(folder: Path, make: Callable[[Path], object]) -> Path:

@@ -1,0 +1,36 @@
+"""Processes that train together: are there as many as the config asks for, and whose end is the cause of all."""
+
+import signal
+
+import pytest
+from support import checked
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.launch.processes import _cause, check_launch
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [("sharding=none", "sharding=none uses one"), ("sharding.processes=4", "the launcher started 2 processes")],
+)
+def test_a_launcher_must_start_what_the_config_asks_for(choice, message, monkeypatch):
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+    check_launch(checked("sft", "sharding=ddp"))
+    check_launch(checked("sft", "sharding=ddp", "sharding.processes=2"))
+    with pytest.raises(ConfigError, match=message):
+        check_launch(checked("sft", "sharding=ddp", choice))
+
+
+@pytest.mark.parametrize(
+    ("failed", "cause"),
+    [
+        ({}, None),
+        ({1: 1, 0: 1}, 1),  # the first that was seen
+        ({0: 1, 1: -signal.SIGKILL}, 1),  # 0 reported a lost connection before the end of 1 was seen
+        ({0: 1, 1: -signal.SIGABRT}, 0),  # 1 aborted because its peer was gone
+        ({0: -signal.SIGABRT}, 0),
+    ],
+)
+def test_the_cause_is_the_first_to_fail_unless_a_signal_ended_another(failed, cause):
+    assert _cause(failed) == cause
