@@ -140,6 +140,8 @@ def _near_key(path: str) -> str:
             names |= {field.name for field in dataclasses.fields(sections_module.RewardGraph)}
     else:
         names = set(schema.field_types(config_module.Config))
+    if leaf in names:
+        return f"; {leaf} is a setting of another {group}"
     return schema.did_you_mean(leaf or group, names)
 
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab import registry, schema
@@ -163,6 +164,9 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
     if selection is not None and selection.reads_margins and not root.needs.get("margins"):
         problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
     problems += _sharding_problems(root)
+    path = str(getattr(root.model, "path", ""))
+    if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
+        problems.append(f"model.path={path}: there is no such folder; write one, or a hub id such as gpt2")
     if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
         problems += import_module(TRL_OPTIONS).problems(root)
     positions = getattr(root.model, "max_positions", None)

@@ -29,6 +29,8 @@ from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
 PROCESSES = "RLHF_LAB_PROCESSES"
+SWEEP = "RLHF_LAB_SWEEP"
+"""Environment variable of the jobs that joblib starts: the process that they may not outlive."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of the jobs that submitit started."""
 DEFAULT_METRICS = ["gold", "proxy", "win_rate", "kl", "tokens"]
@@ -136,6 +138,8 @@ def _arguments(command: compose.Command, study: sections.Study, folder: Path, co
         launcher = "joblib"
         arguments.append("hydra/launcher=joblib")
     os.environ[PROCESSES] = str(processes)
+    if launcher == "joblib":
+        os.environ[SWEEP] = str(os.getpid())
     settings = [setting.format(processes=processes) for setting in LAUNCHERS.get(launcher or "", ())]
     return ["--multirun", *settings, *arguments]
 
@@ -151,6 +155,8 @@ def run_job(
     """One job: run its stage and write job.json, also when it fails."""
     if os.environ.get(PROCESSES, "1") != "1":
         die_with_parent(signal.SIGTERM)  # a worker must not outlive the sweep that started it
+        if os.environ.get(SWEEP) not in (None, str(os.getppid()), str(os.getpid())):
+            os._exit(1)  # it ended while the worker was starting
     settings = HydraConfig.get()
     folder, recipe = Path(settings.runtime.output_dir), str(settings.runtime.choices.get("recipe"))
     make_folder(folder)

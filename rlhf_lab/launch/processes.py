@@ -26,7 +26,7 @@ from rich.markup import escape
 from rlhf_lab import config, ranks, registry
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import ConfigError, LabError, MissingDependency
-from rlhf_lab.files import read_json, write_json
+from rlhf_lab.files import make_folder, read_json, write_json
 from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console
 from rlhf_lab.train.loop import Interrupted
@@ -62,9 +62,14 @@ def wanted(checked: config.Config) -> int:
 
 
 def check_launch(checked: config.Config) -> None:
-    """Raises ConfigError unless the processes that an outside launcher started are those the config asks for, and
-    MissingDependency where DeepSpeed is asked for and not installed."""
+    """Raises ConfigError where there is no such device, or an outside launcher started other processes than the config
+    asks for, and MissingDependency where DeepSpeed is asked for and not installed."""
     kind = registry.kind_of("sharding", checked.sharding)
+    if checked.runtime.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "runtime.device=cuda: this PyTorch finds no GPU (python -m rlhf_lab doctor says more); use "
+            "runtime.device=cpu, or auto, which takes what is there"
+        )
     if kind == "zero" and find_spec("deepspeed") is None:
         raise MissingDependency("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'")
     there = ranks.launched()
@@ -184,6 +189,7 @@ def _outcome(
 
 def _record(stage: Stage, result: dict[str, Any], status: str, error: str) -> None:
     """Say in the result why it ended: its main process may have had no time to, or have known only that a peer left."""
+    make_folder(stage.folder)  # they may have ended before there was one
     write_json(stage.folder / "result.json", {**result, "status": status, "error": error})
 
 

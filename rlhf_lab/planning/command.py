@@ -19,6 +19,7 @@ from rlhf_lab.planning.fit import least_devices, smallest_change
 from rlhf_lab.planning.show import size, stage_lines, stage_table
 from rlhf_lab.planning.stages import StagePlan, plan_stage
 from rlhf_lab.planning.table import MEASURED, grids, page
+from rlhf_lab.schema import did_you_mean
 from rlhf_lab.trackers.console import console
 
 USAGE = "python -m rlhf_lab plan +recipe=ppo model=gpt2 cards=24,80, or python -m rlhf_lab plan table"
@@ -52,6 +53,10 @@ def _checked(words: Sequence[str]) -> compose.Command:
     misspelt = [name for name in names if get_close_matches(name, ["cards"], cutoff=0.75)]
     if misspelt:
         raise ConfigError([f"{name} is not an option of plan; did you mean cards?" for name in misspelt])
+    bare = [word for word in words if "=" not in word and not word.startswith(("-", "~"))]
+    if bare:
+        known = ["table", *(f"+recipe={name}" for name in compose.recipes())]
+        raise ConfigError([f"{word} is no setting{did_you_mean(f'+recipe={word}', known)}" for word in bare])
     command = compose.check_command(words)
     if not command.recipe:
         raise ConfigError(f"no recipe named; write for example {USAGE}")
@@ -82,7 +87,9 @@ def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
         for frugal in (False, True):
             counts = [least_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]
             table.add_row(stage.recipe if not frugal else "  frugal", *(str(count or "–") for count in counts))
-    table.caption = f"frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies\n{MEASURED}"
+    sizes = ", ".join(f"{card} GB = {card * CARD_GB / 2**30:.1f} GiB" for card in cards)
+    meaning = "frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies"
+    table.caption = f"{sizes} (as in runtime.memory_gib)\n{meaning}\n{MEASURED}"
     table.caption_justify = "left"
     return table
 

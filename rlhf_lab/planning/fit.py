@@ -72,6 +72,7 @@ def _free(root: Stage, device: Device) -> list[Change]:
     if device.cuda and settings.runtime.dtype == "float32":
         found.append({"runtime.dtype": "bfloat16"})
     references = any(model.reference for stage in stages for model in held.copies(stage))
+    references |= bool(settings.model.lora.rank)  # an adapter has one once its base is divided
     if device.cuda and settings.sharding.reference == "resident" and references:
         found.append({"sharding.reference": "offload"})
     return found

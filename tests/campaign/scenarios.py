@@ -14,21 +14,23 @@ from sizes import overrides
 
 from rlhf_lab import artifacts, compose
 
-CADENCE = ("checkpoint.every_steps=2", "algorithm.log_every_steps=3")
-"""A kill costs a step that has to be taken again, and checkpoints and stops fall between two logged steps."""
+SAVED = "checkpoint.every_steps=2"
+LOGGED, EVALUATED = "algorithm.log_every_steps=3", "algorithm.eval_every_steps=4"
+"""A kill costs a step that has to be taken again, and checkpoints and stops fall between two logged steps. A stage is
+logged alike wherever it is built: how often is not part of its key, and its rows are compared."""
 
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sft": ("sft", ()),
     "reward_model": ("reward_model", ()),
-    "dpo": ("dpo", ("algorithm.eval_every_steps=4",)),
+    "dpo": ("dpo", (EVALUATED,)),
     "dpo_lora": ("dpo_lora", ()),
     "dpo_iterative": ("dpo_iterative", ()),
-    "ppo": ("ppo", ("algorithm.eval_every_steps=4",)),
+    "ppo": ("ppo", (EVALUATED,)),
     "grpo": ("grpo", ("reward.monitor.action=log", "reward.monitor.every=1", "reward.monitor.warmup=2")),
     "best_of_n": ("best_of_n", ()),
     "compare": ("compare_policies", ("needs.ppo=null", "needs.grpo=null", "needs.rloo=null")),
-    "sweep": ("dpo", ("algorithm.beta=0.1,0.3", "hydra/launcher=basic")),
-    "sweep, 2 processes": ("dpo", ("algorithm.beta=0.1,0.3",)),
+    "sweep": ("dpo", ("algorithm.beta=0.1,0.3", EVALUATED, "hydra/launcher=basic")),
+    "sweep, 2 processes": ("dpo", ("algorithm.beta=0.1,0.3", EVALUATED)),
 }
 """Name → recipe and overrides beside those of `sizes.overrides`."""
 TRAINS_NOTHING = ("best_of_n", "compare")
@@ -53,7 +55,9 @@ class Scenario:
     def command(self) -> list[str]:
         recipe, more = COMMANDS[self.name]
         sized = [override for override in overrides(recipe) if not override.startswith("checkpoint.")]
-        return [f"+recipe={recipe}", *sized, *CADENCE[: 1 + self.trains], *more]
+        upstream = sorted({override.split(".")[1] for override in sized if override.startswith("stages.")})
+        logged = [f"stages.{name}.{LOGGED}" for name in upstream] + [LOGGED] * self.trains
+        return [f"+recipe={recipe}", *sized, SAVED, *logged, *more]
 
     @property
     def trains(self) -> bool:

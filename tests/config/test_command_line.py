@@ -87,7 +87,7 @@ def refused(cwd: Path, *arguments: str) -> list[str]:
         (["+recipe=sft", "seed=0,1,x"], ["seed=x is text, expected a whole number"]),
         (
             ["algorithm.beta=0.1"],
-            ["algorithm.beta is not a setting of what was chosen; did you mean beta?"],
+            ["algorithm.beta is not a setting of what was chosen; beta is a setting of another algorithm"],
         ),
         (["report"], ["report takes one folder: python -m rlhf_lab report outputs/studies/NAME"]),
     ],

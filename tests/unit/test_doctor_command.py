@@ -95,12 +95,9 @@ def test_a_wrong_setting_exits_2_before_anything_is_examined(quick, monkeypatch)
 
 
 def test_a_model_that_does_not_load_is_a_finding(quick, monkeypatch):
-    assert (
-        command(
-            monkeypatch, "model=hf", "model.path=./nowhere", "runtime.threads=1", "data=mini_hh_small", "to=report.json"
-        )
-        == 1
-    )
+    (quick / "empty").mkdir()
+    settings = ("model=hf", "model.path=./empty", "runtime.threads=1", "data=mini_hh_small", "to=report.json")
+    assert command(monkeypatch, *settings) == 1
     failed = [c for c in json.loads((quick / "report.json").read_text())["checks"] if c["status"] == "fail"]
     assert [check["name"] for check in failed] == ["loads"]
-    assert "nowhere cannot be loaded" in failed[0]["advice"]
+    assert "empty cannot be loaded" in failed[0]["advice"]

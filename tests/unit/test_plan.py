@@ -191,6 +191,15 @@ def test_devices_come_last_and_no_more_than_there_are() -> None:
     assert smallest_change(root, replace(tight, count=3)) == smallest_change(root, replace(tight, count=2))
 
 
+def test_an_adapter_that_is_divided_may_leave_its_reference_in_host_memory() -> None:
+    """It has one of its own only then: its base is the reference of an adapter that is whole."""
+    root = planned("ppo", "model=hf", "model.path=Qwen/Qwen2.5-7B", "model.lora.rank=16", "runtime.dtype=bfloat16")
+    tight = replace(GPU, memory=74 * GIB, count=64)
+    advice = smallest_change(root, tight)
+    assert advice is not None and advice.peak <= tight.memory
+    assert {"sharding=fsdp_full", "sharding.reference=offload"} <= set(advice.overrides)
+
+
 def test_a_new_model_trains_whole_under_the_adapters_of_later_stages() -> None:
     wide = ("model.hidden=1024", "model.layers=12", "model.heads=8", "algorithm.micro_batch_tokens=256")
     root = planned("dpo", *wide, "needs.reward=null")

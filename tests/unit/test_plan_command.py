@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from support import SMALL_WORLD
 
+from rlhf_lab.analysis.memory_shapes import PUBLISHED
 from rlhf_lab.commands import COMMANDS
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.planning.command import run
+from rlhf_lab.planning.shapes import source_shape
 from rlhf_lab.planning.table import grids, page
 from rlhf_lab.trackers.console import console
 
@@ -83,3 +85,18 @@ def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
     written = (tmp_path / "memory_plan.md").read_text(encoding="utf-8")
     assert written == page()
     assert written == (ROOT / "docs/results/memory_plan.md").read_text(encoding="utf-8")
+
+
+def test_a_bare_word_is_taken_for_a_recipe() -> None:
+    with pytest.raises(ConfigError, match=r"ppo is no setting; did you mean \+recipe=ppo\?"):
+        COMMANDS["plan"](["ppo"])
+
+
+def test_a_folder_that_is_not_there_is_told_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"model\.path=/nowhere/m: there is no such folder"):
+        COMMANDS["plan"](["+recipe=dpo", "model=hf", "model.path=/nowhere/m"])
+
+
+def test_a_published_size_is_planned_without_its_config() -> None:
+    for source in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct"):
+        assert source_shape(source) == PUBLISHED["Qwen/Qwen2.5-7B-Instruct"]

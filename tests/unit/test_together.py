@@ -3,10 +3,13 @@
 import signal
 
 import pytest
-from support import checked
+import torch
+from support import checked, planned
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.launch.processes import _cause, check_launch
+from rlhf_lab.files import read_json
+from rlhf_lab.launch.processes import _cause, _outcome, check_launch
+from rlhf_lab.train.loop import Interrupted
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,17 @@ def test_a_launcher_must_start_what_the_config_asks_for(choice, message, monkeyp
 )
 def test_the_cause_is_the_first_to_fail_unless_a_signal_ended_another(failed, cause):
     assert _cause(failed) == cause
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_told_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"runtime\.device=cuda: this PyTorch finds no GPU"):
+        check_launch(checked("sft", "runtime.device=cuda"))
+
+
+def test_a_stop_before_the_stage_has_a_folder_is_an_interruption(tmp_path):
+    """Processes that end while they import have not made one yet."""
+    stage = planned("sft", f"outputs={tmp_path}")
+    with pytest.raises(Interrupted, match="stopped by SIGINT"):
+        _outcome(stage, tmp_path, [-signal.SIGINT, 1], 0, [signal.SIGINT])
+    assert read_json(stage.folder / "result.json")["status"] == "interrupted"
