@@ -45,7 +45,7 @@ class Site:
         return {
             "PYTHONPATH": os.pathsep.join([str(HERE / "slow_disk"), os.environ["PYTHONPATH"]]),
             "SLOW_DISK": str(self.folder / "slow"),
-            "RLHF_LAB_PYTHON": sys.executable,
+            "RLHF_LAB_SETUP": str(self.folder / "setup.sh"),
             "RLHF_LAB_PROCESSES_PER_NODE": "2",
         }
 
@@ -79,6 +79,7 @@ class Site:
 @pytest.fixture
 def site(slurm: Cluster, tmp_path: Path, sized: Callable[[str], list[str]]) -> Site:
     (tmp_path / "slow").touch()
+    (tmp_path / "setup.sh").write_text(f"RLHF_LAB_PYTHON={sys.executable}${{NOT_SET}}\n")
     return Site(slurm, tmp_path, ["+recipe=sft", *sized("sft"), "algorithm.epochs=4"])
 
 
