@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from filelock import FileLock, Timeout
 
-from rlhf_lab import __version__, config, ranks, registry, seal
+from rlhf_lab import config, ranks, registry, seal
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
 from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
 from rlhf_lab.launch import processes
+from rlhf_lab.manifest import manifest
 from rlhf_lab.models.build import save_model
 from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console
@@ -31,9 +28,6 @@ from rlhf_lab.trackers.tracking import track
 from rlhf_lab.train import checkpoint, memory
 from rlhf_lab.train.loop import Algorithm, Interrupted, train
 from rlhf_lab.train.run import Run
-from rlhf_lab.types import Corpus
-
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core", "peft", "trl")
 
 
 def ensure(stage: Stage, started: float) -> dict[str, Any]:
@@ -138,14 +132,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         discard: forget an earlier attempt.
     """
     folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
-    make_folder(folder)
-    state, problem = (None, None) if discard else checkpoint.load(folder)
-    if ranks.is_main():
-        seal.remove(folder)
-    if ranks.is_main() and state is None and (makes_model or discard):
-        for path in folder.iterdir():  # without a model, the policies evaluated so far are the checkpoint
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    ranks.wait()
+    state, problem = _take_up(folder, makes_model, discard)
     run = Run(folder, stage.config, stage.sources(), state)
     if problem:
         run.note(f"started over: {problem}")
@@ -159,7 +146,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         kept = state["log_size"] if state else run.log_size()
         del state  # the loop takes the tensors, and nobody else keeps them
         run.tracking = track(stage.config, stage.recipe, folder, kept, run.note)
-        write_json(folder / "manifest.json", _manifest(stage, run.corpus))
+        write_json(folder / "manifest.json", manifest(stage, run.corpus))
         _note_data(run)
         run_steps = _engine(stage.config)
         algorithm = registry.build("algorithm", stage.config.algorithm, run)
@@ -193,6 +180,19 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
             _forget_attempts(folder)
     ranks.wait()
     return read_json(folder / "result.json")
+
+
+def _take_up(folder: Path, makes_model: bool, discard: bool) -> tuple[dict[str, Any] | None, str | None]:
+    """What `checkpoint.load` finds of an earlier attempt, in a folder that holds nothing else of it."""
+    make_folder(folder)
+    state, problem = (None, None) if discard else checkpoint.load(folder)
+    if ranks.is_main():
+        seal.remove(folder)
+        if state is None and (makes_model or discard):
+            for path in folder.iterdir():  # without a model, the policies evaluated so far are the checkpoint
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    ranks.wait()
+    return state, problem
 
 
 def _outcome(folder: Path) -> Outcome:
@@ -234,65 +234,3 @@ def _end(error: BaseException) -> dict[str, str]:
     interrupted = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
     words = str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
     return {"status": "interrupted" if interrupted else "failed", "error": words}
-
-
-def _manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
-    needs = {
-        role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
-        if isinstance(need, Stage)
-        else {"recipe": None, "key": need.key, "dir": need.source}
-        for role, need in stage.needs.items()
-    }
-    return {
-        "recipe": stage.recipe,
-        "question": stage.config.question,
-        "key": stage.key,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "git_sha": git_sha(),
-        "versions": {
-            "rlhf_lab": __version__,
-            "python": platform.python_version(),
-            **{name: _version(name) for name in PACKAGES},
-        },
-        "machine": {"cpu_threads": torch.get_num_threads(), "device": stage.config.runtime.device},
-        "seed": stage.config.seed,
-        "needs": needs,
-        "data": {
-            "name": corpus.name,
-            "fingerprint": corpus.fingerprint,
-            "report": {
-                split: {
-                    "rows": r.rows,
-                    "kept": r.kept,
-                    "dropped": r.dropped,
-                    "noted": r.noted,
-                    "statistics": r.statistics,
-                }
-                for split, r in corpus.report.items()
-            },
-        },
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-@cache
-def git_sha() -> str | None:
-    """Commit of the checkout this code runs from; '+changes' when it has uncommitted ones; None in a wheel."""
-    here = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    sha = git("rev-parse", "HEAD")
-    tracked = git("ls-files", str(Path(__file__).resolve()))
-    return None if not sha or not tracked else sha + ("+changes" if git("status", "--porcelain", "-uno") else "")

@@ -53,8 +53,6 @@ def source_shape(source: str, revision: str | None = None) -> ModelShape:
         return config_shape(config)
     bare = source.removeprefix("openai-community/")
     known = next((PUBLISHED[name] for name in (bare, f"{bare}-Instruct") if name in PUBLISHED), None)
-    if known is None and source.startswith(("/", ".", "~")):
-        raise ConfigError(f"{source}: there is no such folder with a config.json")
     if known is None:
         raise ConfigError(
             f"the shape of {source} is unknown: it is not on this machine, and a plan downloads nothing; fetch its "
