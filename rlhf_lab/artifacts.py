@@ -1,8 +1,9 @@
 """Stages and the store: a recipe names what it starts from, and that is built first or found.
 
-A stage's key is a hash of everything that decides its result: settings, seed, data content, upstream keys and version.
-Its directory `outputs/runs/<algorithm>-<key>` is run directory, artifact and resume point in one. It is complete when
-result.json says so, which is written last; a second process that wants the same stage waits for the first.
+A stage's key is two hashes of everything that decides its result: of its settings, seed, data content and upstream, and
+of the code that computes it (`code_digest.py`). Its directory `outputs/runs/<algorithm>-<settings>-<code>` is run
+directory, artifact and resume point in one. It is complete when result.json says so, which is written last; a second
+process that wants the same stage waits for the first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__, compose, config, registry, schema
+from rlhf_lab.code_digest import Reference, differences, digests
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.files import read_json
@@ -30,6 +32,12 @@ CARRIED = (
     *("checkpoint", "artifacts", "outputs", "stages"),
 )
 """Sections an upstream stage takes over from the run that needs it."""
+
+CODE = "code.json"
+"""File of a run directory: the version, and the digest of every definition that decides the stage's result."""
+
+COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf_lab.train.loop", "train"))
+"""Code that every stage runs besides what its settings choose."""
 
 WORLDS = {"mini_hh": "rlhf_lab.world.dialogue", "arithmetic": "rlhf_lab.world.arithmetic"}
 """Embedded data → the module whose VERSION is part of what the data are."""
@@ -43,6 +51,10 @@ class External:
 
     @property
     def key(self) -> str:
+        return self.settings_key
+
+    @cached_property
+    def settings_key(self) -> str:
         return model_identity(self.source)
 
     @property
@@ -66,9 +78,17 @@ class Stage:
     def kind(self) -> str:
         return registry.kind_of("algorithm", self.config.algorithm)
 
-    @cached_property
+    @property
     def key(self) -> str:
-        """Hash of everything that decides the stage's result."""
+        """What identifies the stage's result, e.g. "bfe712521e6f-17a9c0de": settings, then code.
+
+        With `artifacts.code=ignore` it is that of the stored result which stands for the stage.
+        """
+        return self.folder.name.removeprefix(f"{self.kind}-")
+
+    @cached_property
+    def settings_key(self) -> str:
+        """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
         values = config.to_values(self.config)
         sections = {name: values[name] for name in self.config.algorithm.uses}
         sections["model"] = {k: v for k, v in values["model"].items() if k not in ("tuned", "lora")}
@@ -78,22 +98,54 @@ class Stage:
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
         material = {
-            "version": __version__,
             "algorithm": _by_content({k: v for k, v in values["algorithm"].items() if k != "log_every_steps"}),
             "seed": self.config.seed,
             "dtype": self.config.runtime.dtype,
             "data": _data_identity(self.config.data),
-            "needs": {role: need.key for role, need in self.needs.items()},
+            "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
         if self.config.engine != "native":
             material["engine"] = self.config.engine
-        return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
+        return _hash(material, 12)
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """Definition → digest, of the code that computes the stage itself."""
+        return digests(_code_references(self.config), _code_files(self.config))
+
+    @cached_property
+    def code_key(self) -> str:
+        """Hash of the lab's version, the stage's code, and the code of what it starts from."""
+        upstream = {role: need.key.rpartition("-")[2] for role, need in self.needs.items() if isinstance(need, Stage)}
+        return _hash([__version__, self.code, upstream], 8)
 
     @cached_property
     def folder(self) -> Path:
-        return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.key}"
+        folder = self._folder_of(self.code_key)
+        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._is_complete(folder):
+            return folder
+        return next(filter(self._is_complete, self.other_builds()), folder)
+
+    def _folder_of(self, code_key: str) -> Path:
+        return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.settings_key}-{code_key}"
+
+    def other_builds(self) -> list[Path]:
+        """Directories of the same stage by other code, the latest first."""
+        pattern = self._folder_of("*")
+        builds = set(pattern.parent.glob(pattern.name)) - {self._folder_of(self.code_key)}
+        return sorted(builds, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+    def changed_code(self) -> str | None:
+        """Why a stored result of the same settings does not stand for this stage; None where there is none."""
+        for folder in filter(self._is_complete, self.other_builds()):
+            stored = read_json(folder / CODE) or {}
+            if stored.get("version") != __version__:
+                return f"rlhf_lab {stored.get('version')} is now {__version__}"
+            changes = differences(stored.get("definitions", {}), self.code)
+            return ", ".join(changes) + " changed" if changes else "a stage before it is another one"
+        return None
 
     @property
     def model(self) -> str:
@@ -111,18 +163,20 @@ class Stage:
 
     def result(self) -> dict[str, Any] | None:
         """The stage's result when it is complete, else None."""
-        result = read_json(self.folder / "result.json")
-        complete = isinstance(result, dict) and result.get("status") == "completed"
-        has_model = Path(self.model).is_dir() or not self.config.algorithm.makes_model
-        return result if complete and has_model else None
+        return read_json(self.folder / "result.json") if self._is_complete(self.folder) else None
+
+    def _is_complete(self, folder: Path) -> bool:
+        result = read_json(folder / "result.json")
+        completed = isinstance(result, dict) and result.get("status") == "completed"
+        return completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
 
     def upstream(self) -> Iterator[Stage]:
         """Stages this one starts from, deepest first, each once, itself last."""
-        seen: set[str] = set()
+        seen: set[Path] = set()
         for need in self.needs.values():
             for stage in need.upstream() if isinstance(need, Stage) else ():
-                if stage.key not in seen:
-                    seen.add(stage.key)
+                if stage.folder not in seen:
+                    seen.add(stage.folder)
                     yield stage
         yield self
 
@@ -192,6 +246,36 @@ def model_identity(source: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def _code_references(checked: config.Config) -> list[Reference]:
+    """Where the code of a stage begins: what builds the parts that its config chooses, and their settings."""
+    algorithm = checked.algorithm
+    chosen = [("algorithm", algorithm), ("data", checked.data)]
+    chosen += [("rollout", checked.rollout)] if "rollout" in algorithm.uses else []
+    chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
+    references = [*COMMON_CODE, _class_reference(checked.model)]
+    for group, settings in chosen:
+        implementation = registry.implementation(group, registry.kind_of(group, settings))
+        references += [Reference(implementation, "build"), _class_reference(settings)]
+    # How a step is divided between processes is not part of a key, since the numbers stay the same; all of it counts.
+    references += [Reference(registry.implementation("sharding", kind), "build") for kind in registry.kinds("sharding")]
+    if checked.engine != "native":
+        references.append(Reference("rlhf_lab.algorithms.trl.engine"))
+    return references
+
+
+def _class_reference(settings: object) -> Reference:
+    return Reference(type(settings).__module__, type(settings).__qualname__)
+
+
+def _code_files(checked: config.Config) -> list[Path]:
+    """Source files of the user's own that the stage runs."""
+    return []
+
+
+def _hash(material: Any, length: int) -> str:
+    return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:length]
+
+
 def _data_identity(settings: Any) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
@@ -224,4 +308,5 @@ def age(stage: Stage) -> str:
         else f"{seconds / 3600:.0f} h"
     )
     git = f" (git {manifest['git_sha'][:7]})" if manifest.get("git_sha") else ""
-    return f"built {amount} ago by {manifest.get('versions', {}).get('rlhf_lab', '?')}{git}"
+    other = "" if stage.key.endswith(stage.code_key) else ", by other code (artifacts.code=ignore)"
+    return f"built {amount} ago by {manifest.get('versions', {}).get('rlhf_lab', '?')}{git}{other}"

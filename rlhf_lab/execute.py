@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from rlhf_lab import config, ranks, registry, seal
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.errors import LabError
+from rlhf_lab import __version__, config, ranks, registry, seal
+from rlhf_lab.artifacts import CODE, Stage
+from rlhf_lab.code_digest import edited
+from rlhf_lab.errors import ArtifactError, LabError
 from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
 from rlhf_lab.launch import processes
 from rlhf_lab.manifest import manifest
@@ -132,6 +133,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         discard: forget an earlier attempt.
     """
     folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
+    _require_planned_code(stage)
     state, problem = _take_up(folder, makes_model, discard)
     run = Run(folder, stage.config, stage.sources(), state)
     if problem:
@@ -141,6 +143,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
     write_text(folder / "config.yaml", yaml.safe_dump(config.to_values(stage.config), sort_keys=False))
     result: dict[str, Any] = {"status": "running", "error": None, "seconds": 0.0, "policies": [], "metrics": {}}
     write_json(folder / "result.json", result)
+    write_json(folder / CODE, {"version": __version__, "definitions": stage.code})
     memory.reset_peak()
     try:
         kept = state["log_size"] if state else run.log_size()
@@ -153,6 +156,11 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
         if makes_model:
             run_steps(algorithm, run, stage.recipe)
         found = algorithm.finish()
+        if changed := edited(stage.code):
+            run.note(
+                f"{', '.join(changed)}: edited while this stage was built. It was computed by the code as it was when "
+                "the stage began, unless a part was loaded later; artifacts.refresh=true builds it again"
+            )
         if makes_model:
             with replacing(folder / "model") as part:
                 save_model(algorithm.model, algorithm.encoder, part)
@@ -180,6 +188,15 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
             _forget_attempts(folder)
     ranks.wait()
     return read_json(folder / "result.json")
+
+
+def _require_planned_code(stage: Stage) -> None:
+    """The key names the code as it was planned with; what is imported from here on must not be another one."""
+    if changed := edited(stage.code):
+        raise ArtifactError(
+            f"{', '.join(changed)}: edited since this command began, so {stage.recipe} would be stored as the work of "
+            "other code; give the same command again, what is complete is reused"
+        )
 
 
 def _take_up(folder: Path, makes_model: bool, discard: bool) -> tuple[dict[str, Any] | None, str | None]:

@@ -75,6 +75,11 @@ def kind_of(group: str, settings: object) -> str:
     return next(kind for (g, kind), cls in _settings.items() if g == group and type(settings) is cls)
 
 
+def implementation(group: str, kind: str) -> str:
+    """The module that builds `kind`."""
+    return _implementations[group, kind]
+
+
 def build(group: str, settings: object, *args: Any, **kwargs: Any) -> Any:
     """Import the implementation behind `settings` and call its `build(settings, …)`."""
     module = import_module(_implementations[group, kind_of(group, settings)])

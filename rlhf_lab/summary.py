@@ -63,7 +63,9 @@ def print_plan(stage: artifacts.Stage, started: float) -> None:
             console.print(f"  reuse  {part.recipe:<14} {part.folder}  [dim]{artifacts.age(part)}[/]", soft_wrap=True)
         else:
             resumed = " from its checkpoint" if (part.folder / "checkpoint.pt").exists() else ""
-            console.print(f"  build  {part.recipe:<14} {part.folder}{resumed}", soft_wrap=True)
+            reason = None if part.config.artifacts.refresh else part.changed_code()
+            again = f"  [dim]again: {escape(reason)}[/]" if reason else ""
+            console.print(f"  build  {part.recipe:<14} {part.folder}{resumed}{again}", soft_wrap=True)
 
 
 def print_memory(lines: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from rlhf_lab import artifacts, config, ranks, sweep
-from rlhf_lab.errors import LabError
+from rlhf_lab.errors import ArtifactError, LabError
 from rlhf_lab.execute import execute, stoppable
 from rlhf_lab.files import read_json
 from rlhf_lab.launch.processes import STOPPED
@@ -34,6 +34,8 @@ def main() -> int:
     set_threads(stage.config, int(os.environ["LOCAL_WORLD_SIZE"]) * int(os.environ.get(sweep.PROCESSES, "1")))
     console.quiet = int(os.environ["RANK"]) != 0
     try:
+        if str(stage.folder) != told["folder"]:
+            raise ArtifactError("code or data changed while the processes of a stage started; give the command again")
         with stoppable(), ranks.group(ranks.device(stage.config.runtime.device)):
             execute(stage, discard=told["discard"])
     except Interrupted:

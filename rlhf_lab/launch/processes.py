@@ -92,7 +92,8 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
     """Build a stage with `count` processes. Returns what result.json holds."""
     with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
         order = Path(folder) / "stage.json"
-        write_json(order, {"recipe": stage.recipe, "values": config.to_values(stage.config), "discard": discard})
+        stage_order = {"recipe": stage.recipe, "values": config.to_values(stage.config), "folder": str(stage.folder)}
+        write_json(order, {**stage_order, "discard": discard})
         workers: list[subprocess.Popen[bytes]] = []
         try:
             with _handed_on(workers) as signals:

@@ -27,6 +27,7 @@ LAYERS = (
         "doctor",
         "compose",
         "artifacts",
+        "code_digest",
         "planning",
         "execute",
         "manifest",

@@ -1,0 +1,162 @@
+"""What a digest of code sees and what it leaves out, on a small package and on the lab's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import planned
+
+from rlhf_lab import code_digest
+from rlhf_lab.code_digest import Reference, differences, digests, edited
+
+ENTRY = '''
+"""Builds a thing."""
+from __future__ import annotations
+from toy import scale
+from toy.losses import TABLE
+from toy.shapes import Square as Shape
+import math
+
+LIMIT = 3
+
+def build(x):
+    """Docs."""
+    from toy import late
+    return TABLE["a"](x) + scale.factor(LIMIT) + late.now() + Shape().area
+
+def report():
+    return "unused"
+'''
+FILES = {
+    "__init__": "",
+    "entry": ENTRY,
+    "losses": "def a(x):\n    return helper(x)\n\ndef helper(x):\n    return x\n\ndef lonely():\n    return 0\n\n"
+    "TABLE = {}\nTABLE['a'] = a\n",
+    "scale": "def factor(n):\n    return n\n\ndef other(n):\n    return -n\n",
+    "late": "VALUE = 1\n\ndef now():\n    return VALUE\n",
+    "shapes": "class Base:\n    area = 1\n\nclass Square(Base):\n    pass\n\nclass Circle(Base):\n    pass\n",
+}
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Forget what was read, before the test and after it."""
+
+    def forget() -> None:
+        code_digest._READ.clear()
+        code_digest._definition.cache_clear()
+        code_digest._package_root.cache_clear()
+
+    forget()
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch, fresh):
+    """The package `toy`, and what its entry point's digests are after an edit of one file."""
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def after(name: str = "", old: str = "", new: str = "") -> dict[str, str]:
+        if name:
+            path = folder / f"{name}.py"
+            assert old in path.read_text()
+            path.write_text(path.read_text().replace(old, new))
+        fresh()
+        return digests([Reference("toy.entry", "build")])
+
+    return after
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "changed"),
+    [
+        ("entry", "LIMIT = 3", "LIMIT = 4", ["toy/entry.py (LIMIT)"]),
+        ("losses", "return x\n", "return 2 * x\n", ["toy/losses.py (helper)"]),
+        ("losses", "TABLE['a'] = a", "TABLE['a'] = lonely", ["toy/losses.py (TABLE, a, helper, lonely)"]),
+        ("scale", "return n\n", "return n + 1\n", ["toy/scale.py (factor)"]),
+        ("late", "VALUE = 1", "VALUE = 2", ["toy/late.py (VALUE)"]),
+        ("shapes", "area = 1", "area = 2", ["toy/shapes.py (Base)"]),
+        ("scale", "def factor", "print('loaded')\ndef factor", ["toy/scale.py (top level)"]),
+    ],
+)
+def test_an_edit_on_the_way_is_seen_and_named(toy, name, old, new, changed):
+    before = toy()
+    assert differences(before, toy(name, old, new)) == changed
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("entry", '"unused"', '"still unused"'),
+        ("entry", '"""Docs."""', '"""Other docs."""'),
+        ("losses", "return 0", "return 1"),
+        ("losses", "    return helper(x)", "    # why\n    return helper( x )"),
+        ("scale", "return -n", "return -2 * n"),
+        ("shapes", "class Circle(Base):\n    pass", "class Circle(Base):\n    area = 9"),
+    ],
+)
+def test_comments_docstrings_and_what_nothing_refers_to_do_not_count(toy, name, old, new):
+    assert toy() == toy(name, old, new)
+
+
+def test_a_file_of_ones_own_counts_whole_with_what_lies_beside_it(tmp_path, fresh):
+    reward, beside = tmp_path / "my_reward.py", tmp_path / "words.py"
+    reward.write_text("import numpy\nimport words\n\ndef score(p, r):\n    return words.count(r)\n")
+    beside.write_text("def count(r):\n    return len(r)\n")
+    before = digests([], [reward])
+    assert set(before) == {"my_reward.py:score", "words.py:count"}
+    fresh()
+    beside.write_text("def count(r):\n    return -len(r)\n")
+    assert differences(before, digests([], [reward])) == ["words.py (count)"]
+
+
+def test_an_edit_while_a_process_runs_is_noticed(toy, tmp_path):
+    labels = toy()
+    assert edited(labels) == []
+    (tmp_path / "toy" / "late.py").write_text("VALUE = 7\n\ndef now():\n    return VALUE\n")
+    assert edited(labels) == ["toy/late.py"]
+
+
+def keys_after_edit(monkeypatch, fresh, file: str, old: str, new: str) -> dict[str, str]:
+    """Stage → key of dpo_iterative, with a line of the lab's own source read as another."""
+    path = code_digest.PACKAGE / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text, f"{file} has no line {old!r}"
+    original = Path.read_bytes
+    edited_text = text.replace(old, new).encode()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda self: edited_text if self == path else original(self))
+        fresh()
+        stages = {s.recipe: s.key for s in planned("dpo_iterative", "data=mini_hh_small").upstream()}
+    fresh()
+    return stages
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changed"),
+    [
+        ("losses/preference.py", "beta * (", "2 * beta * (", {"dpo", "dpo_iterative"}),
+        ("losses/reward_model.py", "logsigmoid(", "-logsigmoid(", {"reward_model", "dpo", "dpo_iterative"}),
+        ("algorithms/dpo_iterative.py", "self.round_steps = max(1,", "self.round_steps = max(2,", {"dpo_iterative"}),
+        ("world/gold.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
+        ("train/loop.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
+        ("sharding/ddp.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
+        ("studies/report.py", "return ", "return 0 or ", set()),
+        ("trackers/wandb.py", "return ", "return 0 or ", set()),
+        ("losses/policy.py", "return ", "return 0 or ", set()),
+        ("algorithms/ppo.py", "return ", "return 0 or ", set()),
+        ("rewards/judge.py", "return ", "return 0 or ", set()),
+    ],
+)
+def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(
+    monkeypatch, fresh, file, old, new, changed
+):
+    before = {s.recipe: s.key for s in planned("dpo_iterative", "data=mini_hh_small").upstream()}
+    after = keys_after_edit(monkeypatch, fresh, file, old, new)
+    assert {name for name in before if before[name] != after[name]} == changed
