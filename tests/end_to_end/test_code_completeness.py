@@ -1,0 +1,68 @@
+"""Every function that ran while a stage was built stands among the definitions that its key was made of."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from sizes import overrides
+from support import command_inside
+
+from rlhf_lab import code_digest, execute
+
+pytestmark = pytest.mark.end_to_end
+HARMLESS = {"rlhf_lab/ranks.py", "rlhf_lab/train/memory.py", "rlhf_lab/train/checkpoint.py", "rlhf_lab/sections.py"}
+"""Files of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""
+
+
+def definition(code: CodeType) -> str | None:
+    """How a digest names the top-level definition that a code object belongs to; None outside the lab's own modules."""
+    path = Path(code.co_filename)
+    if code_digest.PACKAGE not in path.parents:
+        return None
+    module = ".".join(path.relative_to(code_digest.PACKAGE.parent).with_suffix("").parts)
+    name = code.co_qualname.partition(".")[0]
+    if code_digest._is_neutral(module) or name.startswith("<") or path.name == "settings.py":
+        return None
+    return f"{path.relative_to(code_digest.PACKAGE.parent).as_posix()}:{name}"
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """Stage directory → definitions that ran while it was built."""
+    executed: dict[str, set[str]] = {}
+    build = execute.execute
+
+    def profiled(stage: Any, **options: Any) -> Any:
+        codes: set[CodeType] = set()
+
+        def record(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # not the body of a class on import
+                codes.add(frame.f_code)
+
+        sys.setprofile(record)
+        try:
+            return build(stage, **options)
+        finally:
+            sys.setprofile(None)
+            executed[str(stage.folder)] = {name for code in codes if (name := definition(code))}
+
+    monkeypatch.setattr(execute, "execute", profiled)
+    return executed
+
+
+@pytest.mark.parametrize("recipe", ["dpo_iterative", "ppo", "grpo_math", "step_report"])
+def test_what_ran_is_in_the_digest(recipe: str, ran: dict[str, set[str]], tmp_path: Path) -> None:
+    status, printed = command_inside(tmp_path, f"+recipe={recipe}", *overrides(recipe))
+    assert status == 0, printed
+    assert ran
+    for folder, definitions in ran.items():
+        digested = json.loads((tmp_path / folder / "code.json").read_text())["definitions"]
+        unseen = {name for name in definitions - digested.keys() if name.partition(":")[0] not in HARMLESS}
+        assert not unseen, f"{folder}: {sorted(unseen)}"
+        assert len(definitions) > 50
