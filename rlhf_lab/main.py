@@ -32,7 +32,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, summary, sweep
+from rlhf_lab import artifacts, compose, seal, summary, sweep
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import storage_error
@@ -148,6 +148,28 @@ def job(composed: DictConfig) -> dict[str, Any]:
 
 def run_stage(stage: artifacts.Stage) -> tuple[int, dict[str, Any]]:
     """Announce the plan, build what is missing, show the result. Returns (exit status, result)."""
+    started = time.time()
+    stored = _stored_result(stage)
+    if stored is not None:
+        summary.print_plan(stage, started)
+        summary.print_result(stage, stored, time.time() - started)
+        return OK, stored
+    return _build_and_show(stage, started)
+
+
+def _stored_result(stage: artifacts.Stage) -> dict[str, Any] | None:
+    """The result of a stage that is whole in the store, read without torch; None where something is to be done."""
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if not alone or stage.config.artifacts.refresh:
+        return None
+    result = stage.result()
+    if result is None or any((stage.folder / name).exists() for name in ("checkpoint.pt", "trl")):
+        return None  # what an attempt left behind is cleared away by `execute.ensure`
+    seal.check(stage.folder, rebuilt=True, say=lambda line: console.print(f"  {line}", soft_wrap=True))
+    return result
+
+
+def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
     from rlhf_lab import ranks
     from rlhf_lab.execute import ensure
     from rlhf_lab.launch.processes import check_launch
@@ -155,7 +177,6 @@ def run_stage(stage: artifacts.Stage) -> tuple[int, dict[str, Any]]:
     from rlhf_lab.planning.check import memory_lines
     from rlhf_lab.train.loop import Interrupted
 
-    started = time.time()
     check_launch(stage.config)
     set_threads(stage.config, int(os.environ.get(sweep.PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     try:
