@@ -18,6 +18,7 @@ from rlhf_lab import config, ranks, registry, seal
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
 from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
+from rlhf_lab.invocation import begin_building
 from rlhf_lab.launch import processes
 from rlhf_lab.manifest import manifest
 from rlhf_lab.models.build import save_model
@@ -71,6 +72,7 @@ def _locked(stage: Stage) -> Iterator[None]:
 
 def _build(stage: Stage) -> dict[str, Any]:
     """Build a stage here, or with processes that share the work: those a launcher started, or our own."""
+    begin_building()
     checked, discard = stage.config, stage.config.artifacts.refresh
     if ranks.world() == 1:
         count = processes.wanted(checked)
