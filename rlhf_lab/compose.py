@@ -168,8 +168,7 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
     """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
     overrides = [re.sub(r"^study\.", "++study.", forced(item)) for item in overrides]
     problems: list[str] = []
-    names = [*recipes(), *_added(config_dir, "recipe")]
-    usable = _check_choices(words.parse(overrides, names, problems), problems, config_dir)
+    usable = usable_overrides(overrides, problems, config_dir)
     swept = {_key(o): _sweep_values(o) for o in usable if o.is_sweep_override()}
     fixed = [o.input_line or "" for o in usable if not o.is_sweep_override()]
     recipe = next((str(o.value()) for o in usable if _key(o) == "recipe"), None)
@@ -194,6 +193,12 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None])
+
+
+def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
+    """The overrides that can be read and choose what exists; every other is explained in `problems`."""
+    names = [*recipes(), *_added(config_dir, "recipe")]
+    return _check_choices(words.parse(overrides, names, problems), problems, config_dir)
 
 
 def _check_job(

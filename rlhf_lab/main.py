@@ -32,6 +32,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
@@ -146,6 +147,8 @@ def run_command(arguments: Sequence[str]) -> int:
     """Check a command line, then run its job, or all jobs of its sweep."""
     _check_first_word(arguments[0])
     flags = words.split(arguments)
+    if flags.shell_completion and any(word.startswith("query=") for word in flags.overrides):
+        return _complete(flags.overrides[0].removeprefix("query="))
     if flags.help or flags.hydra_help or flags.info or flags.shell_completion:
         return _shown_by_hydra(arguments)
     command = compose.check_command(flags.overrides, flags.config_dir)
@@ -172,6 +175,14 @@ def run_command(arguments: Sequence[str]) -> int:
     return status
 
 
+def _complete(shell: str) -> int:
+    """Print what the command line in COMP_LINE could go on with, for the function that `-sc install` defined."""
+    from rlhf_lab.completion import candidates
+
+    print(("\n" if shell == "fish" else " ").join(candidates(os.environ["COMP_LINE"], COMMANDS)))
+    return OK
+
+
 def _check_first_word(word: str) -> None:
     """Raises ConfigError for a sub-command that is nearly right."""
     if not word.isidentifier() or word in compose.recipes():
@@ -184,8 +195,11 @@ def _check_first_word(word: str) -> None:
 def _shown_by_hydra(arguments: Sequence[str]) -> int:
     """Help, settings of Hydra itself, and what else it prints before it ends the process."""
     compose.register_store()
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back instead of being printed
     try:
         return _hydra(arguments)
+    except (ValueError, HydraException) as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
     except SystemExit as end:  # `main` has yet to see whether what was printed is read
         return int(end.code or 0)
 

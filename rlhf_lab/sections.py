@@ -69,10 +69,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """Args:
-    refresh: rebuild every stage of this run even when the store has it.
-    distinct: sections that make a run another one although they do not decide its result, such as [sharding]: to
-        compare what it costs. Stages before the run have none.
+    """When a stage is taken from the store.
+
+    Args:
+        refresh: rebuild every stage of this run even when the store has it.
+        distinct: sections that make a run another one although they do not decide its result, such as [sharding]: to
+            compare what it costs. Stages before the run have none.
     """
 
     refresh: bool = False

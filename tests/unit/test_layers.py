@@ -15,7 +15,7 @@ from rlhf_lab import registry
 
 LAYERS = (
     {"types", "errors", "files", "invocation", "machine", "ranks", "seal", "signals"},
-    {"schema", "registry", "config", "sections", "overrides", "words"},
+    {"docstrings", "schema", "registry", "config", "sections", "overrides", "words"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
     {"train", "sharding"},
@@ -29,6 +29,7 @@ LAYERS = (
         "artifacts",
         "planning",
         "execute",
+        "completion",
         "explain",
         "manifest",
         "sweep",
