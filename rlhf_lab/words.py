@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -106,9 +107,8 @@ def _explain(word: str, message: str, recipes: Collection[str]) -> str:
     if not re.fullmatch(r"[+~]*[\w./@:-]+", key):
         return f"{word} is not KEY=VALUE: {key!r} is no key"
     first = message.strip().splitlines()[0]
-    return (
-        f"{word}: its value cannot be read ({first}); put text with special characters in quotes: '{key}=\"{value}\"'"
-    )
+    quoted = shlex.quote(f'{key}="{value}"')
+    return f"{word}: its value cannot be read ({first}); put text with special characters in quotes: {quoted}"
 
 
 def check_hydra(overrides: Sequence[str], *, sweep: bool) -> None:
