@@ -99,6 +99,17 @@ def plan_command(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
+def explain_command(arguments: Sequence[str]) -> None:
+    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: what can be set, and what it means.
+
+    Of each setting: type, default, the value that it would take with the choices that are named (now), unit, range,
+    meaning, source, and what reads it. Without words: the groups and sections.
+    """
+    from rlhf_lab.explain import explain
+
+    console.print(explain(arguments), soft_wrap=False)
+
+
 def dashboard_command(arguments: Sequence[str]) -> None:
     """`dashboard [FILE.json | --push entity/project]`: the W&B dashboard, written as JSON or saved in a project."""
     pushed = list(arguments[:1]) == ["--push"]
@@ -126,4 +137,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "plan": plan_command,
     "compare": compare_command,
     "doctor": doctor_command,
+    "explain": explain_command,
 }

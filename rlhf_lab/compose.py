@@ -32,7 +32,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_lab import config as config_module
-from rlhf_lab import registry, schema
+from rlhf_lab import registry, schema, words
 from rlhf_lab import sections as sections_module
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.overrides import forced, is_choice, literal, merge, put
@@ -167,12 +167,8 @@ class Command:
 def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
     """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
     overrides = [re.sub(r"^study\.", "++study.", forced(item)) for item in overrides]
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    except HydraException as error:
-        raise ConfigError(_explain(str(error))) from None
     problems: list[str] = []
-    usable = _check_choices(parsed, problems, config_dir)
+    usable = usable_overrides(overrides, problems, config_dir)
     swept = {_key(o): _sweep_values(o) for o in usable if o.is_sweep_override()}
     fixed = [o.input_line or "" for o in usable if not o.is_sweep_override()]
     recipe = next((str(o.value()) for o in usable if _key(o) == "recipe"), None)
@@ -197,6 +193,12 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None])
+
+
+def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
+    """The overrides that can be read and choose what exists; every other is explained in `problems`."""
+    names = [*recipes(), *_added(config_dir, "recipe")]
+    return _check_choices(words.parse(overrides, names, problems), problems, config_dir)
 
 
 def _check_job(
@@ -249,15 +251,12 @@ def _quick(study: sections_module.Study, named: set[str]) -> tuple[sections_modu
 
 def _check_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
     """Drop overrides that name an option or top-level key that does not exist, noting each."""
-    extra = Path(config_dir) if config_dir else None
     known_roots = {*schema.field_types(config_module.Config), "recipe", "hydra"}
     usable = []
     for override in parsed:
         key, value = _key(override), override._value
         if key == "recipe" or key in registry.PACKAGES:
-            known = list(recipes() if key == "recipe" else options(key))
-            if extra:
-                known += [p.relative_to(extra / key).with_suffix("").as_posix() for p in (extra / key).rglob("*.yaml")]
+            known = [*(recipes() if key == "recipe" else options(key)), *_added(config_dir, key)]
             levels = _sweep_values(override) if override.is_sweep_override() else [value]
             chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
             wrong = [c for c in chosen if c not in known]
@@ -269,6 +268,14 @@ def _check_choices(parsed: list[Override], problems: list[str], config_dir: str 
             continue
         usable.append(override)
     return usable
+
+
+def _added(config_dir: str | None, group: str) -> list[str]:
+    """Names of a group's files in the user's own folder."""
+    if not config_dir:
+        return []
+    root = Path(config_dir) / group
+    return [path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml"))]
 
 
 def _key(override: Override) -> str:

@@ -27,6 +27,18 @@ class Config:
     """One run, completely described.
 
     Args:
+        model: what is trained, and the settings that train it well (`model.tuned`).
+        data: what it is trained and evaluated on.
+        algorithm: how it is trained, or what is evaluated.
+        reward: what scores replies: terms, and how they become one number.
+        rollout: how replies are sampled.
+        sharding: how the work is spread over processes.
+        tracker: where metrics go besides the run's folder.
+        evaluation: how policies are compared on held-out prompts.
+        runtime: where and with what arithmetic a stage computes.
+        checkpoint: how often an interrupted stage can be picked up.
+        artifacts: when a stage is taken from the store.
+        study: the sweep that a study recipe makes; null in a single run.
         engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
             Of the named stage alone: one before it follows `stages.RECIPE.engine`.
         seed: of initialisation, sampling and data order.
@@ -59,6 +71,29 @@ class Config:
 def check(values: Mapping[str, Any]) -> Config:
     """Dataclasses for a composed config. Raises ConfigError with every problem found."""
     problems: list[str] = []
+    root = _build(values, problems)
+    if root is not None:
+        before = len(problems)
+        root = _resolve_tuned(root, problems)
+        problems.extend(_cross_check(root, resolved=len(problems) == before))
+    if root is None or problems:
+        raise ConfigError(problems)
+    return root
+
+
+def effective(values: Mapping[str, Any]) -> Config:
+    """Dataclasses for composed values that need not be a whole run: the rules between sections are not checked."""
+    problems: list[str] = []
+    root = _build(values, problems)
+    if root is not None:
+        root = _resolve_tuned(root, problems)
+    if root is None or problems:
+        raise ConfigError(problems)
+    return root
+
+
+def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
+    """The sections and groups of a composed config; None where one of them is wrong."""
     plain: dict[str, Any] = {}
     groups: dict[str, Any] = {}
     for key, value in values.items():
@@ -75,15 +110,10 @@ def check(values: Mapping[str, Any]) -> Config:
     for key in [key for key in plain if key not in known]:
         problems.append(f"{key} is not a setting{schema.did_you_mean(key, known | {'recipe'})}")
         del plain[key]
-    root = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
-    if root is not None and all(groups.get(group) is not None for group in GROUPS):
-        root = dataclasses.replace(root, **groups)
-        before = len(problems)
-        root = _resolve_tuned(root, problems)
-        problems.extend(_cross_check(root, resolved=len(problems) == before))
-    if problems:
-        raise ConfigError(problems)
-    return root
+    root: Config | None = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
+    if root is None or any(groups.get(group) is None for group in GROUPS):
+        return None
+    return dataclasses.replace(root, **groups)
 
 
 def _build_reward(values: Any, problems: list[str]) -> Any:

@@ -19,6 +19,7 @@ from rlhf_lab.artifacts import CODE, Stage
 from rlhf_lab.code_digest import edited
 from rlhf_lab.errors import ArtifactError, LabError
 from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
+from rlhf_lab.invocation import begin_building
 from rlhf_lab.launch import processes
 from rlhf_lab.manifest import manifest
 from rlhf_lab.models.build import save_model
@@ -72,6 +73,7 @@ def _locked(stage: Stage) -> Iterator[None]:
 
 def _build(stage: Stage) -> dict[str, Any]:
     """Build a stage here, or with processes that share the work: those a launcher started, or our own."""
+    begin_building()
     checked, discard = stage.config, stage.config.artifacts.refresh
     if ranks.world() == 1:
         count = processes.wanted(checked)

@@ -11,7 +11,9 @@
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
     python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
+    python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means
     python -m rlhf_lab NAME --help                 say what a sub-command takes
+    python -m rlhf_lab --version                   version and commit
 
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
 130 interrupted and saved.
@@ -21,23 +23,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import hydra
-from hydra._internal.utils import get_args_parser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, seal, summary, sweep
+from rlhf_lab import __version__, artifacts, compose, invocation, seal, summary, sweep, words
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import storage_error
+from rlhf_lab.manifest import git_sha
 from rlhf_lab.signals import handled
-from rlhf_lab.trackers.console import console
+from rlhf_lab.trackers.console import console, leave_closed_pipe
 from rlhf_lab.trackers.settings import marked
 
 ENVIRONMENT = {
@@ -46,6 +51,8 @@ ENVIRONMENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
+LISTING = ("list", "help")
+"""Words that list the recipes and sub-commands, as a command line without words does."""
 OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -55,6 +62,7 @@ def main() -> None:
         os.environ.setdefault(name, value)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, _interrupt)  # also while Python ends: a second one must not change the status
+    invocation.remember()
     with handled(_interrupt):
         status = _status(sys.argv[1:])
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # a peer that is gone would keep Python from ending
@@ -67,10 +75,16 @@ def main() -> None:
 def _status(arguments: Sequence[str]) -> int:
     """Do what a command line says; returns the exit status."""
     try:
-        return _done(arguments)
+        status = _done(arguments)
+        sys.stdout.flush()  # a reader that has gone shows here, not in a traceback while Python ends
+        return status
     except (ConfigError, DataError) as error:
-        summary.print_problems(error)
+        summary.print_problems(error, ran=invocation.building())
         return WRONG_INPUT
+    except BrokenPipeError:
+        if _is_read():
+            raise  # the pipe was another one
+        leave_closed_pipe()
     except LabError as error:
         console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
@@ -87,15 +101,33 @@ def _status(arguments: Sequence[str]) -> int:
 
 def _done(arguments: Sequence[str]) -> int:
     """Status of a command that ends without an error: a list, a sub-command, or a recipe."""
-    if arguments and arguments[0] not in COMMANDS:
-        return run_command(arguments)
-    if not arguments:
+    first = arguments[0] if arguments else "list"
+    if "--version" in arguments:
+        console.print(f"rlhf_lab {__version__}{_commit()}", soft_wrap=True)
+    elif first in LISTING and not set(arguments[1:]) & set(COMMANDS):
         summary.list_recipes([described(name).splitlines()[0] for name in COMMANDS])
+    elif first in LISTING:
+        console.print(described(arguments[1]), markup=False, soft_wrap=True)
+    elif first not in COMMANDS:
+        return run_command(arguments)
     elif {"--help", "-h"} & set(arguments[1:]):
-        console.print(described(arguments[0]), markup=False, soft_wrap=True)
+        console.print(described(first), markup=False, soft_wrap=True)
     else:
-        COMMANDS[arguments[0]](arguments[1:])
+        COMMANDS[first](arguments[1:])
     return OK
+
+
+def _is_read() -> bool:
+    """Whether somebody still reads what this process prints."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _commit() -> str:
+    """The commit of the checkout that runs; nothing for an installed package."""
+    sha = git_sha()
+    return f" (git {sha})" if sha else ""
 
 
 def _forbidden(error: OSError) -> str | None:
@@ -113,14 +145,24 @@ def _interrupt(number: int, frame: Any) -> None:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Check a command line, then run its job, or all jobs of its sweep."""
-    flags = get_args_parser().parse_args(list(arguments))
-    if flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion:
-        compose.register_store()
-        return _hydra(arguments)
+    _check_first_word(arguments[0])
+    flags = words.split(arguments)
+    if flags.shell_completion and any(word.startswith("query=") for word in flags.overrides):
+        return _complete(flags.overrides[0].removeprefix("query="))
+    if flags.help or flags.hydra_help or flags.info or flags.shell_completion:
+        return _shown_by_hydra(arguments)
     command = compose.check_command(flags.overrides, flags.config_dir)
+    if flags.cfg == "job":
+        summary.print_config(command)
+        return OK
+    if flags.cfg:
+        folder = [f"--config-dir={flags.config_dir}"] if flags.config_dir else []
+        return _shown_by_hydra([f"--cfg={flags.cfg}", *folder, *command.overrides])
     if not command.recipe:
         raise ConfigError(f"no recipe named; write +recipe=NAME, one of: {', '.join(compose.recipes())}")
-    if len(command.jobs) > 1 or command.study or flags.multirun:
+    several = len(command.jobs) > 1 or command.study is not None or flags.multirun
+    words.check_hydra(command.overrides, sweep=several)
+    if several:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "a sweep starts its own jobs, and a launcher has started several processes; run it without, and let "
@@ -133,8 +175,37 @@ def run_command(arguments: Sequence[str]) -> int:
     return status
 
 
+def _complete(shell: str) -> int:
+    """Print what the command line in COMP_LINE could go on with, for the function that `-sc install` defined."""
+    from rlhf_lab.completion import candidates
+
+    print(("\n" if shell == "fish" else " ").join(candidates(os.environ["COMP_LINE"], COMMANDS)))
+    return OK
+
+
+def _check_first_word(word: str) -> None:
+    """Raises ConfigError for a sub-command that is nearly right."""
+    if not word.isidentifier() or word in compose.recipes():
+        return
+    close = get_close_matches(word, [*COMMANDS, *LISTING], n=1)
+    if close:
+        raise ConfigError(f"{word} is not a command; did you mean {close[0]}?")
+
+
+def _shown_by_hydra(arguments: Sequence[str]) -> int:
+    """Help, settings of Hydra itself, and what else it prints before it ends the process."""
+    compose.register_store()
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back instead of being printed
+    try:
+        return _hydra(arguments)
+    except (ValueError, HydraException) as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+    except SystemExit as end:  # `main` has yet to see whether what was printed is read
+        return int(end.code or 0)
+
+
 def _hydra(arguments: Sequence[str]) -> int:
-    """Hand arguments to Hydra: help, --cfg, and launching the jobs of a sweep."""
+    """Hand arguments to Hydra: help, and launching the jobs of a sweep."""
     sys.argv = [sys.argv[0], *arguments]
     hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
     return OK

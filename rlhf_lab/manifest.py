@@ -8,19 +8,22 @@ import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rlhf_lab import __version__
 from rlhf_lab.artifacts import Stage
-from rlhf_lab.types import Corpus
+from rlhf_lab.invocation import command_line
+
+if TYPE_CHECKING:
+    from rlhf_lab.types import Corpus
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core", "peft", "trl")
 
 
 def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
     """What manifest.json holds."""
+    import torch  # the rest of this module is for commands that need none
+
     needs = {
         role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
         if isinstance(need, Stage)
@@ -29,6 +32,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
     }
     return {
         "recipe": stage.recipe,
+        "command": command_line(),
         "question": stage.config.question,
         "key": stage.key,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -20,8 +20,13 @@ from rlhf_lab.errors import ConfigError
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'; did you mean "x"?' for the closest known word, else the list of known words."""
     known = sorted(known)
-    close = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known) or 'none'}"
+    close = closest(word, known)
+    return f"; did you mean {close}?" if close else f"; known: {', '.join(known) or 'none'}"
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like another; None where none is."""
+    return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
 
 
 @cache
@@ -151,8 +156,8 @@ def _problem(problems: list[str], message: str) -> tuple[bool, None]:
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:
-    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = closest(word, known)
+    return f"; did you mean {close}?" if close else ""
 
 
 def _name_of(value: Any) -> str:

@@ -69,12 +69,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """Args:
-    refresh: rebuild every stage of this run even when the store has it.
-    code: `check` reuses a stored result only if the code that made it is the code that would make it now; `ignore`
-        takes the latest result of the same settings by whatever code, and says so.
-    distinct: sections that make a run another one although they do not decide its result, such as [sharding]: to
-        compare what it costs. Stages before the run have none.
+    """When a stage is taken from the store.
+
+    Args:
+        refresh: rebuild every stage of this run even when the store has it.
+        code: `check` reuses a stored result only if the code that made it is the code that would make it now;
+            `ignore` takes the latest result of the same settings by whatever code, and says so.
+        distinct: sections that make a run another one although they do not decide its result, such as [sharding]: to
+            compare what it costs. Stages before the run have none.
     """
 
     refresh: bool = False

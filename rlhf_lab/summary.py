@@ -9,8 +9,9 @@ import yaml
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab import artifacts, compose
+from rlhf_lab import artifacts, compose, config
 from rlhf_lab.errors import LabError
+from rlhf_lab.overrides import literal
 from rlhf_lab.trackers.console import console
 
 COLUMNS = {
@@ -47,12 +48,32 @@ def list_recipes(commands: Sequence[str]) -> None:
         console.print(f"  {words}", markup=False, soft_wrap=True)
 
 
-def print_problems(error: LabError) -> None:
-    """Every problem as one item."""
+def print_problems(error: LabError, *, ran: bool = False) -> None:
+    """Every problem as one item.
+
+    Args:
+        ran: whether a stage was begun before the problem was seen.
+    """
     problems = getattr(error, "problems", None) or [str(error)]
-    console.print(f"[bold red]{len(problems)} problem{'s' if len(problems) != 1 else ''}, nothing was run:[/]")
+    count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+    outcome = "; what was built before stays" if ran else ", nothing was run"
+    console.print(f"[bold red]{count}{outcome}:[/]")
     for problem in problems:
         console.print(f"  • {escape(problem)}".replace("\n", "\n    "), soft_wrap=True)
+
+
+def print_config(command: compose.Command) -> None:
+    """Every setting as the run would have it, as YAML; of a sweep those of the first job."""
+    for line in _sweep_lines(command):
+        print(f"# {line}")
+    print(yaml.safe_dump(config.to_values(command.configs[0]), sort_keys=False, allow_unicode=True), end="")
+
+
+def _sweep_lines(command: compose.Command) -> list[str]:
+    if len(command.jobs) == 1:
+        return []
+    first = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
+    return [f"the first of {len(command.jobs)} jobs: {first}"]
 
 
 def print_plan(stage: artifacts.Stage, started: float) -> None:

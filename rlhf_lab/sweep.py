@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -20,7 +19,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, config, schema, sections
+from rlhf_lab import artifacts, compose, config, invocation, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import make_folder, read_json, write_json
 from rlhf_lab.overrides import forced, literal
@@ -72,6 +71,7 @@ def _launch(
     command: compose.Command, arguments: list[str], folder: Path, launch: Callable[[Sequence[str]], int]
 ) -> None:
     """Run the jobs where the launcher takes them; a job that ended without a word of its own gets a record here."""
+    invocation.begin_building()
     launcher = _launcher(command)
     if launcher not in ("submitit_slurm", "submitit_local"):
         launch(arguments)
@@ -118,7 +118,7 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
     jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
     for index in range(len(jobs)):
         (folder / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
-    values: dict[str, Any] = {"recipe": command.recipe, "command": " ".join(sys.argv[1:]), "overrides": fixed}
+    values: dict[str, Any] = {"recipe": command.recipe, "command": invocation.command_line(), "overrides": fixed}
     values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
     values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0]}
     values |= {"curves": study.curves, "by": study.by, "size": study.size}
@@ -129,7 +129,8 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
 def _arguments(command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None) -> list[str]:
     """Hydra's command line for the sweep. Seeds vary fastest, so parallel jobs rarely wait for the same upstream."""
     levels = _levels(command)
-    arguments = [*(["--config-dir", config_dir] if config_dir else []), *command.overrides]
+    flags = ["--multirun", *([f"--config-dir={config_dir}"] if config_dir else [])]
+    arguments = list(command.overrides)
     arguments += [f"{forced(key)}={','.join(literal(v) for v in values)}" for key, values in levels.items()]
     arguments += [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
     launcher = _launcher(command)
@@ -141,7 +142,7 @@ def _arguments(command: compose.Command, study: sections.Study, folder: Path, co
     if launcher == "joblib":
         os.environ[SWEEP] = str(os.getpid())
     settings = [setting.format(processes=processes) for setting in LAUNCHERS.get(launcher or "", ())]
-    return ["--multirun", *settings, *arguments]
+    return [*flags, *settings, *arguments]  # argparse takes flags between settings for an error
 
 
 def _launcher(command: compose.Command) -> str | None:

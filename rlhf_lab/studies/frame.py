@@ -125,7 +125,7 @@ def read_study(folder: Path | str) -> Study:
     return Study(
         path=folder,
         recipe=str(plan.get("recipe") or folder.name),
-        command=f"python -m rlhf_lab {plan.get('command') or ''}".strip(),
+        command=str(plan.get("command") or f"python -m rlhf_lab +recipe={plan.get('recipe') or folder.name}"),
         question=str(plan.get("question") or ""),
         hypothesis=plan.get("hypothesis"),
         compare=compare,

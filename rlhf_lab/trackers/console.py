@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-console = Console(highlight=False)
+CLOSED_PIPE = 141
+"""Exit status of a command whose reader has gone, such as `| head`: what a shell shows of one that SIGPIPE ended."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        leave_closed_pipe()
+
+
+def leave_closed_pipe() -> NoReturn:
+    """End without a traceback when nobody reads what is printed any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python prints what is left when it ends
+    raise SystemExit(CLOSED_PIPE)
+
+
+console = _Console(highlight=False)
 if not console.is_terminal:
-    console = Console(highlight=False, width=140)  # a log has no width; tables should not be cut to 80 columns
+    console = _Console(highlight=False, width=140)  # a log has no width; tables should not be cut to 80 columns
 QUIET_SECONDS = 15.0
 # transformers imports DeepSpeed where it is installed, and that warns on every machine without a GPU
 logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())

@@ -14,8 +14,8 @@ import rlhf_lab
 from rlhf_lab import registry
 
 LAYERS = (
-    {"types", "errors", "files", "machine", "ranks", "seal", "signals"},
-    {"schema", "registry", "config", "sections", "overrides"},
+    {"types", "errors", "files", "invocation", "machine", "ranks", "seal", "signals"},
+    {"docstrings", "schema", "registry", "config", "sections", "overrides", "words"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
     {"train", "sharding"},
@@ -30,6 +30,8 @@ LAYERS = (
         "code_digest",
         "planning",
         "execute",
+        "completion",
+        "explain",
         "manifest",
         "sweep",
         "summary",

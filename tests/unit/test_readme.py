@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sizes
 from hydra._internal.utils import get_args_parser
+from support import command_inside
 
-from rlhf_lab import compose
+from rlhf_lab import artifacts, compose, main, sweep
 
 ROOT = Path(__file__).parents[2]
 DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory")
@@ -18,6 +23,9 @@ LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *R
 LINKING = [page for page in LINKING if not page.startswith((".", "outputs"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|FILE)\b")
+
+LOOKING = {"list", "help", "--help", "--cfg", "--version", "plan", "explain", ""}
+"""Words of commands that look at something and start nothing."""
 
 
 def commands(page: str) -> list[str]:
@@ -44,7 +52,7 @@ def own_recipe(tmp_path: Path) -> Path:
     """The folder `mine` with the recipe that the README shows."""
     shown = re.search(r"`mine/(recipe/\w+\.yaml)`:\n\n```yaml\n(.*?)```", README, re.S)
     assert shown, "README.md shows no recipe of one's own"
-    path = tmp_path / shown[1]
+    path = tmp_path / "mine" / shown[1]
     path.parent.mkdir(parents=True)
     path.write_text(shown[2], encoding="utf-8")
     return tmp_path
@@ -61,30 +69,64 @@ def test_every_recipe_has_a_row(page: str) -> None:
         assert row.count("|") == 7, f"{name}: name, question, source, command, minutes, what to expect"
 
 
+def before_training(patch: pytest.MonkeyPatch) -> list[str]:
+    """Have commands do everything up to where a stage or Hydra's jobs begin. Returns a list of what began."""
+    begun: list[str] = []
+
+    def begin_stage(stage: artifacts.Stage) -> tuple[int, dict[str, Any]]:
+        begun.append(stage.recipe)
+        return 0, {}
+
+    def begin_jobs(arguments: Sequence[str]) -> int:
+        flags = get_args_parser().parse_args(list(arguments))  # what Hydra does first
+        assert flags.multirun or flags.help
+        begun.extend(flags.overrides)
+        return 0
+
+    patch.setattr(main, "run_stage", begin_stage)
+    patch.setattr(main, "_hydra", begin_jobs)
+    patch.setattr(sweep, "_finish", lambda folder, jobs: 0)
+    return begun
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_composes(page: str, own_recipe: Path) -> None:
+def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = before_training(monkeypatch)
     checked = 0
     for line in commands(page):
         arguments = shlex.split(line, comments=True)[3:]
-        if not arguments or arguments[0] in ("report", "monitor", "rescore", "compare") or "+recipie=x" in arguments:
-            continue
-        if arguments[0] == "audit":
-            arguments = [*arguments[1:], "+recipe=sft"]
-        elif arguments[0] == "plan":
-            arguments = [word for word in arguments[1:] if not word.startswith("cards=")]
-            if arguments[0] == "table":
-                continue
-        elif arguments[0] == "doctor":
-            overrides = [word for word in arguments[1:] if not word.startswith("to=")]
-            arguments = overrides if any("recipe=" in word for word in overrides) else [*overrides, "+recipe=sft"]
-        flags = get_args_parser().parse_args(arguments)
-        if flags.help:
-            continue
-        folder = str(own_recipe) if flags.config_dir == "mine" else flags.config_dir
-        command = compose.check_command(flags.overrides, folder)
-        assert command.recipe, f"{page}: {line} names no recipe"
+        first = arguments[0] if arguments else ""
+        if first in ("report", "monitor", "rescore", "compare", "dashboard") or "+recipie=x" in arguments:
+            continue  # these need what other commands leave behind, or are mistakes on purpose
         checked += 1
+        if first in ("audit", "doctor"):  # they begin with the data, or with training
+            overrides = [word for word in arguments[1:] if not word.startswith("to=")]
+            named = any("recipe=" in word for word in overrides)
+            compose.check_command(overrides if named else [*overrides, "+recipe=sft"])
+            continue
+        if "table" in arguments:
+            continue  # of `plan`: minutes
+        begun.clear()
+        status, printed = command_inside(own_recipe, *arguments)
+        assert status == 0, f"{page}: {line}\n{printed}"
+        assert begun or first in LOOKING or LOOKING & {*arguments}, f"{page}: {line} starts nothing"
     assert checked >= (12 if page == "README.md" else 1)
+
+
+def test_the_kept_question_runs(own_recipe: Path) -> None:
+    command = next(line for line in commands("README.md") if "--config-dir mine" in line)
+    levels = ("data.annotator.length_bias=0.75,0.0", "seed=0")
+    small = [word for word in sizes.overrides("dpo_iterative") if not word.startswith(("needs.", "+needs."))]
+    status, printed = command_inside(own_recipe, *shlex.split(command)[3:], *small, *levels)
+    assert status == 0, printed
+    (study,) = (own_recipe / "outputs" / "studies").iterdir()
+    jobs = [json.loads((study / "jobs" / str(i) / "job.json").read_text()) for i in range(2)]
+    assert [job["status"] for job in jobs] == ["completed", "completed"]
+    kept = json.loads((study / "study.json").read_text())["command"]
+    assert shlex.split(kept) == ["python", "-m", "rlhf_lab", *shlex.split(command)[3:], *small, *levels]
+    for job in jobs:
+        assert json.loads((Path(job["run"]) / "manifest.json").read_text())["command"] == kept
+    assert f"Command: `{kept}`" in (study / "table.md").read_text()
 
 
 def test_the_mistakes_shown_are_the_mistakes_reported() -> None:

@@ -51,7 +51,11 @@ class Remote(TermSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            (self.url.startswith(("http://", "https://")), f"url={self.url} is not an http address"),
+            (bool(self.url), "url is not set; write the address of the service, such as http://127.0.0.1:8000/reward"),
+            (
+                not self.url or self.url.startswith(("http://", "https://")),
+                f"url={self.url} is not an http address; write the whole of it, such as http://127.0.0.1:8000/reward",
+            ),
             (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
             (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
             (self.request_timeout_s >= 0, f"request_timeout_s={self.request_timeout_s} must be 0 (wait) or above"),

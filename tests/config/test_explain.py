@@ -1,0 +1,180 @@
+"""`explain` and shell completion: every setting has a meaning, and is shown with the value that it would take."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import checked, command_inside
+
+from rlhf_lab import compose, config, docstrings, explain, registry, schema, sections
+from rlhf_lab.commands import COMMANDS
+from rlhf_lab.completion import candidates
+
+KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
+SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, config.Config]
+OPTIONS = [f"{group}={option}" for group in registry.PACKAGES for option in compose.options(group)]
+
+
+def undocumented(cls: type) -> list[str]:
+    """Fields without a meaning, those of sections within the class included."""
+    hints, meanings = schema.field_types(cls), docstrings.meanings(cls)
+    missing = [f"{cls.__name__}.{field.name}" for field in dataclasses.fields(cls) if not meanings.get(field.name)]
+    inner = [hint for hint in hints.values() if dataclasses.is_dataclass(hint) and isinstance(hint, type)]
+    return [*missing, *(name for nested in inner for name in undocumented(nested))]
+
+
+@pytest.mark.parametrize(("group", "kind"), KINDS)
+def test_every_setting_of_every_kind_has_a_meaning(group: str, kind: str) -> None:
+    cls = registry.settings_class(group, kind)
+    assert undocumented(cls) == []
+    assert docstrings.summary(cls)
+
+
+@pytest.mark.parametrize("cls", SECTIONS)
+def test_every_setting_of_every_section_has_a_meaning(cls: type) -> None:
+    assert undocumented(cls) == []
+
+
+def test_entries_of_a_docstring() -> None:
+    class Base:
+        """One line.
+
+        Args:
+            a, b: the same, in nats,
+                and it goes on.
+
+        Class attributes:
+            c: not a setting.
+        """
+
+    assert docstrings._arguments(docstrings.inspect.cleandoc(str(Base.__doc__))) == dict.fromkeys(
+        ("a", "b"), "the same, in nats, and it goes on."
+    )
+
+
+def test_what_is_known_of_a_setting() -> None:
+    settings = explain.catalogue(["+recipe=ppo", "model=micro"])
+    beta = settings["algorithm.beta"]
+    assert (beta.default, beta.now, beta.tuned) == (None, checked("ppo", "model=micro").algorithm.beta, True)
+    assert (beta.type, beta.range) == ("number or null", "0 or above")
+    assert {"algorithm=ppo", "algorithm=grpo", "algorithm=dpo"} <= {*beta.readers}
+    assert "algorithm=sft" not in beta.readers
+    assert beta.origin.endswith("policy.OnPolicySettings")
+    assert settings["algorithm.warmup_fraction"].range == "in [0, 1)"
+    assert settings["evaluation.prompts"].range == "2 or above"
+    assert settings["runtime.memory_gib"].unit == "GiB"
+    assert settings["algorithm.optimizer"].type == "adamw | muon or null"
+    assert "arXiv:2502.16982" in docstrings.sources(settings["algorithm.optimizer"].meaning)
+
+
+def test_the_values_are_those_of_the_run() -> None:
+    overrides = ("reward=[bt,programmatic]", "algorithm.beta=0.7", "seed=4")
+    values = config.to_values(checked("ppo", *overrides))
+    for key, setting in explain.catalogue(["+recipe=ppo", *overrides]).items():
+        if not key.startswith("study."):
+            assert setting.now == explain._at(values, key), key
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_every_group_is_explained(option: str) -> None:
+    group, _, name = option.partition("=")
+    prefix = f"reward.terms.{name}." if group == "reward" else f"{group}."
+    kind = compose.read_yaml(compose.folder("conf") / group / f"{name}.yaml")["kind"]
+    fields = {key for key, _, _ in explain._fields(registry.settings_class(group, kind), prefix[:-1])}
+    shown = explain.catalogue([option])
+    assert fields <= {*shown}
+    assert all(setting.meaning and setting.readers for key, setting in shown.items() if key in fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["evaluation", "sharding", "seed"]),
+        (["algorithm=ppo"], ["algorithm.critic_warmup", "0.4 (model.tuned)", "arXiv:1909.08593"]),
+        (["algorithm.beta"], ["per nat", "1/nats", "dpo_iterative"]),
+        (["algorithm=ppo", "algorithm.beta", "+recipe=ppo"], ["0.4 (model.tuned)", "algorithm=", "0 or above"]),
+        (["reward=bt"], ["reward.terms.bt.ensemble", "uwo"]),
+        (["reward"], ["reward.monitor.action", "reward=verifier"]),
+        (["model=hf"], ["model.path", "hub id or folder"]),
+        (["evaluation"], ["evaluation.samples_per_prompt", "1 or above"]),
+        (["study"], ["study.baseline", "the level that the others are compared with"]),
+        (["study", "+recipe=study/buffers"], ["algorithm.buffer"]),
+        (["seed"], ["of initialisation, sampling and data order"]),
+        (["model.lora.rank"], ["columns of the adapter"]),
+    ],
+)
+def test_what_explain_prints(arguments: list[str], expected: list[str], tmp_path: Path) -> None:
+    status, printed = command_inside(tmp_path, "explain", *arguments)
+    assert status == 0, printed
+    flat = " ".join(printed.split())
+    assert [text for text in expected if text not in flat] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["algorithm.betta"], "algorithm.betta is not a setting; did you mean algorithm.beta?"),
+        (["beta"], "beta is not a setting; did you mean algorithm.beta?"),
+        (["ppo"], "ppo is a recipe; write explain +recipe=ppo"),
+        (["mini_hh"], "mini_hh is an option of data; write explain data=mini_hh"),
+        (["algorithm=sft", "algorithm.beta"], "it belongs to algorithm=canon, cispo"),
+        (["algorithm=ppoo"], "algorithm=ppoo does not exist; did you mean ppo?"),
+        (["algorithm=ppo", "algorithm.beta=1,2"], "explain takes one value"),
+        (["algorithm=ppo", "algorithm.beta=hot"], "algorithm.beta=hot is text, expected a number"),
+    ],
+)
+def test_what_does_not_exist_is_explained_too(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    status, printed = command_inside(tmp_path, "explain", *arguments)
+    assert (status, expected in printed) == (2, True), printed
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("rlhf-lab ", ["+recipe=", "algorithm=", "compare", "explain", "seed="]),
+        ("rlhf-lab +rec", ["+recipe="]),
+        ("rlhf-lab +recipe=study/b", ["+recipe=study/buffers"]),
+        ("rlhf-lab algorithm=dp", ["algorithm=dpo", "algorithm=dpo_hot", "algorithm=dpo_iterative"]),
+        ("rlhf-lab +recipe=ppo algorithm.be", ["algorithm.beta="]),
+        ("rlhf-lab +recipe=ppo model.lora.r", ["model.lora.rank=", "model.lora.rslora="]),
+        ("rlhf-lab +recipe=ppo runtime.device=c", ["runtime.device=cpu", "runtime.device=cuda"]),
+        ("rlhf-lab +recipe=ppo stages.sft_l", ["stages.sft_lora."]),
+        ("rlhf-lab plan +recipe=rl", ["+recipe=rloo"]),
+        ("rlhf-lab +recipe=nonsense algorithm.ep", ["algorithm.epochs="]),
+        ("rlhf-lab report outp", []),
+        ("python -m rlhf_lab data=ul", ["data=ultrafeedback"]),
+    ],
+)
+def test_what_can_follow(line: str, expected: list[str]) -> None:
+    found = candidates(line, COMMANDS)
+    assert {*expected} <= {*found}
+    if not line.endswith(" "):
+        assert found == expected
+
+
+def test_a_shell_completes_the_console_script(tmp_path: Path) -> None:
+    """Through the function that `rlhf-lab -sc install=bash` defines, without importing torch."""
+    script = tmp_path / "rlhf-lab"
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom rlhf_lab.main import main\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
+    )
+    script.chmod(0o755)
+    shell = (
+        'eval "$(rlhf-lab -sc install=bash)"; complete -p rlhf-lab; COMP_CWORD=1; COMP_LINE="rlhf-lab +recipe=pp"; '
+        'COMP_POINT=${#COMP_LINE}; hydra_bash_completion; echo "${COMPREPLY[@]}"'
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment["PYTHONPATH"] = str(Path(explain.__file__).parents[1])
+    started = time.monotonic()
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "+recipe=ppo +recipe=ppo_ensemble"
+    assert "hydra_bash_completion rlhf-lab" in done.stdout
+    assert time.monotonic() - started < 20

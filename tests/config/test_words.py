@@ -1,0 +1,165 @@
+"""Words that are no settings, flags between settings, Hydra's own keys, and the command line as it is kept."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support import checked, command_inside
+
+from rlhf_lab import __version__, compose, config, execute, invocation, main, words
+from rlhf_lab.errors import ConfigError
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    status, printed = command_inside(folder, *arguments)
+    assert status == 2, printed
+    assert "nothing was run" in printed
+    assert not list(folder.iterdir())
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["ppo"], "ppo is a recipe; write +recipe=ppo"),
+        (["recipe=ppo"], "write +recipe=ppo"),
+        (["lst"], "lst is not a command; did you mean list?"),
+        (["+recipe=dpo", "dpoo"], "did you mean +recipe=dpo?"),
+        (["+recipe=sft", "algorithm"], "choose one of its options with algorithm=NAME"),
+        (["+recipe=sft", "seed=0,", "1"], "seed=0, is cut off, perhaps at a space"),
+        (["+recipe=ppo", "reward=[bt,", "length]"], "reward=[bt, is cut off"),
+        (["+recipe=sft", "question=what (ever"], "question=what (ever: its value cannot be read"),
+        (["+recipe=ppo", "algorithm.beta=interval(0,1)"], "such as algorithm.beta=0.1,0.3,1"),
+        (["+recipe=sft", "--nope"], "unrecognized arguments: --nope"),
+        (["+recipe=sft", "--cfg", "jobb"], "invalid choice: 'jobb'"),
+        (["+recipe=sft", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
+        (["+recipe=sft", "--config-name", "x"], "write +recipe=NAME"),
+        (["+recipe=sft", "--cfg", "job", "algorithm.betta=1"], "algorithm.betta is not a setting"),
+    ],
+)
+def test_a_word_that_is_no_setting_is_explained(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    assert expected in refused(tmp_path, *arguments)
+
+
+def test_all_wrong_words_are_named_at_once(tmp_path: Path) -> None:
+    printed = refused(tmp_path, "+recipe=sft", "foo", "algorithm.beta=interval(0,1)", "sharding=nope")
+    assert printed.startswith("3 problems, nothing was run:")
+
+
+@pytest.mark.parametrize("key", [*words.UNUSABLE_HYDRA_KEYS, "hydra.sweeper.params.x", "hydra.callbacks"])
+@pytest.mark.parametrize("seed", ["0", "0,1"])
+def test_keys_of_hydra_that_do_nothing_are_refused(key: str, seed: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"outputs=FOLDER|leave it out|--config-dir|algorithm\.beta="):
+        words.check_hydra([f"seed={seed}", f"++{key}=x"], sweep="," in seed)
+
+
+def test_keys_of_hydra_that_choose_where_jobs_run_need_jobs(tmp_path: Path) -> None:
+    given = ["hydra/launcher=basic", "hydra.launcher.timeout_min=3", "hydra.job.name=x"]
+    words.check_hydra(given, sweep=True)
+    with pytest.raises(ConfigError) as caught:
+        words.check_hydra(given, sweep=False)
+    assert len(caught.value.problems) == 3
+    assert "name several values, e.g. seed=0,1" in refused(tmp_path, "+recipe=sft", given[0])
+    assert "outputs=FOLDER" in refused(tmp_path, "+recipe=sft", "hydra.run.dir=x")
+
+
+def test_flags_may_stand_between_settings(tmp_path: Path) -> None:
+    flags = words.split(["+recipe=sft", "--config-dir", str(tmp_path), "seed=0,1", "-m", "model=micro"])
+    assert (flags.config_dir, flags.multirun) == (str(tmp_path), True)
+    assert flags.overrides == ["+recipe=sft", "seed=0,1", "model=micro"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["list"], ["help"]])
+def test_recipes_are_listed(tmp_path: Path, arguments: list[str]) -> None:
+    status, printed = command_inside(tmp_path, *arguments)
+    assert status == 0
+    assert all(name in printed for name in compose.recipes())
+    assert "report FOLDER" in printed
+
+
+def test_help_of_a_command(tmp_path: Path) -> None:
+    assert command_inside(tmp_path, "help", "compare") == command_inside(tmp_path, "compare", "--help")
+
+
+def test_version_names_the_commit(tmp_path: Path) -> None:
+    status, printed = command_inside(tmp_path, "--version")
+    assert (status, printed.split()[:2]) == (0, ["rlhf_lab", __version__])
+    here = Path(main.__file__).parent
+    sha = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True)
+    if sha.returncode == 0:
+        assert sha.stdout.strip() in printed
+
+
+def test_cfg_job_shows_what_a_run_would_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("model=micro", "stages.sft.algorithm.epochs=2")
+    assert command_inside(tmp_path, "+recipe=ppo", *arguments, "--cfg", "job") == (0, "")
+    values = yaml.safe_load(capsys.readouterr().out)
+    assert values == config.to_values(checked("ppo", *arguments))
+    assert values["algorithm"]["lr"] == values["model"]["tuned"]["ppo"]["lr"]
+    assert config.to_values(config.check(values)) == values
+
+
+def test_cfg_job_of_a_sweep_shows_its_first_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_inside(tmp_path, "+recipe=dpo", "seed=3,4", "-c", "job")[0] == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# the first of 2 jobs: seed=3\n")
+    assert yaml.safe_load(shown)["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("program", "started_as"),
+    [
+        ("/usr/local/bin/rlhf-lab", ["rlhf-lab"]),
+        ("/home/a/rlhf_lab/__main__.py", ["python", "-m", "rlhf_lab"]),
+    ],
+)
+def test_the_command_line_can_be_pasted(program: str, started_as: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["+recipe=ppo", "reward=[bt,programmatic]", "question=What now?", "reward.weights={bt:.7}", "a=$HOME"]
+    monkeypatch.setenv(invocation.COMMAND, "of somebody else")
+    monkeypatch.setattr(sys, "argv", [program, *typed])
+    invocation.remember()
+    assert shlex.split(invocation.command_line()) == [*started_as, *typed]
+    echoed = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {invocation.command_line()}"], capture_output=True, text=True, check=True
+    )
+    assert echoed.stdout.splitlines() == [*started_as, *typed]
+
+
+def test_torchrun_is_part_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(invocation.COMMAND, "")
+    monkeypatch.setattr(sys, "argv", ["/x/rlhf_lab/__main__.py", "+recipe=sft"])
+    invocation.remember()
+    assert invocation.command_line() == "torchrun --standalone --nproc_per_node=2 -m rlhf_lab +recipe=sft"
+
+
+def test_nothing_was_run_is_said_only_when_it_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> None:
+        raise ConfigError("it shows only now")
+
+    def begin_stage(stage: object) -> None:
+        execute._build(stage)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(execute.processes, "wanted", wrong)
+    monkeypatch.setattr(main, "run_stage", begin_stage)
+    status, printed = command_inside(tmp_path, "+recipe=sft")
+    assert (status, printed.splitlines()[0]) == (2, "1 problem; what was built before stays:")
+    monkeypatch.setattr(main, "run_stage", wrong)
+    assert "nothing was run" in command_inside(tmp_path, "+recipe=sft")[1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["+recipe=ppo", "--cfg", "job"], ["-sc", "install=zsh"]])
+def test_a_closed_pipe_leaves_no_traceback(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "rlhf_lab", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
