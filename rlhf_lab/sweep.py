@@ -51,10 +51,7 @@ jobs of a sweep at once and does not queue a job again at its time limit; srun d
 def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
     """Run every job of a checked command and write the study's table, plot and report. Returns the exit status."""
     study = command.study or _ad_hoc(command)
-    name = (command.recipe or "sweep").removeprefix("study/")
-    fixed = [o for o in command.overrides if not o.startswith(("+recipe=", "hydra"))]
-    mark = "-" + sha256("\n".join(sorted(fixed)).encode()).hexdigest()[:6] if fixed or not command.study else ""
-    folder = Path(command.configs[0].outputs) / "studies" / (name.replace("/", "-") + mark)
+    folder, fixed = study_folder(command), _fixed(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
     _write_plan(folder, command, study, fixed)
     done = sum(stage.result() is not None for stage in stages)
@@ -66,6 +63,20 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     finally:
         failed = _finish(folder, len(stages))
     return 1 if failed else 0
+
+
+def study_folder(command: compose.Command) -> Path:
+    """Where the study of a checked command lies; fixed overrides, or a sweep without a study, mark its name."""
+    name = (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
+    fixed = _fixed(command)
+    if fixed or not command.study:
+        name += "-" + sha256("\n".join(sorted(fixed)).encode()).hexdigest()[:6]
+    return Path(command.configs[0].outputs) / "studies" / name
+
+
+def _fixed(command: compose.Command) -> list[str]:
+    """Overrides that all jobs share, but for the recipe and Hydra's own."""
+    return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
 def _launch(
