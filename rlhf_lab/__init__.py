@@ -1,3 +1,25 @@
-"""rlhf_lab: a laboratory for reward signals and post-training of language models. Start reading at `main.py`."""
+"""rlhf_lab: a laboratory for reward signals and post-training of language models. Start reading at `main.py`.
+
+From Python: `run` runs a recipe, `load_reward` opens a saved reward model. Neither is imported before it is asked for,
+and with it torch: importing the package costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf_lab.notebook import run as run
+    from rlhf_lab.rewards.saved import load_reward as load_reward
 
 __version__ = "0.4.0"
+
+EXPORTS = {"run": "rlhf_lab.notebook", "load_reward": "rlhf_lab.rewards.saved"}
+"""Name → the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in EXPORTS:
+        return getattr(import_module(EXPORTS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

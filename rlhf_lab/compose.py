@@ -59,8 +59,9 @@ def recipes() -> dict[str, Path]:
 
 @cache
 def options(group: str) -> list[str]:
-    """Names of a config group's files."""
-    return sorted(p.stem for p in (folder("conf") / group).glob("*.yaml"))
+    """Names of a config group's files, and of what plug-ins added to the group."""
+    files = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
+    return sorted(files | set(registry.plugged_in(group)))
 
 
 @cache
@@ -69,7 +70,8 @@ def register_store() -> None:
     store = ConfigStore.instance()
     for group in registry.PACKAGES:
         for name in options(group):
-            values = read_yaml(folder("conf") / group / f"{name}.yaml")
+            file = folder("conf") / group / f"{name}.yaml"
+            values = read_yaml(file) if file.is_file() else {"kind": name}
             cls = registry.settings_class(group, values["kind"])
             node = {"kind": values["kind"], **merge(schema.defaults(cls), values)}
             package = f"reward.terms.{name}" if group == "reward" else group

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.errors import ArtifactError, StorageError
+from rlhf_lab.errors import ArtifactError, ConfigError, StorageError
 
 REMEDIES = {
     errno.ENOSPC: "free space there",
@@ -134,6 +134,21 @@ def make_folder(path: Path) -> None:
     """Make a folder and those above it. Raises StorageError when the disk refuses it."""
     with explained(path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def check_outputs(folder: Path, *, writes: bool = True) -> None:
+    """Raise ConfigError when `outputs` cannot be a folder, or cannot be written to. Nothing is made.
+
+    Args:
+        writes: whether anything will be written; finished runs can be read from a read-only store.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    which = f"outputs={folder}" if existing == folder else f"outputs={folder}: {existing}"
+    if not existing.is_dir():
+        kind = "a link to nothing" if existing.is_symlink() and not existing.exists() else "a file"
+        raise ConfigError(f"{which} is {kind}; write outputs=FOLDER with the name of a folder, new or old")
+    if writes and not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"{which} cannot be written to; {PERMISSION[errno.EACCES]}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -39,7 +40,7 @@ from rich.markup import escape
 from rlhf_lab import __version__, artifacts, compose, invocation, seal, summary, sweep, words
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
-from rlhf_lab.files import storage_error
+from rlhf_lab.files import check_outputs, storage_error
 from rlhf_lab.manifest import git_sha
 from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console, leave_closed_pipe
@@ -171,7 +172,10 @@ def run_command(arguments: Sequence[str]) -> int:
         return sweep.run(command, flags.config_dir, _hydra)
     checked = command.configs[0]
     checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=command.recipe))
-    status, _ = run_stage(artifacts.plan(checked, command.recipe))
+    outputs, stage = Path(checked.outputs), artifacts.plan(checked, command.recipe)
+    check_outputs(outputs, writes=False)  # the store cannot be looked into before
+    check_outputs(outputs, writes=stage.result() is None)
+    status, _ = run_stage(stage)
     return status
 
 

@@ -7,6 +7,10 @@ from typing import Any
 
 from rlhf_lab import registry
 
+PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
+"""Words that Hydra's override grammar does not read as text."""
+
 
 def is_choice(key: str) -> bool:
     """Whether an override names an option of a group, not a value."""
@@ -19,14 +23,24 @@ def forced(key: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value as Hydra's override grammar writes it."""
+    """A value as Hydra's override grammar writes it. Text that the grammar would read as something else is quoted."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, list):
         return f"[{','.join(literal(item) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{literal(item)}' for key, item in value.items())}}}"
-    return str(value)
+    return _text_literal(value) if isinstance(value, str) else str(value)
+
+
+def _text_literal(text: str) -> str:
+    """Text as the grammar reads it back: unchanged where it is a plain word or an interpolation, else in quotes."""
+    if "${" in text or (PLAIN_WORD.fullmatch(text) and text.lower() not in SPECIAL_WORDS):
+        return text
+    # The grammar halves backslashes only where a quote follows them: inside the text, or at its end.
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
+    return f'"{escaped}"'
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 ("algorithm", "dpo") in `rlhf_lab/algorithms/settings/`, and is built by `build` in `rlhf_lab/algorithms/dpo.py`.
 Settings modules import neither torch nor transformers, so checking a config costs milliseconds; implementations are
 imported only when they are built. YAML never names a Python path. Other packages add kinds through the entry-point
-group `rlhf_lab.plugins`: an entry point is a function without arguments that calls `register`.
+group `rlhf_lab.plugins`: an entry point is a function without arguments that calls `register`. Their kinds are options
+of the group without a file: `reward=mine`, with the defaults of the settings class.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ def kinds(group: str) -> list[str]:
     """Registered names of a group, sorted."""
     _load_settings()
     return sorted(kind for g, kind in _settings if g == group)
+
+
+def plugged_in(group: str) -> list[str]:
+    """Names of a group that other packages registered, sorted."""
+    own = f"rlhf_lab.{PACKAGES[group]}."
+    return [kind for kind in kinds(group) if not _implementations[group, kind].startswith(own)]
 
 
 def settings_class(group: str, kind: str) -> type:

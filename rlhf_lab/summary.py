@@ -105,7 +105,7 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
         console.print(policy_table(result["policies"]))
     for name in result.get("primary", []):
         if name in result["metrics"]:
-            console.print(f"  {name:<24} {_number(result['metrics'][name])}")
+            console.print(f"  {name:<24} {number(result['metrics'][name])}")
     report = write_run_report(stage.folder)
     console.print(f"run     {stage.folder}\nreport  {report}\n[dim]{seconds:.0f} s[/]", soft_wrap=True)
 
@@ -124,7 +124,7 @@ def policy_table(policies: list[dict[str, Any]], columns: Mapping[str, str] = CO
     for label in shown.values():
         table.add_column(label, justify="right", overflow="fold")  # a narrow terminal wraps numbers, never cuts them
     for policy in policies:
-        table.add_row(policy["name"], *(_number(policy["metrics"].get(key)) for key in shown))
+        table.add_row(policy["name"], *(number(policy["metrics"].get(key)) for key in shown))
     return table
 
 
@@ -136,7 +136,8 @@ def print_rescored(policies: list[dict[str, Any]]) -> None:
     console.print(policy_table(policies, order | {f"reward/{name}": name for name in names if "/" not in name}))
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """A number, or an estimate with the half-width of its interval, as tables print it."""
     if isinstance(value, dict):
         if value.get("mean") is None:
             return "–"

@@ -9,8 +9,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +24,10 @@ from rich.markup import escape
 
 from rlhf_lab import artifacts, compose, config, invocation, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
-from rlhf_lab.files import make_folder, read_json, write_json
+from rlhf_lab.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.overrides import forced, literal
 from rlhf_lab.signals import die_with_parent
+from rlhf_lab.summary import number
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -50,10 +54,8 @@ jobs of a sweep at once and does not queue a job again at its time limit; srun d
 def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
     """Run every job of a checked command and write the study's table, plot and report. Returns the exit status."""
     study = command.study or _ad_hoc(command)
-    name = (command.recipe or "sweep").removeprefix("study/")
-    fixed = [o for o in command.overrides if not o.startswith(("+recipe=", "hydra"))]
-    mark = "-" + sha256("\n".join(sorted(fixed)).encode()).hexdigest()[:6] if fixed or not command.study else ""
-    folder = Path(command.configs[0].outputs) / "studies" / (name.replace("/", "-") + mark)
+    check_outputs(Path(command.configs[0].outputs))
+    folder, fixed = study_folder(command), _fixed(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
     _write_plan(folder, command, study, fixed)
     done = sum(stage.result() is not None for stage in stages)
@@ -65,6 +67,20 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     finally:
         failed = _finish(folder, len(stages))
     return 1 if failed else 0
+
+
+def study_folder(command: compose.Command) -> Path:
+    """Where the study of a checked command lies; fixed overrides, or a sweep without a study, mark its name."""
+    name = (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
+    fixed = _fixed(command)
+    if fixed or not command.study:
+        name += "-" + sha256("\n".join(sorted(fixed)).encode()).hexdigest()[:6]
+    return Path(command.configs[0].outputs) / "studies" / name
+
+
+def _fixed(command: compose.Command) -> list[str]:
+    """Overrides that all jobs share, but for the recipe and Hydra's own."""
+    return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
 def _launch(
@@ -166,15 +182,16 @@ def run_job(
     try:
         stage = _marked(config.check({**values, "study": None}), recipe, folder)
         record["run"] = str(stage.folder.resolve())
-        _, result = run_stage(stage)
+        result = _run_in_turn(stage, folder, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
     except LabError as error:
         record |= {"status": "failed", "error": str(error)}
-        console.print(f"[red]job {settings.job.num} failed:[/] {escape(str(error))}", soft_wrap=True)
+        console.print(f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(str(error))}", soft_wrap=True)
     except Exception as error:  # a job's bug must not take the sweep's table with it
         record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         (folder / "error.txt").write_text(traceback.format_exc())
-        console.print(f"[red]job {settings.job.num} failed:[/] {escape(record['error'])}, see {folder}/error.txt")
+        failed = f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(record['error'])}"
+        console.print(f"{failed}, see {folder}/error.txt", soft_wrap=True)
     except KeyboardInterrupt:  # while nothing was trained
         record["error"] = "stopped"
     finally:
@@ -182,6 +199,42 @@ def run_job(
     if record["status"] == "interrupted" and not _given_up(folder, record, came()):
         raise KeyboardInterrupt  # a stop is meant for the sweep, not for one of its jobs
     return record
+
+
+def _run_in_turn(
+    stage: artifacts.Stage, folder: Path, run_stage: Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
+) -> dict[str, Any]:
+    """Run a job's stage. Beside other jobs it prints to a file: tables of several would be printed into each other."""
+    parallel = SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1"
+    if not parallel:
+        return run_stage(stage)[1]
+    started = time.monotonic()
+    log = folder / "output.txt"
+    console.print(f"  {escape(job_words(folder, 'starts'))}; it prints to {log}", soft_wrap=True)
+    with log.open("w", encoding="utf-8", buffering=1) as file, redirect_stdout(file):
+        _, result = run_stage(stage)
+    # One call is one write, so lines of different processes stay whole.
+    seconds = time.monotonic() - started
+    console.print(f"  {escape(done_words(folder, result, seconds))}", soft_wrap=True)
+    return result
+
+
+def job_words(folder: Path, event: str) -> str:
+    """What happened to the job of a folder: "job 3 of 12 done: algorithm.beta=0.3 seed=1"."""
+    jobs = read_json(folder.parents[1] / "study.json")["jobs"]
+    swept = " ".join(f"{key}={literal(value)}" for key, value in jobs[int(folder.name)]["overrides"].items())
+    return f"job {int(folder.name) + 1} of {len(jobs)} {event}: {swept}"
+
+
+def done_words(folder: Path, result: Mapping[str, Any], seconds: float) -> str:
+    """How a job ended, in one line with the study's first metric."""
+    primary = read_json(folder.parents[1] / "study.json")["primary"]
+    metrics = result.get("metrics") or {}
+    if result.get("policies"):
+        metrics = {**metrics, **result["policies"][-1]["metrics"]}
+    value = f"{primary} {number(metrics[primary])}, " if primary in metrics else ""
+    event = "done" if result["status"] == "completed" else result["status"]
+    return f"{job_words(folder, event)}: {value}{seconds:.0f} s"
 
 
 def _signals() -> Callable[[], list[int]]:

@@ -123,7 +123,7 @@ class StepReporting:
         source, model = run.needs["policy"], run.config.model
         self.encoder = load_encoder(source, model)
         self.solutions = Solutions(run, load_policy(source, model, device=run.device), self.encoder)
-        self.judge = load_judge(run, "judge")
+        self.judge = load_judge(run.needs["judge"], run.config.model, run.device)
 
     def finish(self) -> Result:
         truncate(self.run.folder / "steps.jsonl", 0)

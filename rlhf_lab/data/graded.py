@@ -9,16 +9,20 @@ preferences and of edits, and more than two replies to a prompt as more than one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from rlhf_lab.data.loading import load_corpus
+from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
 from rlhf_lab.data.rows import Row, RowProblem, column, describe, text_column
 from rlhf_lab.data.settings import Graded
 from rlhf_lab.data.transcript import Split, as_prompt, check, render_prompt
+from rlhf_lab.overrides import literal
 from rlhf_lab.types import Corpus, Rubric
 
 TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
@@ -27,6 +31,7 @@ ROLES = {"Assistant": "assistant", "User": "user"}
 ALONE = "prompt with a single reply"
 TIED = "both replies have the same grade"
 NO_QUESTION = "prompt does not end with a user turn"
+MEANING = {"prompt": "what was asked", "response": "the reply that is graded"}
 
 
 def build(settings: Graded) -> Corpus:
@@ -59,9 +64,14 @@ def join_replies(rows: Iterator[Row], *, prompt: str) -> Iterator[Row]:
 def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     """Joined rows → prompt, replies and their grades. Raises RowProblem when a column is missing or not as expected."""
     rows = values["replies"]
-    texts = [text_column(row, settings.response, "response") for row in rows]
+    texts_named = {"prompt": settings.prompt, "response": settings.response}
+    for row in rows:
+        problems = [columns_problem(row, texts_named, MEANING), grades_problem(row, settings.attributes)]
+        if any(problems):
+            raise RowProblem("; ".join(filter(None, problems)))
+    texts = [text_column(row, settings.response) for row in rows]
     grades = [[_grade(row, name, settings) for name in settings.attributes] for row in rows]
-    prompt = transcript_of(text_column(rows[0], settings.prompt, "prompt"))
+    prompt = transcript_of(text_column(rows[0], settings.prompt))
     if prompt is None:
         return Split("", "", "", drop=NO_QUESTION)
     if len(rows) == 1:
@@ -72,6 +82,24 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
     return replace(split, drop=TIED if tied else split.drop, meta=meta)
+
+
+def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | None:
+    """What to say of a row that lacks columns of grades: the columns that could be grades.
+
+    Which of several grades ranks the replies is the user's to say: the lowest may be the best on one of them.
+    """
+    missing = [name for name in attributes if name not in row]
+    if not missing:
+        return None
+    grades = [name for name in row if role_of(name) == GRADE or name in attributes]
+    settings = [f"data.attributes={literal(grades or ['COLUMN'])}"]
+    settings.append(f"data.rank_by={literal(grades[0]) if len(grades) == 1 else 'COLUMN'}")
+    line = " ".join(shlex.quote(setting) if grades else setting for setting in settings)
+    return (
+        f"{missing_columns(missing, row)}; write the columns of grades as {line}, with their bounds data.low= and "
+        "data.high="
+    )
 
 
 def transcript_of(prompt: str) -> str | None:
@@ -85,7 +113,10 @@ def transcript_of(prompt: str) -> str | None:
 
 
 def _grade(row: Mapping[str, Any], name: str, settings: Graded) -> float:
-    value = column(row, name, "attributes")
+    value = column(row, name)
+    if isinstance(value, str):  # fields of a .csv are text
+        with suppress(ValueError):
+            value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not settings.low <= value <= settings.high:
         raise RowProblem(
             f"column {name!r} is {describe(value)}; expected a grade {settings.low:g}…{settings.high:g} "

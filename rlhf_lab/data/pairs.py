@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from rlhf_lab.data.loading import load_corpus
+from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import RowProblem, column, describe
 from rlhf_lab.data.settings import Pairs
 from rlhf_lab.data.transcript import (
@@ -30,6 +31,12 @@ from rlhf_lab.types import Corpus
 
 PROMPT_REPEATED = "replies repeat the prompt"
 SEVERAL_MESSAGES = "reply is not one assistant message"
+MEANING = {
+    "prompt": "what was asked",
+    "chosen": "the preferred reply",
+    "rejected": "the reply it was preferred to",
+}
+WHOLE = " (or data.prompt= when both sides are whole conversations)"
 
 
 def build(settings: Pairs) -> Corpus:
@@ -39,31 +46,27 @@ def build(settings: Pairs) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
     """One row → prompt and replies. Raises RowProblem when a column is missing or has another form."""
-    chosen, rejected = (
-        text_or_messages(values, getattr(columns, side), side=side, implicit=not columns.prompt)
-        for side in ("chosen", "rejected")
-    )
+    names = {role: getattr(columns, role) for role in MEANING if getattr(columns, role)}
+    problem = columns_problem(values, names, MEANING, "" if columns.prompt in values else WHOLE)
+    if problem:
+        raise RowProblem(problem)
+    chosen, rejected = (text_or_messages(values, getattr(columns, side)) for side in ("chosen", "rejected"))
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise RowProblem(
             f"column {columns.chosen!r} is {_form(chosen)} and {columns.rejected!r} is {_form(rejected)}; "
             "expected the same form on both sides"
         )
     if columns.prompt:
-        prompt = text_or_messages(values, columns.prompt, side="prompt", implicit=False)
+        prompt = text_or_messages(values, columns.prompt)
         return _explicit(as_prompt(prompt) if isinstance(prompt, str) else render_prompt(prompt), chosen, rejected)
     if isinstance(chosen, str) and isinstance(rejected, str):
         return split_pair(chosen, rejected)
     return _implicit_messages(chosen, rejected)
 
 
-def text_or_messages(values: Mapping[str, Any], name: str, *, side: str, implicit: bool) -> Any:
+def text_or_messages(values: Mapping[str, Any], name: str) -> Any:
     """A column as text or as a non-empty list of {role, content} messages. Raises RowProblem for anything else."""
-    try:
-        value = column(values, name, side)
-    except RowProblem as problem:
-        if side != "prompt":
-            raise
-        raise RowProblem(f'{problem}, or data.prompt="" when both sides are whole conversations') from None
+    value = column(values, name)
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:

@@ -1,5 +1,5 @@
-"""Rows of files: .jsonl, .jsonl.gz, .json, .parquet, a folder or glob of these, a folder that `datasets` saved, or a
-data set of the hub.
+"""Rows of files: .jsonl, .json, .csv, .tsv, each also as .gz, .parquet, a folder or glob of these, a folder that
+`datasets` saved, or a data set of the hub.
 
 Rows are streamed. A row that cannot be read does not stop the reading at once: problems are collected by `BadRows`
 and reported together, grouped by what is wrong. A file that cannot be read at all is a `DataError` straight away.
@@ -8,20 +8,23 @@ and reported together, grouped by what is wrong. A file that cannot be read at a
 from __future__ import annotations
 
 import glob
-import gzip
 import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.data.delimited import read_delimited
+from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, Row, describe, not_an_object
 from rlhf_lab.errors import DataError, MissingDependency
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+SUFFIXES = (
+    *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
+    *(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
+)
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 
@@ -103,29 +106,8 @@ def _nearby(path: Path) -> str:
     return _similar(path) or f"; {path.parent} has {listed}"
 
 
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines of a plain or gzip file. Damage becomes a DataError that says how far reading got."""
-    number = 0
-    try:
-        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as handle:
-            for number, line in enumerate(handle, start=1):
-                yield number, line
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        if number == 0 and isinstance(error, gzip.BadGzipFile):
-            raise DataError(
-                f"{file}: the name says gzip, the content is not; rename it to {file.stem} or compress it with gzip"
-            ) from error
-        raise DataError(
-            f"{file}: the gzip data is damaged after row {number} ({error}); fetch the file again"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error}); check its permissions") from error
-
-
 def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
-    for number, line in _lines(file):
-        if number == 1:
-            line = _first_line(file, line)
+    for number, line in file_lines(file):
         line = line.rstrip()
         if not line:
             continue
@@ -147,21 +129,6 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
             bad.add(str(file), number, not_an_object(values))
 
 
-def _first_line(file: Path, line: bytes) -> bytes:
-    """Recognise other file forms by their first bytes; drop a UTF-8 byte-order mark."""
-    forms = {
-        b"\x1f\x8b": f"is gzip-compressed; rename it to {file.name}.gz",
-        b"\xff\xfe": f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name}",
-        b"\xfe\xff": f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name}",
-        b"PAR1": "is Parquet; rename it to end in .parquet",
-        b"version https://git-lfs": "is a git-lfs pointer, not the data; run: git lfs pull",
-    }
-    for magic, problem in forms.items():
-        if line.startswith(magic):
-            raise DataError(f"{file}: the file {problem}")
-    return line.removeprefix(b"\xef\xbb\xbf")
-
-
 def _broken_json(text: str, error: json.JSONDecodeError) -> str:
     at = error.pos
     excerpt = text[max(0, at - 20) : at + 20].strip()
@@ -170,9 +137,7 @@ def _broken_json(text: str, error: json.JSONDecodeError) -> str:
 
 def _read_json(file: Path, bad: BadRows) -> Iterator[Row]:
     """A .json file is one list of objects; a file of one object per line is read as JSONL."""
-    content = bytearray()
-    for number, line in _lines(file):
-        content += _first_line(file, line) if number == 1 else line
+    content = b"".join(line for _, line in file_lines(file))
     try:
         rows = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -261,4 +226,6 @@ READERS: dict[str, Callable[[Path, BadRows], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".parquet": _read_parquet,
+    ".csv": read_delimited,
+    ".tsv": read_delimited,
 }

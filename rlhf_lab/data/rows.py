@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from rlhf_lab.errors import DataError
@@ -82,23 +81,20 @@ def describe(value: object) -> str:
     return f"{names.get(type(value), type(value).__name__)} {text[:40] + '…' if len(text) > 40 else text}"
 
 
-def column(values: Mapping[str, Any], name: str, setting: str | None = None) -> Any:
-    """A row's column. Raises RowProblem with the columns there are; `setting` is the config key that names it."""
-    try:
+def column(values: Mapping[str, Any], name: str) -> Any:
+    """A row's column. Raises RowProblem with the columns there are.
+
+    No column that is there is proposed: one that only looks alike may mean the opposite. See `roles.columns_problem`.
+    """
+    if name in values:
         return values[name]
-    except KeyError:
-        close = get_close_matches(name, values, n=1, cutoff=0.5)
-        listed = ", ".join(map(repr, values)) or "none"
-        fix = f"did you mean {close[0]!r}? then " if close else ""
-        fix += (
-            f"write data.{setting}={close[0] if close else 'COLUMN'}" if setting else f"rename the column to {name!r}"
-        )
-        raise RowProblem(f"column {name!r} is missing; the row has {listed}; {fix}") from None
+    listed = ", ".join(map(repr, values)) or "none"
+    raise RowProblem(f"column {name!r} is missing; the row has {listed}; rename the column that holds it to {name!r}")
 
 
-def text_column(values: Mapping[str, Any], name: str, setting: str | None = None) -> str:
+def text_column(values: Mapping[str, Any], name: str) -> str:
     """A row's text column. Raises RowProblem when it is missing or not text."""
-    value = column(values, name, setting)
+    value = column(values, name)
     if isinstance(value, str):
         return value
     raise RowProblem(f"column {name!r} is {describe(value)}; expected text")

@@ -155,8 +155,9 @@ class FileSettings(DataSettings):
     """Sources that are read from a file or a hub.
 
     Args:
-        path: a local file, folder or glob (.jsonl, .jsonl.gz, .json, .parquet); or a hub data set as `owner/name`,
-            `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like a folder.
+        path: a local file, folder or glob (.jsonl, .json, .csv, .tsv, each also as .gz, .parquet); or a hub data set as
+            `owner/name`, `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like
+            a folder.
         test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
         test_fraction: share of prompts held out, in (0, 1).
         max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
@@ -172,7 +173,7 @@ class FileSettings(DataSettings):
 
     def __post_init__(self) -> None:
         if not self.path:
-            raise ValueError("path is not set; write data.path=FILE (.jsonl, .jsonl.gz, .parquet) or a hub data set id")
+            raise ValueError("path is not set; write data.path=FILE (.jsonl, .csv, .parquet, …) or a hub data set id")
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1)")
         for name in ("max_pairs", "max_bad_rows"):
@@ -189,7 +190,7 @@ class HHRLHF(FileSettings):
 @register("data", "pairs")
 @dataclass(frozen=True)
 class Pairs(FileSettings):
-    """Any JSONL, Parquet or hub preference data, with a column map.
+    """Any JSONL, CSV, Parquet or hub preference data, with a column map.
 
     Args:
         prompt, chosen, rejected: the columns that hold them. Text or lists of {role, content} messages; `prompt=""`

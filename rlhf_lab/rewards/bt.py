@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -194,21 +194,28 @@ def member_folders(source: str) -> list[str]:
     return [source, *(str(path) for path in sorted(further.iterdir()))] if further.is_dir() else [source]
 
 
-def load_members(source: str, run: Run, batch_tokens: int) -> list[Scorer]:
-    """The members of a reward model. A member with the tokenizer of the first shares its encoder."""
+def load_members(
+    source: str, model_settings: Any, device: str, batch_tokens: int, note: Callable[[str], None]
+) -> list[Scorer]:
+    """The members of a reward model. A member with the tokenizer of the first shares its encoder.
+
+    Args:
+        model_settings: of `model=…`: attention, revision and chat template.
+        note: told of a model without a scale.
+    """
     scorers: list[Scorer] = []
     for folder in member_folders(source):
         scale = ScoreScale.read(folder)
         if not scale.n:
-            run.note(f"{folder} has no {SCALE_FILE}: its scores are used as they are")
+            note(f"{folder} has no {SCALE_FILE}: its scores are used as they are")
         if scorers and not (Path(folder) / "config.json").is_file():
             model, encoder = scorers[0].model, scorers[0].encoder
         else:
-            model = load_reward_model(folder, run.config.model, outputs=scale.outputs(), device=run.device)
-            encoder = load_encoder(folder, run.config.model)
+            model = load_reward_model(folder, model_settings, outputs=scale.outputs(), device=device)
+            encoder = load_encoder(folder, model_settings)
             if scorers and encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
                 encoder = scorers[0].encoder
-        scorers.append(Scorer(model, encoder, scale, run.device, batch_tokens))
+        scorers.append(Scorer(model, encoder, scale, device, batch_tokens))
     return scorers
 
 
@@ -226,8 +233,14 @@ def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
 
 
 def build(settings: BradleyTerry, run: Run) -> BTReward:
-    source = run.needs["reward"]
-    scorers = load_members(source, run, settings.batch_tokens)
+    return load(settings, run.needs["reward"], run.config.model, run.device, run.note)
+
+
+def load(
+    settings: BradleyTerry, source: str, model_settings: Any, device: str, note: Callable[[str], None]
+) -> BTReward:
+    """The reward model in a folder; see `load_members`. Raises ConfigError for an ensemble that it cannot be."""
+    scorers = load_members(source, model_settings, device, settings.batch_tokens, note)
     if len(scorers) == 1 and settings.ensemble != "mean":
         raise ConfigError(
             f"reward.terms.bt.ensemble={settings.ensemble} needs a reward model with several members, and "

@@ -1,38 +1,45 @@
-"""A Python function of another package as a reward."""
+"""A Python function of the user as a reward; see `rlhf_lab.rewards.functions` for where it comes from."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
+from pathlib import Path
 
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import LabError
 from rlhf_lab.rewards.checked import scores
+from rlhf_lab.rewards.functions import load_function
 from rlhf_lab.rewards.settings import PythonCallable
 from rlhf_lab.train.run import Run
 from rlhf_lab.types import RewardBatch
 
-GROUP = "rlhf_lab.rewards"
 Function = Callable[[list[str], list[str]], Sequence[float | None]]
 
 
 class CallableReward:
-    """Calls a function with lists of prompts and responses; None is unscored."""
+    """Calls a function with lists of prompts and responses; None is unscored.
 
-    def __init__(self, function: Function):
-        self.function = function
+    Args:
+        name: of the function, in errors.
+    """
+
+    def __init__(self, function: Function, name: str = "the function"):
+        self.function, self.name = function, name
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        return RewardBatch(scores(self.function(list(prompts), list(responses)), responses, "the function"))
+        """Raises LabError, with file and line, for whatever the function raises."""
+        try:
+            values = self.function(list(prompts), list(responses))
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise LabError(
+                f"reward {self.name} failed in {Path(last.filename).name}, line {last.lineno}: "
+                f"{type(error).__name__}: {error}; mend it, or let it abstain with "
+                "reward.terms.callable.on_error=abstain"
+            ) from error
+        return RewardBatch(scores(values, responses, self.name))
 
 
 def build(settings: PythonCallable, run: Run) -> CallableReward:
     del run
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    if settings.name not in found:
-        known = ", ".join(sorted(found)) or "none is installed"
-        raise ConfigError(
-            f"reward.terms.callable.name={settings.name} is no entry point of the group {GROUP} ({known}); declare it "
-            f'in the pyproject.toml of your package: [project.entry-points."{GROUP}"], '
-            f'{settings.name} = "module:function"'
-        )
-    return CallableReward(found[settings.name].load())
+    return CallableReward(load_function(settings), settings.function or settings.name)

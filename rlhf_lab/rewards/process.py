@@ -102,12 +102,11 @@ class StepJudge:
         return [found[i] for i in range(len(rows))]
 
 
-def load_judge(run: Run, role: str, batch_tokens: int = 16384) -> StepJudge:
-    """The process or outcome reward model that a run names for a role."""
-    source = run.needs[role]
+def load_judge(source: str, model_settings: Any, device: str, batch_tokens: int = 16384) -> StepJudge:
+    """The process or outcome reward model in a folder; `model_settings` are those of `model=…`."""
     told = JudgeFile.read(source)
-    model = load_reward_model(source, run.config.model, device=run.device)
-    return StepJudge(model, load_encoder(source, run.config.model), told, run.device, batch_tokens)
+    model = load_reward_model(source, model_settings, device=device)
+    return StepJudge(model, load_encoder(source, model_settings), told, device, batch_tokens)
 
 
 class ProcessReward:
@@ -144,7 +143,7 @@ class OutcomeReward:
 
 def build(settings: Process | Outcome, run: Run) -> ProcessReward | OutcomeReward:
     role = str(settings.needs_role)
-    judge = load_judge(run, role, settings.batch_tokens)
+    judge = load_judge(run.needs[role], run.config.model, run.device, settings.batch_tokens)
     if judge.told.kind != role:
         raise ArtifactError(
             f"needs.{role}={run.needs[role]} was trained as {judge.told.kind}; use reward={judge.told.kind}"

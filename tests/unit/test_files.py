@@ -12,10 +12,12 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from support import command_inside
 
 from rlhf_lab.errors import ArtifactError, StorageError
 from rlhf_lab.files import (
     append_jsonl,
+    check_outputs,
     file_digest,
     fingerprint,
     read_json,
@@ -196,3 +198,23 @@ def test_a_value_and_a_part_of_a_file_have_the_digest_that_they_had(tmp_path):
     path.write_bytes(b"abcdef")
     assert file_digest(path, 2, 4) == sha256(b"cd").hexdigest()
     assert file_digest(path, 4, 99) == sha256(b"ef").hexdigest()
+
+
+@pytest.mark.parametrize("more", [[], ["seed=0,1"]], ids=["run", "sweep"])
+@pytest.mark.parametrize("outputs", ["taken", "taken/below", "link"])
+def test_outputs_that_is_no_folder_is_one_line_before_anything_runs(tmp_path, outputs, more):
+    (tmp_path / "taken").write_text("a file\n")
+    (tmp_path / "link").symlink_to("nowhere")
+    status, printed = command_inside(tmp_path, "+recipe=sft", f"outputs={outputs}", *more)
+    assert status == 2
+    assert "is a file; write outputs=FOLDER" in printed or "is a link to nothing; write outputs=FOLDER" in printed
+    assert "Traceback" not in printed and len(printed.splitlines()) <= 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "taken"]
+
+
+def test_outputs_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.files.os.access", lambda path, mode: False)  # root may write everywhere
+    status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=new/store")
+    assert status == 2 and "cannot be written to; give this user permission to write there" in printed
+    assert not list(tmp_path.iterdir())
+    check_outputs(tmp_path, writes=False)

@@ -38,6 +38,7 @@ LAYERS = (
         "commands",
     },
     {"main", "worker"},
+    {"notebook"},
     {"__main__"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

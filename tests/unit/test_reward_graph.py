@@ -182,8 +182,8 @@ def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
 
 
 def test_a_function_of_another_package(monkeypatch):
-    point = SimpleNamespace(name="mine", load=lambda: lambda prompts, responses: [1, None])
-    monkeypatch.setattr("rlhf_lab.rewards.callable.entry_points", lambda group: [point])
+    point = SimpleNamespace(name="mine", value="package:mine", load=lambda: lambda prompts, responses: [1, None])
+    monkeypatch.setattr("rlhf_lab.rewards.functions.entry_points", lambda group: [point])
     scores = registry.build("reward", PythonCallable(name="mine"), RUN)(["p"] * 2, ["a", "b"]).total_N
     assert scores[0] == 1 and np.isnan(scores[1])
     with pytest.raises(ConfigError, match="entry point"):

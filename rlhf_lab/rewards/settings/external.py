@@ -1,10 +1,10 @@
-"""Settings of rewards that come from elsewhere: a Python package, a service."""
+"""Settings of rewards that come from elsewhere: a Python file or package, a service."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_lab.errors import require
+from rlhf_lab.errors import ConfigError, require
 from rlhf_lab.registry import register
 from rlhf_lab.rewards.settings.term import TermSettings
 
@@ -12,19 +12,34 @@ from rlhf_lab.rewards.settings.term import TermSettings
 @register("reward", "callable")
 @dataclass(frozen=True)
 class PythonCallable(TermSettings):
-    """A Python function of another package, found by the name of its entry point in the group `rlhf_lab.rewards`.
+    """A Python function of the user: in a file, or in an installed package that declares it as an entry point.
 
     It is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for each.
 
     Args:
-        name: of the entry point.
+        function: FILE.py:NAME, the file relative to the working directory.
+        name: of an entry point in the group `rlhf_lab.rewards`.
     """
 
+    function: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((bool(self.name), "name is not set; write the entry point's name in the group rlhf_lab.rewards"))
+        if self.function and self.name:
+            raise ConfigError(f"function={self.function} and name={self.name} are two rewards; write one of them")
+        file, colon, name = self.function.rpartition(":")
+        require(
+            (
+                bool(self.function or self.name),
+                "function is not set; write reward.terms.callable.function=my_rewards.py:brevity, or the name of an "
+                "entry point in the group rlhf_lab.rewards as reward.terms.callable.name=brevity",
+            ),
+            (
+                not self.function or (bool(colon) and file.endswith(".py") and name.isidentifier()),
+                f"function={self.function} is not FILE.py:NAME, such as my_rewards.py:brevity",
+            ),
+        )
 
 
 @register("reward", "remote")
@@ -40,6 +55,8 @@ class Remote(TermSettings):
             its requests and retries together.
         send_references: the question also has "references": for each prompt what the data answer, the answer key's
             answer or else the first chosen reply to it, null for a prompt that is not among the data.
+        version: declared version of the service; change it when the service changes what it says, so that stored
+            results are not reused.
     """
 
     url: str = ""
@@ -47,6 +64,7 @@ class Remote(TermSettings):
     retries: int = 2
     request_timeout_s: float = 60.0
     send_references: bool = False
+    version: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

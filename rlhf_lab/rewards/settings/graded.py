@@ -43,6 +43,8 @@ class Judge(TermSettings):
         parallel: requests under way at once.
         retries: further attempts after a failed one, each waiting twice as long as the one before.
         request_timeout_s: an attempt that takes longer has failed; 0 waits.
+        version: declared version of the service; change it when the service changes what it says, so that stored
+            results are not reused.
     """
 
     backend: Literal["simulated", "openai"] = "simulated"
@@ -53,6 +55,7 @@ class Judge(TermSettings):
     parallel: int = 8
     retries: int = 2
     request_timeout_s: float = 60.0
+    version: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -222,7 +222,7 @@ def test_unusable_pairs_have_a_reason(prompt, row, reason):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"chosen": "a", "rejected": "b"}, r'write data.prompt=COLUMN, or data.prompt="" when both sides are whole'),
+        ({"chosen": "a", "rejected": "b"}, r"write data.prompt=COLUMN \(or data.prompt= when both sides are whole"),
         ({"prompt": "Hi", "choosen": "a", "rejected": "b"}, r"did you mean 'choosen'\? then write data.chosen=choosen"),
         ({"prompt": "Hi", "chosen": "a", "rejected": [assistant("b")]}, "'chosen' is text and 'rejected' is a list"),
         ({"prompt": "Hi", "chosen": [], "rejected": "b"}, r"column 'chosen' is a list \[\]; expected text or a list"),
@@ -243,6 +243,21 @@ def test_bad_rows_of_one_kind_are_one_line(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"question": "Hi", "chosen": "a", "rejected": "b"}] * 3)
     with pytest.raises(DataError, match=r"rows 1–3: column 'prompt' is missing; the row has 'question'"):
         load(path, Pairs)
+
+
+def test_a_csv_with_odd_columns(tmp_path):
+    rows = "".join(f'"q{i}, ""really""?",better {i},"bad\nanswer"\n' for i in range(60))
+    path = tmp_path / "a.csv"
+    path.write_text("the question,good answer,bad answer\n" + rows)
+    names = {"prompt": "the question", "chosen": "good answer", "rejected": "bad answer"}
+    with pytest.raises(DataError) as caught:
+        load(path, Pairs)
+    for name, column in names.items():
+        assert f"'data.{name}=\"{column}\"'" in str(caught.value)
+    corpus = load(path, Pairs, **names)
+    first = corpus.train[0]
+    assert (first.prompt, first.chosen) == ('\n\nHuman: q0, "really"?\n\nAssistant:', "better 0")
+    assert first.rejected == "bad\nanswer" and first.meta["source"] == "a.csv:2"
 
 
 def test_a_column_map(tmp_path):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_lab.data.reading import read_rows
-from rlhf_lab.data.rows import SHOWN, BadRows, RowProblem, column, text_column
+from rlhf_lab.data.rows import SHOWN, BadRows, RowProblem, text_column
 from rlhf_lab.errors import DataError
 
 ROWS = [{"chosen": "α", "rejected": "b"}, {"chosen": "c\nd", "rejected": "e"}]
@@ -117,7 +117,11 @@ def test_reading_stops_when_the_list_is_long_enough(tmp_path):
         ("a.json", '[{"a": 1},\n{"a" 2}]', "broken JSON in line 2, column 6"),
         ("a.json", "3", "the file holds a number 3; expected a list of objects"),
         ("a.parquet", "PAR1 no", "not readable as Parquet"),
-        ("a.csv", "a,b\n", "the form of a.csv is unknown; use one of .jsonl"),
+        ("a.csv", "a;b\n1;2\n", "fields of a .csv file are separated by ',', not by ';'"),
+        ("a.csv", "a,,b\n", "column 2 of the header has no name"),
+        ("a.csv", "a,b,a\n", "the header has 'a' more than once"),
+        ("a.csv", "a,b\n".encode("utf-16"), "is UTF-16; convert it"),
+        ("a.txt", "a,b\n", "the form of a.txt is unknown; use one of .jsonl"),
     ],
 )
 def test_damaged_files(tmp_path, name, content, expected):
@@ -176,12 +180,49 @@ def test_the_hub_out_of_reach(monkeypatch):
 
 
 def test_missing_and_wrong_columns_name_what_is_there():
-    with pytest.raises(
-        RowProblem,
-        match=r"column 'chosen' is missing; the row has 'choosen', 'r'; did you mean 'choosen'\? then rename",
-    ):
+    with pytest.raises(RowProblem, match=r"column 'chosen' is missing; the row has 'choosen', 'r'; rename the column"):
         text_column({"choosen": "", "r": ""}, "chosen")
-    with pytest.raises(RowProblem, match=r"write data\.prompt=COLUMN"):
-        column({"x": 1}, "prompt", "prompt")
     with pytest.raises(RowProblem, match=r"column 'a' is a number 3; expected text"):
         text_column({"a": 3}, "a")
+
+
+CSV = 'chosen,rejected\nα,b\n"c\nd","e"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", CSV),
+        ("a.csv", "\ufeff" + CSV),
+        ("a.csv", 'chosen , rejected\r\nα,b\r\n\r\n"c\nd",e'),
+        ("a.csv.gz", gzip.compress(CSV.encode(), mtime=0)),
+        ("a.tsv", CSV.replace(",", "\t")),
+        ("a.tsv.gz", gzip.compress(CSV.replace(",", "\t").encode(), mtime=0)),
+    ],
+)
+def test_delimited_forms(tmp_path, name, content):
+    assert values(write(tmp_path / name, content)) == ROWS
+
+
+def test_fields_of_a_csv(tmp_path):
+    messages = [{"role": "user", "content": "Hi"}]
+    quoted = json.dumps(messages).replace('"', '""')
+    python = str(messages)
+    content = f'odd name,empty,m,p\n"say ""a, b""",,"{quoted}","{python}"\n[1],"",[{{}}],\n'
+    first, second = read(write(tmp_path / "a.csv", content))
+    assert first.values == {"odd name": 'say "a, b"', "empty": "", "m": messages, "p": messages}
+    assert second.values == {"odd name": "[1]", "empty": "", "m": "[{}]", "p": ""}
+    assert (first.number, second.number) == (2, 3)
+    long = "x" * 200_000
+    assert values(write(tmp_path / "b.csv", f"a\n{long}\n")) == [{"a": long}]
+
+
+def test_broken_rows_of_a_csv_name_row_and_field(tmp_path):
+    content = b'a,b\n1,2,3\n"x\ny",2\n1,\xff\n"1"2,3\n7,8\n"open,9\n'
+    text = message(write(tmp_path / "a.csv", content))
+    assert text.startswith("4 rows of")
+    assert "row 2: the row has 3 fields and the header has 2; put a field that holds ',' or a line break" in text
+    assert "row 4: column 'b' has the byte 0xff, not UTF-8" in text
+    assert "row 5: broken quoting" in text
+    assert "row 7: a quoted field that begins in this row is never closed" in text
+    assert [row.values for row in read(tmp_path / "a.csv", limit=4)] == [{"a": "x\ny", "b": "2"}, {"a": "7", "b": "8"}]

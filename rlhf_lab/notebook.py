@@ -1,0 +1,195 @@
+"""Recipes from Python, for notebooks and scripts: `run("dpo", model="tiny", **{"algorithm.beta": 0.1})`.
+
+It is the command line by another way in: the same composition, checks, plan and store, so a result that is there is
+reused. Results come back as data frames. What the command line changes in a process (arguments, environment, threads,
+logging) is put back.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_lab import artifacts, compose, main
+from rlhf_lab.overrides import literal
+from rlhf_lab.sweep import study_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rlhf_lab.studies.frame import Study
+    from rlhf_lab.studies.rundir import Run
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run that is complete.
+
+    Attributes:
+        folder: the run directory.
+    """
+
+    folder: Path
+
+    @cached_property
+    def _run(self) -> Run:
+        from rlhf_lab.studies.rundir import read_run
+
+        return read_run(self.folder)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the stage measured of itself, such as "accuracy" of a reward model, and its cost; means of estimates."""
+        return {name: estimate.mean for name, estimate in {**self._run.results, **self._run.cost}.items()}
+
+    @cached_property
+    def policies(self) -> pd.DataFrame:
+        """A row per evaluated policy; per metric m the columns m (mean), "m/low", "m/high" (95 %) and "m/n"."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for policy in self._run.policies:
+            row: dict[str, Any] = {"policy": policy.name}
+            for name, estimate in policy.metrics.items():
+                row |= {name: estimate.mean, f"{name}/low": estimate.low, f"{name}/high": estimate.high}
+                row[f"{name}/n"] = estimate.n
+            rows.append(row)
+        return pd.DataFrame(rows).set_index("policy") if rows else pd.DataFrame()
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row per logged step of training (metrics.jsonl)."""
+        return self._run.metrics
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """A row per scored reply (evaluation.jsonl)."""
+        return self._run.evaluation
+
+    @property
+    def report(self) -> Path:
+        """The page of the run."""
+        return self.folder / "report.html"
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The jobs of a study or sweep, complete or not.
+
+    Attributes:
+        folder: the study directory.
+    """
+
+    folder: Path
+
+    @cached_property
+    def _study(self) -> Study:
+        from rlhf_lab.studies.frame import read_study
+
+        return read_study(self.folder)
+
+    @property
+    def jobs(self) -> pd.DataFrame:
+        """A row per job: status, error, run, what it swept; per metric m the columns m, "m/low", "m/high" and "m/n"."""
+        return self._study.frame
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The study's table: a row per level of what is compared."""
+        from rlhf_lab.studies.table import build_sections, table_frame
+
+        return table_frame(self._study, build_sections(self._study))
+
+    @property
+    def runs(self) -> list[RunResult]:
+        """The runs of the completed jobs, in job order."""
+        return [RunResult(Path(folder)) for folder in self._study.completed["run"]]
+
+    @property
+    def report(self) -> Path:
+        """The page of the study."""
+        return self.folder / "report.html"
+
+
+def run(
+    recipe: str,
+    *overrides: str,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+    config_dir: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> RunResult | StudyResult:
+    """Run a recipe, or a study or sweep of one. What is in the store already is not run again.
+
+    Args:
+        recipe: its name, as behind `+recipe=`.
+        overrides: as on the command line, without the quotes that a shell needs.
+        sweep: setting → values: a job for each combination, and a StudyResult.
+        config_dir: a folder of one's own with `recipe/NAME.yaml`.
+        quiet: print nothing.
+        settings: setting → value; dotted names as `**{"algorithm.beta": 0.1}`. A list is one value.
+    Raises:
+        LabError: ConfigError for settings that are wrong, and what else the command line prints as an error. A job of
+            a sweep that fails does not raise; `jobs` has its error.
+        KeyboardInterrupt: the run was stopped; what is saved is gone on from next time.
+    """
+    words = [f"+recipe={recipe}", *overrides]
+    words += [f"{name}={literal(_plain(value))}" for name, value in settings.items()]
+    words += [
+        f"{name}={','.join(literal(_plain(value)) for value in values)}" for name, values in (sweep or {}).items()
+    ]
+    folder = None if config_dir is None else str(config_dir)
+    arguments = [*(["--config-dir", folder] if folder else []), *words]
+    with _undone(arguments), _silence() if quiet else nullcontext():
+        command = compose.check_command(words, folder)
+        status = main.run_command(arguments)
+        if status == main.INTERRUPTED:
+            raise KeyboardInterrupt
+        if len(command.jobs) > 1 or command.study:
+            return StudyResult(study_folder(command).resolve())
+        return RunResult(artifacts.plan(command.configs[0], recipe).folder.resolve())
+
+
+def _plain(value: Any) -> Any:
+    """A value of a script as a config has it: lists for tuples, numbers for those of NumPy, text for paths."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextmanager
+def _undone(arguments: Sequence[str]) -> Iterator[None]:
+    """The process as the command line has it, and afterwards as it was."""
+    argv, environment, logger = sys.argv, dict(os.environ), logging.getLogger()
+    handlers, level = list(logger.handlers), logger.level
+    threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
+    sys.argv = ["rlhf_lab", *arguments]
+    for name, value in main.ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        os.environ.clear()
+        os.environ.update(environment)
+        logger.handlers, logger.level = handlers, level
+        if threads is not None:
+            sys.modules["torch"].set_num_threads(threads)

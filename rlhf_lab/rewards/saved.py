@@ -1,0 +1,118 @@
+"""A saved reward model in a script of one's own: `reward = load_reward(folder); reward(prompts, replies)`.
+
+The numbers are those that the lab itself computes (`reward/bt` of evaluation.jsonl): the same text format, the same
+truncation, the same scale.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rlhf_lab import ranks, registry, schema
+from rlhf_lab.data.transcript import as_prompt, render_prompt
+from rlhf_lab.errors import ArtifactError, ConfigError, DataError
+from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.rewards import bt
+from rlhf_lab.rewards.process import JUDGE_FILE, OutcomeReward, ProcessReward, load_judge
+from rlhf_lab.rewards.rubric import RubricReward
+from rlhf_lab.rewards.settings import BradleyTerry, Process
+from rlhf_lab.types import FloatArray, Reward, RewardBatch
+
+Prompt = str | Sequence[Mapping[str, str]]
+
+
+class SavedReward:
+    """Scores replies with a model of a run: a reward model, an ensemble, a rubric, or a process or outcome model."""
+
+    def __init__(self, folder: Path, reward: Reward):
+        self.folder, self._reward = folder, reward
+
+    def __call__(self, prompts: Sequence[Prompt], replies: Sequence[str]) -> FloatArray:
+        """Scores, (N,), float64; NaN for a reply that the model leaves unscored.
+
+        Args:
+            prompts: of each reply: plain text is one human turn, a transcript is taken as it is, and a list of
+                {role, content} messages is rendered as one.
+            replies: as many as prompts, without the space before and without EOS.
+        """
+        return self.score(prompts, replies).total_N
+
+    def parts(self, prompts: Sequence[Prompt], replies: Sequence[str]) -> dict[str, FloatArray]:
+        """What the score is made of, (N,) each: members of an ensemble, attributes of a rubric, aggregated steps."""
+        return dict(self.score(prompts, replies).parts)
+
+    def score(self, prompts: Sequence[Prompt], replies: Sequence[str]) -> RewardBatch:
+        """Scores and parts of one pass. Raises DataError unless there is one reply for each prompt."""
+        if isinstance(prompts, str) or isinstance(replies, str) or len(prompts) != len(replies):
+            raise DataError("a reward takes two lists of the same length: reward([prompt, …], [reply, …])")
+        if not replies:
+            return RewardBatch(np.zeros(0))
+        texts = [as_prompt(prompt) if isinstance(prompt, str) else render_prompt(prompt) for prompt in prompts]
+        return self._reward(texts, list(replies))
+
+
+def load_reward(folder: str | Path, *, device: str = "auto", batch_tokens: int = 16384, **settings: Any) -> SavedReward:
+    """The reward model of a run, ready to score replies.
+
+    Args:
+        folder: a run directory of `reward_model`, `rubric_rm`, `prm` or another recipe that trains a reward, or its
+            `model/`, also when that was copied elsewhere.
+        device: `auto` is a GPU where there is one.
+        batch_tokens: padded tokens per forward pass.
+        settings: of the term, as below `reward.terms.bt` or `reward.terms.prm`: `ensemble="uwo"`, `aggregate="min"`.
+    Raises:
+        ArtifactError: the folder holds no reward model. ConfigError: a setting that the model does not have.
+    """
+    folder = Path(folder).expanduser()
+    source = folder / "model" if (folder / "model").is_dir() else folder
+    is_judge = (source / JUDGE_FILE).is_file()
+    if not is_judge and not (source / bt.SCALE_FILE).is_file():
+        raise ArtifactError(
+            f"{folder} holds no reward model of the lab: there is neither {bt.SCALE_FILE} nor {JUDGE_FILE} in it; "
+            "write the directory of a run such as outputs/runs/reward_model-…, or the model/ in it"
+        )
+    model_settings, device = _model_settings(source), ranks.device(device)
+    if is_judge:
+        judge = load_judge(str(source), model_settings, device, batch_tokens)
+        if judge.told.kind == "orm":
+            _term_settings(None, settings)
+            return SavedReward(folder, OutcomeReward(judge))
+        return SavedReward(folder, ProcessReward(judge, _term_settings(Process, settings)))
+    if bt.ScoreScale.read(source).attributes:
+        _term_settings(None, settings)
+        scorers = bt.load_members(str(source), model_settings, device, batch_tokens, warnings.warn)
+        return SavedReward(folder, RubricReward(scorers[0]))
+    term = replace(_term_settings(BradleyTerry, settings), batch_tokens=batch_tokens)
+    return SavedReward(folder, bt.load(term, str(source), model_settings, device, warnings.warn))
+
+
+def _model_settings(source: Path) -> Any:
+    """The `model=…` of the run that a model lies in; plain Hugging Face settings where it lies alone."""
+    file = source.parent / "config.yaml"
+    values = yaml.safe_load(file.read_text(encoding="utf-8")).get("model") if file.is_file() else None
+    if not values:
+        return HuggingFace(path=str(source))
+    problems: list[str] = []
+    fields = {name: value for name, value in values.items() if name != "kind"}
+    built = schema.build(registry.settings_class("model", values["kind"]), fields, "model", problems)
+    if problems:
+        raise ConfigError([f"{file}: {problem}" for problem in problems])
+    return built
+
+
+def _term_settings(cls: type[Any] | None, values: Mapping[str, Any]) -> Any:
+    """Settings of a term. Raises ConfigError for one that does not exist, or any where the term has none."""
+    problems: list[str] = []
+    if cls is None:
+        problems = [f"{name} is not a setting of this reward; it has none" for name in values]
+    built = schema.build(cls, values, "load_reward", problems) if cls else None
+    if problems:
+        raise ConfigError(problems)
+    return built

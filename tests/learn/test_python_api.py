@@ -1,0 +1,118 @@
+"""A recipe run from Python, and its reward model opened again: the same numbers as the lab's own files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import SMALL_WORLD
+
+import rlhf_lab
+from rlhf_lab import load_reward, run
+from rlhf_lab.errors import ArtifactError, ConfigError, DataError
+
+SMALL: dict[str, Any] = {
+    "model.hidden": 16,
+    "model.layers": 1,
+    "model.heads": 2,
+    "algorithm.epochs": 1,
+    "stages.sft.algorithm.epochs": 1,
+    "stages.reward_model.algorithm.epochs": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("api")
+
+
+@pytest.fixture(scope="module")
+def result(outputs) -> Any:
+    return run("dpo", *SMALL_WORLD, model="tiny", outputs=outputs, quiet=True, **SMALL, **{"algorithm.beta": 0.2})
+
+
+@pytest.fixture(scope="module")
+def reward_folder(outputs, result) -> Path:
+    return next((outputs / "runs").glob("reward_model-*"))
+
+
+def test_a_run_comes_back_as_data_frames(result):
+    written = json.loads((result.folder / "result.json").read_text())
+    policy = written["policies"][-1]
+    row = result.policies.loc[policy["name"]]
+    for key, column in (("mean", "proxy"), ("low", "proxy/low"), ("high", "proxy/high"), ("n", "proxy/n")):
+        assert row[column] == pytest.approx(policy["metrics"]["proxy"][key])
+    assert result.metrics["parameters"] == written["metrics"]["parameters"]
+    assert result.metrics["seconds"] == written["seconds"]
+    assert len(result.steps) == len((result.folder / "metrics.jsonl").read_text().splitlines())
+    assert len(result.samples) == 24 and {"prompt", "response", "reward/bt"} <= set(result.samples.columns)
+    assert result.report.is_file()
+    assert "beta: 0.2" in (result.folder / "config.yaml").read_text()
+
+
+def test_a_sweep_comes_back_as_a_study_and_leaves_the_process_alone(outputs, result, capfd):
+    before = (list(sys.argv), dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT))
+    values = {**SMALL, "hydra/launcher": "basic"}
+    study = run(
+        "dpo", *SMALL_WORLD, model="tiny", outputs=outputs, quiet=True, sweep={"algorithm.beta": [0.2, 0.5]}, **values
+    )
+    assert (
+        list(sys.argv),
+        dict(os.environ),
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGINT),
+    ) == before
+    assert capfd.readouterr() == ("", "")
+    assert list(study.jobs["status"]) == ["completed"] * 2
+    assert list(study.jobs["algorithm.beta"]) == [0.2, 0.5]
+    assert study.runs[0].folder == result.folder
+    assert set(study.table["algorithm.beta"]) == {"0.2", "0.5"} and study.report.is_file()
+
+
+def test_what_is_wrong_is_raised(outputs):
+    with pytest.raises(ConfigError, match="did you mean beta"):
+        run("dpo", outputs=outputs, **{"algorithm.betta": 1})
+    with pytest.raises(ConfigError, match=r"data\.chosen=\[.a.\] is a list, expected text"):
+        run("dpo", data="pairs", outputs=outputs, **{"data.path": "x y.csv", "data.chosen": ("a",)})
+
+
+def test_a_saved_reward_model_gives_the_lab_s_own_scores(result, reward_folder, tmp_path):
+    prompts, replies = list(result.samples["prompt"]), list(result.samples["response"])
+    expected = result.samples["reward/bt"].to_numpy()
+    assert np.std(expected) > 0.01
+    reward = load_reward(reward_folder)
+    np.testing.assert_allclose(reward(prompts, replies), expected, atol=1e-5)
+    copied = shutil.copytree(reward_folder / "model", tmp_path / "copied")
+    np.testing.assert_allclose(load_reward(copied, batch_tokens=64)(prompts, replies), expected, atol=1e-5)
+    plain = prompts[0].removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
+    same = reward([plain, [{"role": "user", "content": plain}], prompts[0]], [replies[0]] * 3)
+    assert np.ptp(same) < 1e-6
+    assert reward([], []).shape == (0,)
+
+
+def test_plain_transformers_give_the_same_scores(result, reward_folder):
+    """The lines of docs/rewards.md, as they stand there."""
+    text = (Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md").read_text()
+    code = text.split("<!-- plain transformers -->\n```python\n")[1].split("```")[0]
+    for row in result.samples.to_dict("records")[:6]:
+        names: dict[str, Any] = {"prompt": row["prompt"], "reply": row["response"]}
+        exec(code.replace("outputs/runs/reward_model-…", str(reward_folder)), names)
+        assert names["score"] == pytest.approx(row["reward/bt"], abs=1e-5)
+
+
+def test_what_is_no_reward_model_says_so(result, reward_folder):
+    with pytest.raises(ArtifactError, match="holds no reward model of the lab"):
+        load_reward(result.folder)
+    with pytest.raises(ConfigError, match="did you mean ensemble"):
+        load_reward(reward_folder, ensembel="worst")
+    with pytest.raises(ConfigError, match="has one; train it with"):
+        load_reward(reward_folder, ensemble="worst")
+    with pytest.raises(DataError, match="two lists of the same length"):
+        load_reward(reward_folder)("a prompt", ["a"])

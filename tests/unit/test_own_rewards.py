@@ -1,0 +1,151 @@
+"""A reward of the user: a function in a file, one of a package, and a plug-in; as docs/rewards.md shows them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import checked
+
+import rlhf_lab
+from rlhf_lab import registry
+from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.rewards.functions import source_files
+from rlhf_lab.rewards.settings import Judge, PythonCallable, Remote
+
+RUN: Any = SimpleNamespace()
+DOCS = Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md"
+
+
+def documented(name: str) -> str:
+    """The code block of the documentation under a comment that names it."""
+    return DOCS.read_text(encoding="utf-8").split(f"<!-- {name} -->\n```")[1].partition("\n")[2].split("```")[0]
+
+
+def scored(settings: PythonCallable) -> list[float]:
+    return registry.build("reward", settings, RUN)(["p"] * 2, ["one", "one two"]).total_N.tolist()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def installed(folder: Path, entry_points: str) -> None:
+    """Make a folder on the path look like an installed package."""
+    info = folder / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_a_function_of_a_file(here):
+    (here / "my_rewards.py").write_text(documented("my_rewards.py"))
+    more = ("reward=callable", "reward.terms.callable.function=my_rewards.py:brevity", "needs.reward=null")
+    settings = checked("grpo", *more).reward.terms["callable"]
+    assert scored(settings) == [-0.1, -0.2]
+    (here / "my_rewards.py").write_text(documented("my_rewards.py").replace("/ 10", "/ 20"))
+    assert scored(settings) == [-0.05, -0.1], "an edit counts at once"
+
+
+def test_a_file_imports_its_neighbours_and_they_are_its_source(here):
+    (here / "own").mkdir()
+    (here / "own" / "my_words.py").write_text("import json\ndef count(text): return len(text.split())\n")
+    (here / "own" / "other.py").write_text("raise RuntimeError('not imported')\n")
+    file = here / "own" / "rewards.py"
+    file.write_text("from my_words import count\ndef words(prompts, replies): return [count(r) for r in replies]\n")
+    settings = PythonCallable(function="own/rewards.py:words")
+    assert [path.name for path in source_files(settings)] == ["my_words.py", "rewards.py"]
+    assert scored(settings) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("gone.py:f", r"there is no file gone\.py \(relative to"),
+        ("mine.py:wrong", r"mine\.py has no function wrong; it has right"),
+        ("mine.py:NUMBER", r"function=mine\.py:NUMBER is int, not a function"),
+        ("broken.py:f", r"function=broken\.py:f cannot be imported \(ZeroDivisionError: division by zero\)"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(here, function, message):
+    (here / "mine.py").write_text("NUMBER = 3\ndef right(prompts, replies): return [0] * len(replies)\n")
+    (here / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match=message):
+        registry.build("reward", PythonCallable(function=function), RUN)
+
+
+def test_a_function_that_fails_names_file_and_line(here):
+    (here / "mine.py").write_text("def bad(prompts, replies):\n    return replies[0].words\n")
+    reward = registry.build("reward", PythonCallable(function="mine.py:bad"), RUN)
+    with pytest.raises(LabError, match=r"reward mine\.py:bad failed in mine\.py, line 2: AttributeError: 'str'"):
+        reward(["p"], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "function is not set; write reward.terms.callable.function="),
+        (["function=a.py:f", "name=f"], "are two rewards; write one of them"),
+        (["function=a.py"], r"function=a\.py is not FILE\.py:NAME"),
+        (["function=a:f"], r"function=a:f is not FILE\.py:NAME"),
+    ],
+)
+def test_wrong_settings_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        checked("ppo", "reward=callable", *(f"reward.terms.callable.{override}" for override in overrides))
+
+
+def test_a_function_of_an_installed_package(here, monkeypatch):
+    (here / "my_package").mkdir()
+    (here / "my_package" / "__init__.py").write_text("")
+    (here / "my_package" / "rewards.py").write_text(documented("my_rewards.py"))
+    installed(here, "[rlhf_lab.rewards]\nbrevity = my_package.rewards:brevity\nlost = no_package:f\n")
+    monkeypatch.syspath_prepend(here)
+    settings = PythonCallable(name="brevity")
+    assert [path.name for path in source_files(settings)] == ["__init__.py", "rewards.py"]
+    assert "my_package" not in sys.modules, "the code is not imported to be found"
+    assert scored(settings) == [-0.1, -0.2]
+    assert source_files(PythonCallable(name="lost")) == [] == source_files(PythonCallable(name="nobody"))
+    with pytest.raises(ConfigError, match=r"name=lost, which is no_package:f cannot be imported \(ModuleNotFound"):
+        registry.build("reward", PythonCallable(name="lost"), RUN)
+
+
+def test_a_plug_in_brings_a_term_with_settings(tmp_path):
+    (tmp_path / "brevity_plugin").mkdir()
+    for name in ("brevity_plugin/__init__.py", "brevity_plugin/reward.py"):
+        (tmp_path / name).write_text(documented(name))
+    declared = documented("pyproject.toml of the plug-in").replace('[project.entry-points."rlhf_lab.plugins"]', "")
+    installed(tmp_path, "[rlhf_lab.plugins]" + declared.replace('"', ""))
+    code = (
+        "import sys\n"
+        "from rlhf_lab import compose, registry\n"
+        "words = ['+recipe=ppo', 'reward=[bt,brevity]', 'reward.terms.brevity.words=20']\n"
+        "terms = compose.check_command(words).configs[0].reward.terms\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(list(terms), registry.build('reward', terms['brevity'], None)(['p'], ['a b']).total_N)\n"
+        "try: compose.check_command([*words, 'reward.terms.brevity.wrods=2'])\n"
+        "except ValueError as error: print(error)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(rlhf_lab.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "['bt', 'brevity'] [-0.1]"
+    assert "did you mean words" in done.stdout
+
+
+def test_a_service_has_a_declared_version():
+    assert Remote(url="http://host/r", version="2").version == "2" and Judge().version == ""

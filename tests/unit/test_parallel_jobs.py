@@ -1,0 +1,70 @@
+"""Jobs that run beside each other print a line when they start and one when they end, never a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_lab import sweep
+from rlhf_lab.trackers.console import console
+
+RESULT = {
+    "status": "completed",
+    "metrics": {},
+    "policies": [{"name": "DPO", "metrics": {"gold": {"mean": 1.21, "low": 1.13, "high": 1.29}}}],
+}
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch) -> Any:
+    """A job's stage as a function that prints a table; its folder is job 2 of 3."""
+    folder = tmp_path / "jobs" / "1"
+    folder.mkdir(parents=True)
+    jobs = [{"index": index, "overrides": {"algorithm.beta": beta, "seed": 1}} for index, beta in enumerate((1, 2, 3))]
+    (tmp_path / "study.json").write_text(json.dumps({"jobs": jobs, "primary": "gold"}))
+    monkeypatch.setenv(sweep.SWEEP, str(os.getpid()))
+
+    def run_stage(stage: Any) -> tuple[int, dict[str, Any]]:
+        console.print("┏━ a table ━┓\n┃ of lines  ┃")
+        print("a line of a library")
+        return 0, RESULT
+
+    return SimpleNamespace(folder=folder, run=lambda: sweep._run_in_turn(SimpleNamespace(), folder, run_stage))
+
+
+def test_a_parallel_job_prints_two_lines_each_at_once(job, monkeypatch):
+    writes: list[str] = []
+    monkeypatch.setenv(sweep.PROCESSES, "2")
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None, encoding="utf-8"))
+    assert job.run() is RESULT
+    starts, done = (line for line in writes if line.strip())
+    log = job.folder / "output.txt"
+    assert starts == f"  job 2 of 3 starts: algorithm.beta=2 seed=1; it prints to {log}\n"
+    assert done == "  job 2 of 3 done: algorithm.beta=2 seed=1: gold 1.21 ±0.08, 0 s\n"
+    assert "a table" in log.read_text() and "a line of a library" in log.read_text()
+
+
+def test_a_job_by_itself_prints_as_a_run_does(job, monkeypatch, capsys):
+    monkeypatch.setenv(sweep.PROCESSES, "1")
+    job.run()
+    assert "a table" in capsys.readouterr().out
+    assert not (job.folder / "output.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("result", "ending"),
+    [
+        ({"status": "interrupted", "error": "stopped"}, "job 2 of 3 interrupted: algorithm.beta=2 seed=1: 12 s"),
+        (
+            {"status": "completed", "metrics": {"gold": 0.5}, "policies": []},
+            "job 2 of 3 done: algorithm.beta=2 seed=1: gold 0.5, 12 s",
+        ),
+    ],
+)
+def test_how_a_job_ended_is_one_line(job, result, ending):
+    assert sweep.done_words(job.folder, result, 12.3) == ending
