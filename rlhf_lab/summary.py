@@ -73,9 +73,16 @@ def print_memory(lines: Sequence[str]) -> None:
 
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
-    """Last lines of a run: notes, numbers, and where everything is."""
-    from rlhf_lab.studies.report import write_run_report
+    """Last lines of a run: the answer to its question, notes, numbers, and where everything is."""
+    from rlhf_lab.studies.answer import answer
+    from rlhf_lab.studies.report import write_report_of
+    from rlhf_lab.studies.rundir import read_run
 
+    run = read_run(stage.folder)
+    answered = answer(run)
+    console.print(f"[bold]{escape(answered.sentence)}[/]")
+    if answered.caveat:
+        console.print(f"[dim]{escape(answered.caveat)}[/]")
     for note in result.get("notes", []):
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     if result["policies"]:
@@ -83,7 +90,7 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
     for name in result.get("primary", []):
         if name in result["metrics"]:
             console.print(f"  {name:<24} {_number(result['metrics'][name])}")
-    report = write_run_report(stage.folder)
+    report = write_report_of(run)
     console.print(f"run     {stage.folder}\nreport  {report}\n[dim]{seconds:.0f} s[/]", soft_wrap=True)
 
 

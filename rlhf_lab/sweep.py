@@ -235,8 +235,8 @@ def print_table(folder: Path) -> None:
     if is_study(folder):
         study = read_study(folder)
         sections = build_sections(study)
-        console.print(rich_table(study, sections))
         console.print(escape(write_finding(study, sections)))
+        console.print(rich_table(study, sections))
 
 
 def usable_cores() -> int:

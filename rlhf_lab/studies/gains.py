@@ -15,7 +15,7 @@ import pandas as pd
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
 from rlhf_lab.studies.rundir import Run
-from rlhf_lab.studies.wording import p_text, signed
+from rlhf_lab.studies.wording import p_equals, signed
 
 PROMPT = ["prompt_id", "prompt"]
 """What makes two prompts the same: their place in the held-out set and their text."""
@@ -72,12 +72,16 @@ def policy_mean(run: Run, policy: str, metric: str) -> Estimate | None:
 
 def gain(run: Run, policy: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
     """Mean of `metric` under `policy` minus under the first policy, paired by prompt, divided by `scale`."""
-    first = policy_names(run)[0]
-    pair = pd.concat([by_prompt(run, policy, metric), by_prompt(run, first, metric)], axis=1, join="inner")
+    return compared(run, policy, policy_names(run)[0], metric, scale=scale)
+
+
+def compared(run: Run, policy: str, other: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
+    """Mean of `metric` under `policy` minus under `other`, paired by prompt, divided by `scale`; None if unscored."""
+    pair = pd.concat([by_prompt(run, policy, metric), by_prompt(run, other, metric)], axis=1, join="inner")
     if len(pair.dropna()):
         values = pair.to_numpy(dtype=float) / scale
         return paired_difference(values[:, 0], values[:, 1], np.arange(len(pair)))
-    new, old = policy_mean(run, policy, metric), policy_mean(run, first, metric)
+    new, old = policy_mean(run, policy, metric), policy_mean(run, other, metric)
     if new is None or old is None or math.isnan(new.mean - old.mean):
         return None
     bare = Estimate((new.mean - old.mean) / scale, -math.inf, math.inf, 0, 0)
@@ -111,7 +115,7 @@ def lights(run: Run) -> list[Light]:
     ):
         if metric in known:
             alarm = moves[metric] == wrong
-            numbers = f"{metric} {signed(known[metric].difference)}, {_p(adjusted[metric])}"
+            numbers = f"{metric} {signed(known[metric].difference)}, {p_equals(adjusted[metric])}"
             shown.append(Light(name, state if alarm else "good", numbers))
     return shown
 
@@ -133,11 +137,6 @@ def _move(comparison: Comparison, p_holm: float) -> int:
     if math.isnan(p_holm) or p_holm > 0.05:
         return 0
     return 1 if comparison.difference.mean > 0 else -1
-
-
-def _p(p: float) -> str:
-    text = p_text(p)
-    return f"p {text}".replace(" ", "\u00a0") if text.startswith("<") else f"p\u00a0=\u00a0{text}"
 
 
 def five_numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, check_mean, holm
 from rlhf_lab.errors import NumericError
+from rlhf_lab.studies.answer import answer
 from rlhf_lab.studies.figures import Point, Series, frontier, spread
 from rlhf_lab.studies.gains import five_numbers, gain, lights, policy_mean, policy_names, scores, spread_of_first
 from rlhf_lab.studies.hacking_view import hacking_view, told
@@ -30,6 +31,7 @@ def run_view(run: Run) -> dict[str, Any]:
     return {
         "run": run,
         "header": header(run),
+        "answer": answer(run),
         "problems": [*run.problems, *mismatches(run)],
         "policies": policy_table(run),
         "result_facts": [(metric_title(name), compact(v)) for name, v in run.results.items() if not told(name)],
@@ -140,7 +142,9 @@ def gain_table(run: Run) -> dict[str, Any] | None:
 def run_markdown(view: Mapping[str, Any]) -> str:
     """A run's comparison as a page of Markdown: question, command, policies, gains over the first policy."""
     run, header, table, gains = view["run"], view["header"], view["policies"], view["gains"]
-    lines = [f"# {run.manifest.get('question') or run.recipe}", "", f"`{header['command']}`", ""]
+    answered = view["answer"]
+    lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
+    lines += [f"**{answered.sentence}** {answered.caveat}".rstrip(), "", f"`{header['command']}`", ""]
     facts = "; ".join(f"{name} {value}" for name, value in header["facts"])
     lines += [f"{facts}. {header['world'].capitalize()}.", ""]
     heads = ["policy", "n / prompts", *(title for title, _ in table["columns"])]

@@ -164,6 +164,12 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
+def p_equals(p: float) -> str:
+    """A p-value with its name, on one line."""
+    text = p_text(p)
+    return f"p {text}".replace(" ", "\u00a0") if text.startswith("<") else f"p\u00a0=\u00a0{text}"
+
+
 def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return "unknown"
