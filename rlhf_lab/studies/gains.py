@@ -15,10 +15,14 @@ import pandas as pd
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
 from rlhf_lab.studies.rundir import Run
+from rlhf_lab.studies.severity import disagreement, monitor_state, sign_state
 from rlhf_lab.studies.wording import p_equals, signed
 
 PROMPT = ["prompt_id", "prompt"]
 """What makes two prompts the same: their place in the held-out set and their text."""
+
+
+MONITOR = "monitor, during training"
 
 
 @dataclass(frozen=True)
@@ -107,17 +111,21 @@ def lights(run: Run) -> list[Light]:
     adjusted = dict(zip(known, holm([comparison.p_value for comparison in known.values()]), strict=True))
     moves = {metric: _move(known[metric], adjusted[metric]) for metric in known}
     shown = [_reward_light(known, moves)]
-    rules = (("length", "tokens", +1, "watch"), ("padding", "verbose", +1, "bad"))
-    for name, metric, wrong, state in (
-        *rules,
-        ("garbling", "garble", +1, "bad"),
-        ("missing endings", "ended", -1, "watch"),
-    ):
+    rules = (("length", "tokens", +1), ("padding", "verbose", +1), ("garbling", "garble", +1))
+    for name, metric, wrong in (*rules, ("missing endings", "ended", -1)):
         if metric in known:
-            alarm = moves[metric] == wrong
             numbers = f"{metric} {signed(known[metric].difference)}, {p_equals(adjusted[metric])}"
-            shown.append(Light(name, state if alarm else "good", numbers))
+            shown.append(Light(name, sign_state(name, alarm=moves[metric] == wrong), numbers))
+    if watched := monitor_state(run, moves.get("gold")):
+        shown.append(Light(MONITOR, *watched))
     return shown
+
+
+def light_remark(shown: Sequence[Light]) -> str:
+    """Why monitor and held-out lights may differ, where they do; else empty."""
+    states = {light.name: light.state for light in shown}
+    monitor = states.pop(MONITOR, None)
+    return disagreement(monitor, list(states.values()))
 
 
 def _reward_light(known: dict[str, Comparison], moves: dict[str, int]) -> Light:
@@ -128,7 +136,8 @@ def _reward_light(known: dict[str, Comparison], moves: dict[str, int]) -> Light:
     if moves["gold"] > 0:
         return Light("over-optimisation", "good", words)
     if moves["gold"] < 0:
-        return Light("over-optimisation", "bad", words)
+        return Light("over-optimisation", sign_state("over-optimisation", alarm=True), words)
+    # the proxy alone is a symptom: whether the truth falls is not seen yet
     return Light("over-optimisation", "watch" if moves.get("proxy", 0) > 0 else "good", f"{words}; gold did not move")
 
 

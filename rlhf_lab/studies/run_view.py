@@ -10,7 +10,16 @@ from rlhf_lab.analysis.statistics import Comparison, Estimate, check_mean, holm
 from rlhf_lab.errors import NumericError
 from rlhf_lab.studies.answer import answer
 from rlhf_lab.studies.figures import Point, Series, frontier, spread
-from rlhf_lab.studies.gains import five_numbers, gain, lights, policy_mean, policy_names, scores, spread_of_first
+from rlhf_lab.studies.gains import (
+    five_numbers,
+    gain,
+    light_remark,
+    lights,
+    policy_mean,
+    policy_names,
+    scores,
+    spread_of_first,
+)
 from rlhf_lab.studies.hacking_view import hacking_view, told
 from rlhf_lab.studies.reward_view import benchmark_dots, reward_view
 from rlhf_lab.studies.rundir import Run
@@ -28,15 +37,17 @@ def run_view(run: Run) -> dict[str, Any]:
     hacking = hacking_view(run)
     samples = pick_samples(run, budget=BUDGET_BYTES - MONITOR_BYTES * bool(hacking))
     charts, rest = training_curves(run.metrics)
+    shown_lights = lights(run)
     return {
         "run": run,
         "header": header(run),
         "answer": answer(run),
         "problems": [*run.problems, *mismatches(run)],
         "policies": policy_table(run),
-        "result_facts": [(metric_title(name), compact(v)) for name, v in run.results.items() if not told(name)],
+        **result_numbers(run),
         "gains": gain_table(run),
-        "lights": lights(run),
+        "lights": shown_lights,
+        "light_remark": light_remark(shown_lights),
         "hacking": hacking,
         "reward": reward_view(run),
         "benchmark": benchmark_dots(run),
@@ -48,6 +59,16 @@ def run_view(run: Run) -> dict[str, Any]:
         "samples": samples,
         "samples_json": pack(samples),
         "config": run.config[:MAX_CONFIG] + ("\n… (cut; see config.yaml)" if len(run.config) > MAX_CONFIG else ""),
+    }
+
+
+def result_numbers(run: Run) -> dict[str, list[tuple[str, str]]]:
+    """Run-level numbers: those with a title, and the others, such as counts of rows, which a reader has to open."""
+    names = [name for name in run.results if not told(name)]
+    numbers = {name: (metric_title(name), compact(run.results[name])) for name in names}
+    return {
+        "result_facts": [numbers[name] for name in names if name in TITLES],
+        "other_facts": [(name, numbers[name][1]) for name in names if name not in TITLES],
     }
 
 
