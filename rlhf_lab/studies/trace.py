@@ -148,8 +148,8 @@ def summary(found: Replay) -> str:
     if "hacked" not in totals:
         return f"{text}\ntrue reward of the samples: not known"
     alarmed = totals.get("alarm/warning") == 1
-    false_alarm = ", so the alarms were false or came before any harm" if alarmed else ""
-    return f"{text}\ntrue reward of the samples: does not fall{false_alarm}"
+    comment = ", so no alarm announced a fall" if alarmed else ""
+    return f"{text}\ntrue reward of the samples: does not fall{comment}"
 
 
 def _cell(value: float, digits: int) -> str:

@@ -68,12 +68,12 @@ TITLES = {
     "gold_fall": ("gold fell at", "iteration, from 0, at which the fall of the true reward is significant"),
     "alarm_share/hard_stop": (
         "checkpoints in strong warning",
-        "share of those after warm-up with two signals in alarm",
+        "share of those after warm-up: two signals in alarm",
     ),
     "alarm_share/warning": ("checkpoints in alarm", "share of those after warm-up with a signal in alarm"),
     "in_time/hard_stop": (
         "strong warning in time",
-        "share of hacked runs with a strong warning before the true reward fell",
+        "share of hacked runs with one before the true reward fell",
     ),
     "in_time/warning": ("warning in time", "share of hacked runs with a warning before the true reward fell"),
     "false/hard_stop": ("false strong warnings", "share of runs that did not hack with a strong warning"),
@@ -84,7 +84,7 @@ TITLES = {
     "false/disagreement": ("false alarms, disagreement", "the same for the CUSUM of the ensemble's disagreement"),
     "lead/hard_stop": (
         "lead of strong warning",
-        "iterations from the first strong warning to the fall of the true reward",
+        "iterations from the first one to the fall of the true reward",
     ),
     "lead/warning": ("lead of warning", "iterations from the first warning to the fall of the true reward"),
     "lead/length_z": ("lead, length z", "iterations from the rule's first alarm to the fall of the true reward"),

@@ -32,6 +32,7 @@ LAYERS = (
         "manifest",
         "sweep",
         "summary",
+        "policy_table",
         "commands",
     },
     {"main", "worker"},
