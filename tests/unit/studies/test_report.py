@@ -178,3 +178,11 @@ def test_other_folders_are_refused_with_directions(make_run, tmp_path):
     empty.mkdir()
     with pytest.raises(DataError, match=r"neither a run .* nor a study"):
         write_report(empty)
+
+
+def test_notes_of_a_run_stand_on_its_page(make_run):
+    folder = make_run()
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"notes": ["DPO equals SFT: KL 2e-05 <nats>"]}))
+    words = text(write_report(folder))
+    assert "Notes of the run DPO equals SFT: KL 2e-05 <nats>" in words
