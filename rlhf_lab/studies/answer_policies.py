@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rlhf_lab.analysis.statistics import Comparison, Estimate
 from rlhf_lab.studies.gains import compared, policy_mean, policy_names
 from rlhf_lab.studies.rundir import Run
-from rlhf_lab.studies.wording import compact, metric_title, p_equals
+from rlhf_lab.studies.wording import compact, metric_title, p_equals, signed
 
 ONE_PASS = "one-pass DPO"
 
@@ -109,7 +109,9 @@ def is_clear(comparison: Comparison) -> bool:
 
 def unclear(sides: str, title: str, comparison: Comparison, more: str = "") -> str:
     """The sentence for a difference that the data cannot tell from none."""
-    return f"Not distinguishable: {sides} differ by {_change(comparison)} in {title}{more}{_reach(comparison)}."
+    gap = signed(comparison.difference)
+    evidence = "" if math.isnan(comparison.p_value) else f" ({p_equals(comparison.p_value)})"
+    return f"Not distinguishable: {sides} differ by {gap} in {title}{evidence}{more}{_reach(comparison)}."
 
 
 def unsigned(value: Estimate) -> str:
@@ -130,9 +132,8 @@ def _size(comparison: Comparison) -> str:
 
 
 def _change(comparison: Comparison) -> str:
-    sign = "+" if comparison.difference.mean > 0 else ""
     evidence = "" if math.isnan(comparison.p_value) else f", {p_equals(comparison.p_value)}"
-    return f"{sign}{compact(comparison.difference)}{evidence}"
+    return f"{signed(comparison.difference)}{evidence}"
 
 
 def _reach(comparison: Comparison) -> str:

@@ -19,6 +19,7 @@ from rlhf_lab.studies.curves import curve_figure, level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.folders import neither
 from rlhf_lab.studies.frame import is_study, read_study
+from rlhf_lab.studies.glossary import term
 from rlhf_lab.studies.reward_view import reliability_plot
 from rlhf_lab.studies.run_view import kl_frontier, run_markdown, run_view
 from rlhf_lab.studies.rundir import Run, is_run, read_run
@@ -90,6 +91,7 @@ def _environment() -> Environment:
     )
     environment.filters["svg"] = Markup  # only for what studies.figures wrote, which escapes its own text
     environment.filters["code"] = _code
+    environment.filters["term"] = term
     environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), plot_style=Markup(STYLE))
     return environment
 

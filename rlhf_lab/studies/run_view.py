@@ -23,19 +23,19 @@ from rlhf_lab.studies.gains import (
 from rlhf_lab.studies.hacking_view import hacking_view, told
 from rlhf_lab.studies.reward_view import benchmark_dots, reward_view
 from rlhf_lab.studies.rundir import Run
-from rlhf_lab.studies.samples import BUDGET_BYTES, pack, pick_samples
+from rlhf_lab.studies.samples import pack, pick_samples
 from rlhf_lab.studies.training import training_curves
 from rlhf_lab.studies.wording import TITLES, compact, duration, metric_note, metric_title, p_text, signed
 
 MAX_CONFIG = 12_000
-MONITOR_BYTES = 12_000
-"""Of a page that shows what the monitor saw; the samples make room for it."""
+BUDGET_BYTES = 3_000_000
+"""Of the samples on a page: all prompts of an evaluation as large as the recipes', and still opened in a moment."""
 
 
 def run_view(run: Run) -> dict[str, Any]:
     """Everything the template of a run needs; no part of it is missing, however little the run left behind."""
     hacking = hacking_view(run)
-    samples = pick_samples(run, budget=BUDGET_BYTES - MONITOR_BYTES * bool(hacking))
+    samples = pick_samples(run, budget=BUDGET_BYTES)
     charts, rest = training_curves(run.metrics)
     shown_lights = lights(run)
     return {

@@ -1,7 +1,7 @@
 """Chooses the samples a report embeds, and packs them as JSON that is safe inside a page.
 
-Half of the prompts are taken at regular intervals, so they show typical behaviour; the other half are those where the
-gold reward falls furthest behind the proxy, and are labelled as chosen for that.
+All prompts, where the budget holds them. The first are taken at regular intervals, so they show typical behaviour, and in
+turn where the gold reward falls furthest behind the proxy, which are labelled as chosen for that; then all others follow.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
     regular = order[::stride]
     queue = [choice for pair in zip(regular, hacked, strict=False) for choice in ((pair[0], 0), (pair[1], 1))]
     queue += [(prompt, 0) for prompt in regular[len(hacked) :]]
+    queue += [(prompt, 1) for prompt in hacked] + [(prompt, 0) for prompt in order]
     groups = dict(iter(rows.groupby("prompt_id", sort=False)))
     chosen: dict[Any, dict[str, Any]] = {}
     used = 0
@@ -48,7 +49,9 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
             break
         used += size
         chosen[prompt] = entry
-    prompts = sorted(chosen.values(), key=lambda entry: entry["why"] == "hacked")
+    places = {prompt: place for place, prompt in enumerate(order)}
+    listed = sorted(chosen, key=lambda prompt: (chosen[prompt]["why"] == "hacked", places[prompt]))
+    prompts = [chosen[prompt] for prompt in listed]
     return {"policies": names, "prompts": prompts, "total": len(order)}
 
 
