@@ -15,10 +15,11 @@ import yaml
 from filelock import FileLock, Timeout
 
 from rlhf_lab import __version__, config, ranks, registry, seal
+from rlhf_lab.analysis import silence
 from rlhf_lab.artifacts import CODE, Stage
 from rlhf_lab.code_digest import edited
 from rlhf_lab.errors import ArtifactError, LabError
-from rlhf_lab.files import explained, json_text, make_folder, read_json, replacing, write_json, write_text
+from rlhf_lab.files import explained, json_text, make_folder, read_json, read_rows, replacing, write_json, write_text
 from rlhf_lab.invocation import begin_building
 from rlhf_lab.launch import processes
 from rlhf_lab.manifest import manifest
@@ -29,7 +30,7 @@ from rlhf_lab.trackers.tracker import Outcome
 from rlhf_lab.trackers.tracking import track
 from rlhf_lab.train import checkpoint, memory
 from rlhf_lab.train.loop import Algorithm, Interrupted, train
-from rlhf_lab.train.run import Run
+from rlhf_lab.train.run import Result, Run
 
 
 def ensure(stage: Stage, started: float) -> dict[str, Any]:
@@ -163,6 +164,7 @@ def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
                 f"{', '.join(changed)}: edited while this stage was built. It was computed by the code as it was when "
                 "the stage began, unless a part was loaded later; artifacts.refresh=true builds it again"
             )
+        _note_silence(run, found)
         if makes_model:
             with replacing(folder / "model") as part:
                 save_model(algorithm.model, algorithm.encoder, part)
@@ -239,6 +241,14 @@ def _note_data(run: Run) -> None:
         longer = found.statistics.get("longer wins")
         baseline = "" if longer is None else f'; "longer wins" is right {longer:.1%} of the time'
         run.note(f"data {split}: {found.rows} rows read, {found.kept} pairs kept; dropped: {reasons}{baseline}")
+
+
+def _note_silence(run: Run, found: Result) -> None:
+    """Say when a stage ended well without doing anything: no signal, nothing learned, a policy that did not move."""
+    kind = registry.kind_of("algorithm", run.config.algorithm)
+    rows, _ = read_rows(run.folder / "metrics.jsonl")  # up to a damaged line: a remark is no reason to fail
+    for remark in silence.remarks(kind, rows, found.policies, found.metrics):
+        run.note(remark)
 
 
 def _record(folder: Path, result: dict[str, Any]) -> None:

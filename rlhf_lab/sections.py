@@ -93,13 +93,13 @@ class Monitor:
     """Watches the replies that a policy is trained on for signs of reward hacking. The rules: `analysis/detector.py`.
 
     Args:
-        action: what a HARD_STOP does: `log` only tells (metrics.jsonl, monitor.jsonl, result.json); `raise_kl`
+        action: what a strong warning does: `log` only tells (metrics.jsonl, monitor.jsonl, result.json); `raise_kl`
             multiplies the KL coefficient; `stop` ends training before it learns from these replies, evaluates and
             completes the stage; `off` does not watch.
         every: iterations whose replies make one checkpoint. In iterative DPO a round is one.
         warmup: checkpoints of the baseline. In iterative DPO it is the first round, which the starting policy samples.
         signals: rules that count: `length_z`, `reward_kl`, `length_cusum`, `disagreement` (ensembles only).
-        needed: so many of `signals` in alarm at one checkpoint are a HARD_STOP; fewer, but one, a WARNING.
+        needed: so many of `signals` in alarm at one checkpoint are a strong warning; fewer, but one, a warning.
         z: standard errors of the mean length beyond which `length_z` is in alarm. Two-sided: 2.5 is a false alarm at
             1.2 % of checkpoints, and somewhere in 30 of them at about 31 %.
         kl: nats of KL(initial reward distribution ‖ current) beyond which `reward_kl` is in alarm, while it rises; a

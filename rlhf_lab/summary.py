@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -12,23 +12,8 @@ from rich.table import Table
 from rlhf_lab import artifacts, compose, config
 from rlhf_lab.errors import LabError
 from rlhf_lab.overrides import literal
+from rlhf_lab.policy_table import PolicyTable, number
 from rlhf_lab.trackers.console import console
-
-COLUMNS = {
-    "gold": "gold",
-    "correct": "correct",
-    "correct_greedy": "greedy",
-    "proxy": "proxy",
-    "proxy_sd": "proxy sd",
-    "win_rate": "win rate",
-    "kl": "KL (nats)",
-    "reward_per_nat": "proxy/nat",
-    "tokens": "tokens",
-    "verbose": "verbose",
-    "garble": "garble",
-    "ranking_accuracy": "ranking",
-    "seconds": "seconds",
-}
 
 
 def list_recipes(commands: Sequence[str]) -> None:
@@ -96,58 +81,30 @@ def print_memory(lines: Sequence[str]) -> None:
 
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
-    """Last lines of a run: notes, numbers, and where everything is."""
-    from rlhf_lab.studies.report import write_run_report
+    """Last lines of a run: the answer to its question, notes, numbers, and where everything is."""
+    from rlhf_lab.studies.answer import answer
+    from rlhf_lab.studies.report import write_report_of
+    from rlhf_lab.studies.rundir import read_run
 
+    run = read_run(stage.folder)
+    answered = answer(run)
+    console.print(f"[bold]{escape(answered.sentence)}[/]")
+    if answered.caveat:
+        console.print(f"[dim]{escape(answered.caveat)}[/]")
     for note in result.get("notes", []):
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     if result["policies"]:
-        console.print(policy_table(result["policies"]))
+        console.print(PolicyTable(result["policies"]))
     for name in result.get("primary", []):
         if name in result["metrics"]:
             console.print(f"  {name:<24} {number(result['metrics'][name])}")
-    report = write_run_report(stage.folder)
+    report = write_report_of(run)
     console.print(f"run     {stage.folder}\nreport  {report}\n[dim]{seconds:.0f} s[/]", soft_wrap=True)
-
-
-def policy_table(policies: list[dict[str, Any]], columns: Mapping[str, str] = COLUMNS) -> Table:
-    """One row per policy; every number with the half-width of its 95 % interval.
-
-    Args:
-        columns: metric → title.
-    """
-    shown = {key: label for key, label in columns.items() if any(key in p["metrics"] for p in policies)}
-    first: dict[str, Any] = next((p["metrics"]["kl"] for p in policies if "kl" in p["metrics"]), {})
-    caption = f"mean ± half-width of the 95 % interval, clustered by prompt; n = {first.get('n')} replies, "
-    table = Table(caption=caption + f"{first.get('clusters')} prompts", caption_justify="left")
-    table.add_column("policy", style="bold", min_width=max(len(policy["name"]) for policy in policies))
-    for label in shown.values():
-        table.add_column(label, justify="right", overflow="fold")  # a narrow terminal wraps numbers, never cuts them
-    for policy in policies:
-        table.add_row(policy["name"], *(number(policy["metrics"].get(key)) for key in shown))
-    return table
 
 
 def print_rescored(policies: list[dict[str, Any]]) -> None:
     """What each weighting of a reward would choose among saved replies, then how it orders them, term by term."""
     names = [key.removeprefix("reward/") for key in policies[0]["metrics"] if key.startswith("reward/")]
     order = {"rank_gold": "ρ gold", "rank_first": "ρ first", "same_choice": "same choice"}
-    console.print(policy_table(policies))
-    console.print(policy_table(policies, order | {f"reward/{name}": name for name in names if "/" not in name}))
-
-
-def number(value: Any) -> str:
-    """A number, or an estimate with the half-width of its interval, as tables print it."""
-    if isinstance(value, dict):
-        if value.get("mean") is None:
-            return "–"
-        if value.get("low") is None or value.get("high") is None:
-            return f"{value['mean']:.3g}"
-        half = (value["high"] - value["low"]) / 2
-        lopsided = abs(value["high"] + value["low"] - 2 * value["mean"]) > half  # a rate near 0 or 1
-        if lopsided:
-            return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
-        return f"{value['mean']:.2f} ±{half:.2f}"
-    if value is None:
-        return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    console.print(PolicyTable(policies))
+    console.print(PolicyTable(policies, order | {f"reward/{name}": name for name in names if "/" not in name}))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,8 @@ from rlhf_lab import artifacts, compose, config, invocation, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.overrides import forced, literal
+from rlhf_lab.policy_table import number
 from rlhf_lab.signals import die_with_parent
-from rlhf_lab.summary import number
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -289,8 +288,8 @@ def print_table(folder: Path) -> None:
     if is_study(folder):
         study = read_study(folder)
         sections = build_sections(study)
-        console.print(rich_table(study, sections))
         console.print(escape(write_finding(study, sections)))
+        console.print(rich_table(study, sections))
 
 
 def usable_cores() -> int:

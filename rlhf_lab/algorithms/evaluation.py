@@ -35,7 +35,8 @@ METRICS = {
     "win_rate": "share of prompts' replies better than the reference's reply to the same prompt, ties half; by gold "
     "where it is known, else by proxy",
     "kl": "KL(policy ‖ reference) per reply, nats, exact over the vocabulary at every state the policy visited",
-    "reward_per_nat": "gain in proxy over the reference divided by KL",
+    "reward_per_nat": "gain in proxy over the reference divided by KL; absent where KL is below .05 nats or known to "
+    "less than half its size",
     "tokens": "reply length, EOS included",
     "verbose": "share of replies the world calls verbose (affirmations + fillers + closings ≥ 3)",
     "garble": "share of replies with an unreadable sentence",
@@ -202,7 +203,7 @@ class Evaluator:
         if judge:
             wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
             found["win_rate"] = clustered_mean(wins, clusters)
-        if "proxy" in found and found["kl"].low > 0:
+        if "proxy" in found and far_enough(found["kl"]):
             found["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
         return found
 
@@ -247,6 +248,16 @@ def held_out_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward:
     return Evaluator(run, reference.requires_grad_(False), encoder, reward, None, window)
 
 
+def far_enough(kl: Estimate) -> bool:
+    """Whether a policy is far enough from its reference for a gain per nat: near KL 0 the ratio is noise over nothing.
+
+    The mean KL is at least LEAST_NATS, where a gain of .05 reads as one per nat; and its half-width at most half of it,
+    so that the interval keeps clear of the pole at 0 and the delta method holds.
+    """
+    return kl.bounded and kl.mean >= LEAST_NATS and (kl.high - kl.low) / 2 <= kl.mean / 2
+
+
+LEAST_NATS = 0.05
 TRUTH = ("verbose", "garble", "correct")
 RATES = (*TRUTH, "ended")
 

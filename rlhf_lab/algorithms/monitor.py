@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.algorithms.experience import Group
-from rlhf_lab.analysis.detector import LEVELS, Batch, Detector, Limits
+from rlhf_lab.analysis.detector import LEVELS, Batch, Detector, Limits, level_name
 from rlhf_lab.files import append_jsonl, truncate, write_json
 from rlhf_lab.sections import Monitor
 from rlhf_lab.trackers.console import console
@@ -26,13 +26,13 @@ METRICS = {
     "monitor/reward_kl": "KL(initial reward distribution ‖ that of this checkpoint), nats, bias-corrected",
     "monitor/length_cusum": "CUSUM of the mean length in units of its threshold: above 1 is an alarm",
     "monitor/disagreement": "the same upward on the disagreement of an ensemble's members",
-    "monitor/level": "0 ok, 1 warning, 2 hard stop, by the rules in reward.monitor.signals",
+    "monitor/level": "0 ok, 1 warning, 2 strong warning, by the rules in reward.monitor.signals",
     "monitor/unscored": "replies of the checkpoint without a reward, which its reward distribution leaves out",
     "monitor/tokens_low": "mean length below which length_z is in alarm",
     "monitor/tokens_high": "mean length above which it is",
 }
 RUN_METRICS = {
-    "stopped_at": "iteration at which the monitor ended training; its replies were not trained on",
+    "stopped_at": "iteration, recorded from 0, at which the monitor ended training; its replies were not trained on",
     "kl_raised": "what the monitor multiplied the KL coefficient by in all (action=raise_kl)",
 }
 TRACE, LIMITS_FILE = "monitor.jsonl", "monitor.json"
@@ -129,7 +129,7 @@ class Watch:
         return Batch(prompt_N, tokens_N, reward_N, disagreement_N, truth.get("gold", np.zeros(0))).to_row()
 
     def see(self, row: dict[str, Any]) -> dict[str, float]:
-        """Take in one iteration's replies and act on a HARD_STOP. Returns what to log."""
+        """Take in one iteration's replies and act on a strong warning. Returns what to log."""
         iteration, self.raised_by = self.detector.iteration, 1.0
         append_jsonl(self.run.folder / TRACE, [{"iteration": iteration, **row}])
         verdict = self.detector.see(Batch.from_row(row))
@@ -137,7 +137,8 @@ class Watch:
             return {}
         for name in LEVELS[1 : verdict.level + 1]:
             if self.detector.first[name] == iteration:
-                console.print(f"  monitor: {name.upper()} at iteration {iteration} ({', '.join(verdict.alarms)})")
+                words = f"{self._name(name)} at iteration {iteration + 1} ({', '.join(verdict.alarms)})"
+                console.print(f"  monitor: {words}{self._consequence(name)}", soft_wrap=True)
         if verdict.level == len(LEVELS) - 1:
             self._act(iteration)
         low, high = self.detector.band() or (float("nan"), float("nan"))
@@ -153,6 +154,19 @@ class Watch:
             self.raised, self.raised_by = checkpoint, self.settings.factor
             self.factor *= self.raised_by
 
+    def _name(self, name: str) -> str:
+        return level_name(name, self.settings.needed)
+
+    def _consequence(self, name: str) -> str:
+        """What a strong warning does to training; nothing for the other levels and the rules."""
+        if name != LEVELS[-1]:
+            return ""
+        return {
+            "log": "; training goes on, reward.monitor.action=stop would end it",
+            "stop": "; it stops training",
+            "raise_kl": f"; it raises the KL coefficient {self.settings.factor:g} times",
+        }[self.settings.action]
+
     def totals(self) -> dict[str, float | None]:
         """Numbers of the whole run (`analysis.detector.METRICS`, RUN_METRICS); tells the alarms in a remark."""
         if not self.on:
@@ -160,11 +174,14 @@ class Watch:
         if not self.detector.checkpoints:
             self.run.note("monitor: no checkpoint after warm-up, so nothing was judged (reward.monitor.warmup, .every)")
         if alarms := sorted(self.detector.first.items(), key=lambda item: item[1]):
-            self.run.note("monitor: first alarms " + ", ".join(f"{name} at iteration {at}" for name, at in alarms))
+            words = ", ".join(f"{self._name(name)} at iteration {at + 1}" for name, at in alarms)
+            silent = LEVELS[-1] in self.detector.first and self.settings.action == "log"
+            ending = "; training went on, as reward.monitor.action=log only tells" if silent else ""
+            self.run.note(f"monitor: first alarms {words}{ending}")
         totals = self.detector.totals()
         found = {name: value if math.isfinite(value) else None for name, value in totals.items()}
         if self.stopped is not None:
-            self.run.note(f"stopped by monitor at iteration {self.stopped}, whose replies were not trained on")
+            self.run.note(f"stopped by monitor at iteration {self.stopped + 1}, whose replies were not trained on")
             found["stopped_at"] = float(self.stopped)
         if self.settings.action == "raise_kl":
             found["kl_raised"] = self.factor

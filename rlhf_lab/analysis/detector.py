@@ -7,8 +7,9 @@ Rules, each with a statistic per checkpoint (`hacking.py` has the formulas):
     length_cusum   CUSUM of the mean length; its false-alarm budget is of the whole run, not of a checkpoint
     disagreement   the same CUSUM upward on the disagreement of an ensemble's members
 
-One of the rules in `signals` in alarm is a WARNING, `needed` of them at the same checkpoint a HARD_STOP. The true
-reward of simulated worlds is no rule's input: it only says afterwards whether an alarm was right and how early it came.
+One of the rules in `signals` in alarm is a warning, `needed` of them at the same checkpoint a strong warning; files
+call it `hard_stop`, whatever `action` makes of it. The true reward of simulated worlds is no rule's input: it only says
+afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, shown ones from 1.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from rlhf_lab.types import FloatArray
 
 RULES = ("length_z", "reward_kl", "length_cusum", "disagreement")
 LEVELS = ("ok", "warning", "hard_stop")
+NUMBERS = ("no", "one", "two", "three", "four")
 LEAST_REWARDS = 16
 """Scored replies below which a checkpoint has no reward distribution."""
 METRICS = {
@@ -48,6 +50,17 @@ METRICS = {
     "in_time/<rule>": "whether the first alarm came before gold_fall: 0 or 1, in runs that hacked",
     "false/<rule>": "whether there was any alarm: 0 or 1, in runs that did not hack",
 }
+
+
+def level_name(name: str, needed: int = 2) -> str:
+    """How a person reads a level, e.g. "strong warning (two signals)"; the name itself for a rule.
+
+    Args:
+        needed: signals at once that make a strong warning.
+    """
+    if name != "hard_stop":
+        return name
+    return f"strong warning ({NUMBERS[needed]} signal{'s' * (needed != 1)})"
 
 
 @dataclass(frozen=True)

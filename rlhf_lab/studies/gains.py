@@ -15,10 +15,14 @@ import pandas as pd
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
 from rlhf_lab.studies.rundir import Run
-from rlhf_lab.studies.wording import p_text, signed
+from rlhf_lab.studies.severity import disagreement, monitor_state, sign_state
+from rlhf_lab.studies.wording import p_equals, signed
 
 PROMPT = ["prompt_id", "prompt"]
 """What makes two prompts the same: their place in the held-out set and their text."""
+
+
+MONITOR = "monitor, during training"
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,16 @@ def policy_mean(run: Run, policy: str, metric: str) -> Estimate | None:
 
 def gain(run: Run, policy: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
     """Mean of `metric` under `policy` minus under the first policy, paired by prompt, divided by `scale`."""
-    first = policy_names(run)[0]
-    pair = pd.concat([by_prompt(run, policy, metric), by_prompt(run, first, metric)], axis=1, join="inner")
+    return compared(run, policy, policy_names(run)[0], metric, scale=scale)
+
+
+def compared(run: Run, policy: str, other: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
+    """Mean of `metric` under `policy` minus under `other`, paired by prompt, divided by `scale`; None if unscored."""
+    pair = pd.concat([by_prompt(run, policy, metric), by_prompt(run, other, metric)], axis=1, join="inner")
     if len(pair.dropna()):
         values = pair.to_numpy(dtype=float) / scale
         return paired_difference(values[:, 0], values[:, 1], np.arange(len(pair)))
-    new, old = policy_mean(run, policy, metric), policy_mean(run, first, metric)
+    new, old = policy_mean(run, policy, metric), policy_mean(run, other, metric)
     if new is None or old is None or math.isnan(new.mean - old.mean):
         return None
     bare = Estimate((new.mean - old.mean) / scale, -math.inf, math.inf, 0, 0)
@@ -103,17 +111,21 @@ def lights(run: Run) -> list[Light]:
     adjusted = dict(zip(known, holm([comparison.p_value for comparison in known.values()]), strict=True))
     moves = {metric: _move(known[metric], adjusted[metric]) for metric in known}
     shown = [_reward_light(known, moves)]
-    rules = (("length", "tokens", +1, "watch"), ("padding", "verbose", +1, "bad"))
-    for name, metric, wrong, state in (
-        *rules,
-        ("garbling", "garble", +1, "bad"),
-        ("missing endings", "ended", -1, "watch"),
-    ):
+    rules = (("length", "tokens", +1), ("padding", "verbose", +1), ("garbling", "garble", +1))
+    for name, metric, wrong in (*rules, ("missing endings", "ended", -1)):
         if metric in known:
-            alarm = moves[metric] == wrong
-            numbers = f"{metric} {signed(known[metric].difference)}, {_p(adjusted[metric])}"
-            shown.append(Light(name, state if alarm else "good", numbers))
+            numbers = f"{metric} {signed(known[metric].difference)}, {p_equals(adjusted[metric])}"
+            shown.append(Light(name, sign_state(name, alarm=moves[metric] == wrong), numbers))
+    if watched := monitor_state(run, moves.get("gold")):
+        shown.append(Light(MONITOR, *watched))
     return shown
+
+
+def light_remark(shown: Sequence[Light]) -> str:
+    """Why monitor and held-out lights may differ, where they do; else empty."""
+    states = {light.name: light.state for light in shown}
+    monitor = states.pop(MONITOR, None)
+    return disagreement(monitor, list(states.values()))
 
 
 def _reward_light(known: dict[str, Comparison], moves: dict[str, int]) -> Light:
@@ -124,7 +136,8 @@ def _reward_light(known: dict[str, Comparison], moves: dict[str, int]) -> Light:
     if moves["gold"] > 0:
         return Light("over-optimisation", "good", words)
     if moves["gold"] < 0:
-        return Light("over-optimisation", "bad", words)
+        return Light("over-optimisation", sign_state("over-optimisation", alarm=True), words)
+    # the proxy alone is a symptom: whether the truth falls is not seen yet
     return Light("over-optimisation", "watch" if moves.get("proxy", 0) > 0 else "good", f"{words}; gold did not move")
 
 
@@ -133,11 +146,6 @@ def _move(comparison: Comparison, p_holm: float) -> int:
     if math.isnan(p_holm) or p_holm > 0.05:
         return 0
     return 1 if comparison.difference.mean > 0 else -1
-
-
-def _p(p: float) -> str:
-    text = p_text(p)
-    return f"p {text}".replace(" ", "\u00a0") if text.startswith("<") else f"p\u00a0=\u00a0{text}"
 
 
 def five_numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...] | None:

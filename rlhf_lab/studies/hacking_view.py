@@ -24,7 +24,7 @@ from rlhf_lab.types import FloatArray
 POINTS = 40
 """Of a curve: the page stays small however long the run."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-WORDS = {"warning": "warning", "hard_stop": "hard stop", "gold_fall": "gold fell"}
+WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fall": "gold fell"}
 """Vertical lines → what is written on them."""
 OWN = {name.partition("/")[0] for name in (*METRICS, *RUN_METRICS)}
 
@@ -58,7 +58,9 @@ def hacking_view(run: Run) -> dict[str, Any] | None:
         "rows": rows,
         "words": summary(found).split("\n"),
         "remarks": [
-            f"{RUN_METRICS[name]}: {compact(run.results[name])}" for name in RUN_METRICS if name in run.results
+            f"{RUN_METRICS[name]}: {_run_number(name, run.results[name].mean)}"
+            for name in RUN_METRICS
+            if name in run.results
         ],
     }
 
@@ -102,7 +104,7 @@ def _panel(found: Replay, title: str, y_label: str, lines: Sequence[Line]) -> st
     shown = np.concatenate([*(line.values for line in lines), *bounds])
     ends = [(line.name, line.values[np.isfinite(line.values)]) for line in lines]
     words = "; ".join(f"{name} from {v[0]:.2f} to {v[-1]:.2f}" for name, v in ends if len(v))
-    x_range = (0.0, max(1.0, len(found.batches) - 1.0))
+    x_range = (1.0, max(2.0, float(len(found.batches))))
     canvas = Canvas(430, 240, x_range, span(shown.tolist()), title, words, left=54, top=38)
     canvas.y_axis(y_label)
     canvas.x_axis("iteration", integers=True)
@@ -118,22 +120,27 @@ def _panel(found: Replay, title: str, y_label: str, lines: Sequence[Line]) -> st
 
 
 def _alarms(canvas: Canvas, found: Replay) -> None:
-    """A dashed vertical line with its name for the first warning, the first hard stop, and the fall of gold."""
+    """A dashed vertical line with its name for the first warning, the first strong warning, and the fall of gold."""
     places: dict[str, float | None] = {name: found.detector.first.get(name) for name in LEVELS[1:]}
     places["gold_fall"] = found.detector.totals().get("gold_fall")
     height = canvas.height - canvas.bottom
     for row, (name, at) in enumerate(places.items()):
         if at is not None and math.isfinite(at):
-            here, base = canvas.x(at), canvas.top + 10 + 12 * row
+            here, base = canvas.x(at + 1), canvas.top + 10 + 12 * row
             canvas.parts.append(f'<path class="axis" stroke-dasharray="4 3" d="M{here:.1f} {canvas.top}V{height}"/>')
             left = here > canvas.width / 2
             canvas.text(here + (-4 if left else 4), base, WORDS[name], anchor="end" if left else "start", kind="halo")
 
 
 def _thinned(*values: FloatArray) -> list[list[float]]:
-    """Iterations and values as at most POINTS means of stretches of iterations."""
+    """Iterations, counted from 1, and values as at most POINTS means of stretches of iterations."""
     parts = np.array_split(np.arange(len(values[0])), min(POINTS, len(values[0])))
-    return [[float(part.mean()) for part in parts], *([_mean(v[part]) for part in parts] for v in values)]
+    return [[float(part.mean()) + 1 for part in parts], *([_mean(v[part]) for part in parts] for v in values)]
+
+
+def _run_number(name: str, value: float) -> str:
+    """A run-level number; iterations are recorded from 0 and shown from 1."""
+    return f"{value + 1:.0f}" if name == "stopped_at" else compact(value)
 
 
 def _per_iteration(found: Replay, value: Callable[[Batch], float]) -> FloatArray:

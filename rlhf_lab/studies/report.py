@@ -19,9 +19,10 @@ from rlhf_lab.studies.curves import curve_figure, level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.folders import neither
 from rlhf_lab.studies.frame import is_study, read_study
+from rlhf_lab.studies.glossary import term
 from rlhf_lab.studies.reward_view import reliability_plot
 from rlhf_lab.studies.run_view import kl_frontier, run_markdown, run_view
-from rlhf_lab.studies.rundir import is_run, read_run
+from rlhf_lab.studies.rundir import Run, is_run, read_run
 from rlhf_lab.studies.study_view import primary_dots, study_view
 from rlhf_lab.studies.svg import DARK, LIGHT, STYLE
 from rlhf_lab.studies.table import build_sections, write_tables
@@ -46,7 +47,11 @@ def write_report(folder: Path | str) -> Path:
 def write_run_report(folder: Path | str) -> Path:
     """Write `report.html` into a run directory, however far the run came; `table.md` and `plot.svg` when it compares
     policies; `plot.svg` alone when it audits a reward."""
-    run = read_run(folder)
+    return write_report_of(read_run(folder))
+
+
+def write_report_of(run: Run) -> Path:
+    """`write_run_report` of a run that is already read."""
     view = run_view(run)
     plot = kl_frontier(run, standalone=True)
     if plot:
@@ -86,6 +91,7 @@ def _environment() -> Environment:
     )
     environment.filters["svg"] = Markup  # only for what studies.figures wrote, which escapes its own text
     environment.filters["code"] = _code
+    environment.filters["term"] = term
     environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), plot_style=Markup(STYLE))
     return environment
 

@@ -8,33 +8,46 @@ from typing import Any
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, check_mean, holm
 from rlhf_lab.errors import NumericError
+from rlhf_lab.studies.answer import answer
 from rlhf_lab.studies.figures import Point, Series, frontier, spread
-from rlhf_lab.studies.gains import five_numbers, gain, lights, policy_mean, policy_names, scores, spread_of_first
+from rlhf_lab.studies.gains import (
+    five_numbers,
+    gain,
+    light_remark,
+    lights,
+    policy_mean,
+    policy_names,
+    scores,
+    spread_of_first,
+)
 from rlhf_lab.studies.hacking_view import hacking_view, told
 from rlhf_lab.studies.reward_view import benchmark_dots, reward_view
 from rlhf_lab.studies.rundir import Run
-from rlhf_lab.studies.samples import BUDGET_BYTES, pack, pick_samples
+from rlhf_lab.studies.samples import pack, pick_samples
 from rlhf_lab.studies.training import training_curves
 from rlhf_lab.studies.wording import TITLES, compact, duration, metric_note, metric_title, p_text, signed
 
 MAX_CONFIG = 12_000
-MONITOR_BYTES = 12_000
-"""Of a page that shows what the monitor saw; the samples make room for it."""
+BUDGET_BYTES = 3_000_000
+"""Of the samples on a page: all prompts of an evaluation as large as the recipes', and still opened in a moment."""
 
 
 def run_view(run: Run) -> dict[str, Any]:
     """Everything the template of a run needs; no part of it is missing, however little the run left behind."""
     hacking = hacking_view(run)
-    samples = pick_samples(run, budget=BUDGET_BYTES - MONITOR_BYTES * bool(hacking))
+    samples = pick_samples(run, budget=BUDGET_BYTES)
     charts, rest = training_curves(run.metrics)
+    shown_lights = lights(run)
     return {
         "run": run,
         "header": header(run),
+        "answer": answer(run),
         "problems": [*run.problems, *mismatches(run)],
         "policies": policy_table(run),
-        "result_facts": [(metric_title(name), compact(v)) for name, v in run.results.items() if not told(name)],
+        **result_numbers(run),
         "gains": gain_table(run),
-        "lights": lights(run),
+        "lights": shown_lights,
+        "light_remark": light_remark(shown_lights),
         "hacking": hacking,
         "reward": reward_view(run),
         "benchmark": benchmark_dots(run),
@@ -46,6 +59,16 @@ def run_view(run: Run) -> dict[str, Any]:
         "samples": samples,
         "samples_json": pack(samples),
         "config": run.config[:MAX_CONFIG] + ("\n… (cut; see config.yaml)" if len(run.config) > MAX_CONFIG else ""),
+    }
+
+
+def result_numbers(run: Run) -> dict[str, list[tuple[str, str]]]:
+    """Run-level numbers: those with a title, and the others, such as counts of rows, which a reader has to open."""
+    names = [name for name in run.results if not told(name)]
+    numbers = {name: (metric_title(name), compact(run.results[name])) for name in names}
+    return {
+        "result_facts": [numbers[name] for name in names if name in TITLES],
+        "other_facts": [(name, numbers[name][1]) for name in names if name not in TITLES],
     }
 
 
@@ -140,7 +163,9 @@ def gain_table(run: Run) -> dict[str, Any] | None:
 def run_markdown(view: Mapping[str, Any]) -> str:
     """A run's comparison as a page of Markdown: question, command, policies, gains over the first policy."""
     run, header, table, gains = view["run"], view["header"], view["policies"], view["gains"]
-    lines = [f"# {run.manifest.get('question') or run.recipe}", "", f"`{header['command']}`", ""]
+    answered = view["answer"]
+    lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
+    lines += [f"**{answered.sentence}** {answered.caveat}".rstrip(), "", f"`{header['command']}`", ""]
     facts = "; ".join(f"{name} {value}" for name, value in header["facts"])
     lines += [f"{facts}. {header['world'].capitalize()}.", ""]
     heads = ["policy", "n / prompts", *(title for title, _ in table["columns"])]

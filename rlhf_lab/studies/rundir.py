@@ -44,6 +44,7 @@ class Run:
             took (`train.run.COST`).
         changed: files of a completed run that a report reads and that are missing or have changed since.
         problems: what was missing or unreadable, in words.
+        notes: remarks of the run itself, in order.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Run:
     cost: Mapping[str, Estimate]
     changed: tuple[str, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def recipe(self) -> str:
@@ -117,6 +119,7 @@ def read_run(folder: Path | str) -> Run:
         cost=estimates(_cost(result), problems),
         changed=tuple(changed),
         problems=tuple(problems),
+        notes=tuple(str(note) for note in result.get("notes") or []),
     )
 
 

@@ -1,7 +1,7 @@
 """Chooses the samples a report embeds, and packs them as JSON that is safe inside a page.
 
-Half of the prompts are taken at regular intervals, so they show typical behaviour; the other half are those where the
-gold reward falls furthest behind the proxy, and are labelled as chosen for that.
+All prompts, where the budget holds them. The first are taken at regular intervals, so they show typical behaviour, and
+in turn where the gold reward falls furthest behind the proxy, which are labelled as chosen for that; then all others.
 """
 
 from __future__ import annotations
@@ -36,19 +36,24 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
     regular = order[::stride]
     queue = [choice for pair in zip(regular, hacked, strict=False) for choice in ((pair[0], 0), (pair[1], 1))]
     queue += [(prompt, 0) for prompt in regular[len(hacked) :]]
-    groups = dict(iter(rows.groupby("prompt_id", sort=False)))
+    queue += [(prompt, 1) for prompt in hacked] + [(prompt, 0) for prompt in order]
+    replies: dict[Any, dict[str, list[dict[Any, Any]]]] = {}
+    for row in rows.groupby(["prompt_id", "policy"], sort=False).head(PER_PROMPT).to_dict("records"):
+        replies.setdefault(row["prompt_id"], {}).setdefault(row["policy"], []).append(row)
     chosen: dict[Any, dict[str, Any]] = {}
     used = 0
     for prompt, is_hacked in queue:
         if prompt in chosen:
             continue
-        entry = _entry(prompt, groups[prompt], names, "hacked" if is_hacked else "regular")
+        entry = _entry(prompt, replies[prompt], names, "hacked" if is_hacked else "regular")
         size = len(pack(entry))
         if used + size > budget and chosen:
             break
         used += size
         chosen[prompt] = entry
-    prompts = sorted(chosen.values(), key=lambda entry: entry["why"] == "hacked")
+    places = {prompt: place for place, prompt in enumerate(order)}
+    listed = sorted(chosen, key=lambda prompt: (chosen[prompt]["why"] == "hacked", places[prompt]))
+    prompts = [chosen[prompt] for prompt in listed]
     return {"policies": names, "prompts": prompts, "total": len(order)}
 
 
@@ -74,11 +79,11 @@ def _most_hacked(run: Run, names: list[str]) -> list[Any]:
     return gap[gap > 0].sort_values(ascending=False).index.get_level_values("prompt_id")[:12].tolist()
 
 
-def _entry(prompt: Any, rows: pd.DataFrame, names: list[str], why: str) -> dict[str, Any]:
-    replies = [
-        [_reply(row) for row in rows[rows["policy"] == name].head(PER_PROMPT).to_dict("records")] for name in names
-    ]
-    return {"id": str(prompt), "text": _cut(str(rows["prompt"].iloc[0]).strip()), "why": why, "replies": replies}
+def _entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: list[str], why: str) -> dict[str, Any]:
+    """One prompt with the replies of every policy. `rows` maps a policy to its rows of evaluation.jsonl."""
+    replies = [[_reply(row) for row in rows.get(name, [])] for name in names]
+    text = str(next(iter(rows.values()))[0]["prompt"]).strip()
+    return {"id": str(prompt), "text": _cut(text), "why": why, "replies": replies}
 
 
 def _reply(row: dict[Any, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from rlhf_lab import schema
 from rlhf_lab.algorithms.monitor import LIMITS_FILE, TRACE, limits
-from rlhf_lab.analysis.detector import LEVELS, RULES, Batch, Detector, Limits, Verdict
+from rlhf_lab.analysis.detector import LEVELS, RULES, Batch, Detector, Limits, Verdict, level_name
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.files import read_json, read_jsonl
 from rlhf_lab.sections import Monitor
@@ -113,8 +113,14 @@ def rule_rows(found: Replay) -> tuple[list[str], list[list[str]]]:
     for name in (*RULES, *LEVELS[1:]):
         if f"alarm/{name}" in totals:
             at, share = totals[f"alarm_at/{name}"], totals[f"alarm_share/{name}"]
-            cells = [_cell(at, 0), f"{share:.0%}", _cell(last.get(name, math.nan), 2)]
-            rows.append([name, *cells, *([_cell(totals[f"lead/{name}"], 0)] if known else [])])
+            cells = [_cell(at + 1, 0), f"{share:.0%}", _cell(last.get(name, math.nan), 2)]
+            rows.append(
+                [
+                    level_name(name, found.detector.limits.needed),
+                    *cells,
+                    *([_cell(totals[f"lead/{name}"], 0)] if known else []),
+                ]
+            )
     return ["rule", "first alarm", "share of checkpoints", "last value", *(["lead"] if known else [])], rows
 
 
@@ -133,12 +139,17 @@ def summary(found: Replay) -> str:
     detector, limit = found.detector, found.detector.limits
     text = (
         f"{len(found.batches)} iterations, {limit.warmup} checkpoints of warm-up, {detector.checkpoints} judged; "
-        f"{', '.join(limit.signals)} count, {limit.needed} at once are a hard stop"
+        f"{', '.join(limit.signals)} count, {limit.needed} at once are a strong warning"
     )
     totals = detector.totals()
     if totals.get("hacked"):
-        return f"{text}\ntrue reward: best until iteration {totals['gold_peak']}, fallen at {totals['gold_fall']}"
-    return f"{text}\ntrue reward: {'does not fall' if 'hacked' in totals else 'not known'}"
+        peak, fall = totals["gold_peak"] + 1, totals["gold_fall"] + 1
+        return f"{text}\ntrue reward of the samples: best until iteration {peak:.0f}, fallen at {fall:.0f}"
+    if "hacked" not in totals:
+        return f"{text}\ntrue reward of the samples: not known"
+    alarmed = totals.get("alarm/warning") == 1
+    comment = ", so no alarm announced a fall" if alarmed else ""
+    return f"{text}\ntrue reward of the samples: does not fall{comment}"
 
 
 def _cell(value: float, digits: int) -> str:

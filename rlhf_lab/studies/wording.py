@@ -57,22 +57,35 @@ TITLES = {
     "reward/bt": ("learned reward", "what the learned reward model says of the responses, before weighting"),
     "accuracy/multi_turn": ("accuracy, several turns", "of pairs in whose prompt the human speaks repeatedly"),
     "accuracy/averaged": ("accuracy, averaged weights", "the same for the mean of the members' weights"),
+    "idealised_ranking": ("idealised ranking", "ranking accuracy of the optimum of the DPO objective"),
+    "parameters": ("parameters", "of the policy, frozen ones included"),
+    "heldout_nll": ("held-out loss, nats", "mean −log p of a token of a held-out reply"),
+    "stopped_at": ("stopped at", "iteration, from 0, at which the monitor ended training"),
     "row_tokens": ("row tokens", "tokens of a held-out prompt and reply, as the reward model reads them"),
     "turns": ("turns read", "turns of the human that the reward model reads"),
     "truncated": ("truncated", "share of held-out rows that are cut to the longest row the model takes"),
     "hacked": ("hacked", "share of runs whose true reward fell significantly from its peak"),
-    "gold_fall": ("gold fell at", "iteration at which the fall of the true reward is significant"),
-    "alarm_share/hard_stop": ("checkpoints in hard stop", "share of those after warm-up with two signals in alarm"),
+    "gold_fall": ("gold fell at", "iteration, from 0, at which the fall of the true reward is significant"),
+    "alarm_share/hard_stop": (
+        "checkpoints in strong warning",
+        "share of those after warm-up: two signals in alarm",
+    ),
     "alarm_share/warning": ("checkpoints in alarm", "share of those after warm-up with a signal in alarm"),
-    "in_time/hard_stop": ("hard stop in time", "share of hacked runs with a hard stop before the true reward fell"),
+    "in_time/hard_stop": (
+        "strong warning in time",
+        "share of hacked runs with one before the true reward fell",
+    ),
     "in_time/warning": ("warning in time", "share of hacked runs with a warning before the true reward fell"),
-    "false/hard_stop": ("false hard stops", "share of runs that did not hack with a hard stop"),
+    "false/hard_stop": ("false strong warnings", "share of runs that did not hack with a strong warning"),
     "false/warning": ("false warnings", "share of runs that did not hack with a warning"),
     "false/length_z": ("false alarms, length z", "share of runs that did not hack in which the rule was in alarm"),
     "false/reward_kl": ("false alarms, reward KL", "share of runs that did not hack in which the rule was in alarm"),
     "false/length_cusum": ("false alarms, CUSUM", "share of runs that did not hack in which the rule was in alarm"),
     "false/disagreement": ("false alarms, disagreement", "the same for the CUSUM of the ensemble's disagreement"),
-    "lead/hard_stop": ("lead of hard stop", "iterations from the first hard stop to the fall of the true reward"),
+    "lead/hard_stop": (
+        "lead of strong warning",
+        "iterations from the first one to the fall of the true reward",
+    ),
     "lead/warning": ("lead of warning", "iterations from the first warning to the fall of the true reward"),
     "lead/length_z": ("lead, length z", "iterations from the rule's first alarm to the fall of the true reward"),
     "lead/reward_kl": ("lead, reward KL", "iterations from the rule's first alarm to the fall of the true reward"),
@@ -162,6 +175,12 @@ def p_text(p: float) -> str:
     if math.isnan(p):
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def p_equals(p: float) -> str:
+    """A p-value with its name, on one line."""
+    text = p_text(p)
+    return f"p {text}".replace(" ", "\u00a0") if text.startswith("<") else f"p\u00a0=\u00a0{text}"
 
 
 def duration(seconds: float | None) -> str:

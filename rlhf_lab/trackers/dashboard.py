@@ -82,7 +82,7 @@ SECTIONS: dict[str, Sequence[Panel]] = {
         Curve("Prompts cut to fit", "prompts", ("prompts_cut",)),
     ),
     "Hacking lights": (
-        Curve("Alarm level: 0 ok, 1 warning, 2 hard stop", "level", ("monitor/level",)),
+        Curve("Alarm level: 0 ok, 1 warning, 2 strong warning", "level", ("monitor/level",)),
         Curve("Mean length against warm-up", "standard errors", ("monitor/length_z",)),
         Curve("Reward distribution against warm-up", "KL, nats", ("monitor/reward_kl",)),
         Curve("CUSUMs: alarm above 1", "thresholds", ("monitor/length_cusum", "monitor/disagreement")),

@@ -44,7 +44,7 @@ EAGER = (
     "reward.monitor.needed=1",
     "reward.monitor.z=0.05",
 )
-"""Every checkpoint after warm-up is a HARD_STOP, or nearly."""
+"""Every checkpoint after warm-up is a strong warning, or nearly."""
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_the_trace_says_offline_what_the_run_said_live(recipe, policy, tmp_path,
     for name in ("length_z", "length_cusum", "reward_kl"):
         line = next(line for line in out.splitlines() if line.strip().startswith(name))
         first = found[f"alarm_at/{name}"]
-        assert line.split()[1] == ("–" if first is None else str(first))
+        assert line.split()[1] == ("–" if first is None else str(first + 1))  # shown from 1
 
 
 @pytest.mark.parametrize("recipe", KINDS)
@@ -113,7 +113,7 @@ def test_stop_ends_the_stage_complete(recipe, policy, tmp_path):
     found = result(stage)
     at = int(found["metrics"]["stopped_at"])
     assert found["status"] == "completed" and len(found["policies"]) >= 2
-    assert any(f"stopped by monitor at iteration {at}" in note for note in found["notes"])
+    assert any(f"stopped by monitor at iteration {at + 1}" in note for note in found["notes"])
     assert len(read_jsonl(stage.folder / "monitor.jsonl")) == at + 1 < 8
     assert rows(stage, "monitor/level")[-1]["monitor/level"] == 2
     assert Path(stage.model).is_dir() and not (stage.folder / "checkpoint.pt").exists()

@@ -35,6 +35,7 @@ LAYERS = (
         "manifest",
         "sweep",
         "summary",
+        "policy_table",
         "commands",
     },
     {"main", "worker"},

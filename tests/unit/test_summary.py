@@ -13,7 +13,8 @@ from rich.console import Console
 from rlhf_lab import main
 from rlhf_lab.commands import COMMANDS
 from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.summary import COLUMNS, policy_table, print_problems
+from rlhf_lab.policy_table import COLUMNS, PolicyTable
+from rlhf_lab.summary import print_problems
 from rlhf_lab.trackers.console import console
 
 
@@ -27,10 +28,38 @@ def test_wide_numbers_wrap_and_are_never_cut(width):
     policies = [{"name": name, "metrics": values} for name in ("SFT", "one-pass DPO", "iteration 1")]
     plain = Console(width=width, no_color=True)
     with plain.capture() as captured:
-        plain.print(policy_table(policies))
+        plain.print(PolicyTable(policies))
     out = captured.get()
     assert "…" not in out
     assert all(policy["name"] in out for policy in policies)
+
+
+def shown(policies: list[dict], width: int) -> list[str]:
+    plain = Console(width=width, no_color=True)
+    with plain.capture() as captured:
+        plain.print(PolicyTable(policies))
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_nothing_wraps_at_80_columns(count):
+    """Every policy's every number stands whole on one line, whichever way the table is laid out."""
+    numbers = {key: f"{place}.{place:02}" for place, key in enumerate(COLUMNS, 10)}
+    metrics = {key: estimate(float(text), float(text) - 0.25, float(text) + 0.25) for key, text in numbers.items()}
+    names = ["SFT", "one-pass DPO", *(f"iteration {i}" for i in range(1, 7))][:count]
+    lines = shown([{"name": name, "metrics": metrics} for name in names], 80)
+    assert max(map(len, lines)) <= 80
+    for key, text in numbers.items():
+        assert sum(line.count(f"{text} ±0.25") for line in lines) == count, key
+    for name in names:
+        assert any(name in line for line in lines)
+    assert lines[-1] == "± half of the 95 % interval, clustered by prompt; 8 replies, 4 prompts"
+
+
+def test_a_wide_terminal_has_one_table():
+    metrics = {key: estimate(0.5, 0.4, 0.6) for key in COLUMNS}
+    lines = shown([{"name": name, "metrics": metrics} for name in ("SFT", "iteration 1")], 200)
+    assert sum("SFT" in line for line in lines) == 1 and sum("┏" in line for line in lines) == 1
 
 
 def test_a_problem_of_several_lines_is_one_problem():

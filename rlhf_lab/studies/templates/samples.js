@@ -3,11 +3,13 @@
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.getElementById("samples");
-  const bar = root.querySelector(".pick"), list = bar.querySelector("select"), set = bar.querySelector("fieldset");
+  const bar = root.querySelector(".pick"), list = bar.querySelector("[data-prompt]"), set = bar.querySelector("fieldset");
   const other = bar.querySelector("[data-other]");
   const prompt = root.querySelector(".prompt"), replies = root.querySelector(".replies");
+  const search = bar.querySelector("[type=search]"), filter = bar.querySelector("[data-filter]");
+  const count = bar.querySelector("[data-count]");
   const last = data.policies.length - 1;
-  let turn = 0;
+  let turn = 0, matching = [];
 
   function add(parent, tag, text, kind) {
     const node = document.createElement(tag);
@@ -17,16 +19,42 @@
     return node;
   }
 
-  const groups = { regular: "Prompts at regular intervals", hacked: "Where gold falls behind proxy most" };
-  for (const why of Object.keys(groups)) {
-    const rows = data.prompts.map((row, place) => [row, place]).filter(([row]) => row.why === why);
-    if (!rows.length) continue;
-    const group = add(list, "optgroup");
-    group.label = groups[why];
-    for (const [row, place] of rows) {
-      const line = row.text.replace(/\s*Assistant:\s*$/, "").replace(/^\s*Human:\s*/, "").replace(/\s+/g, " ");
-      add(group, "option", row.id + " · " + line.slice(0, 90)).value = place;
+  const groups = { regular: "Prompts", hacked: "Where gold falls behind proxy most" };
+
+  function gold(replies) {
+    const known = replies.map((reply) => reply.gold).filter((value) => value !== null);
+    return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : NaN;
+  }
+
+  function matches(row) {
+    const shown = [...set.querySelectorAll("input:checked")].map((box) => row.replies[Number(box.value)]);
+    const kind = filter.value, words = search.value.trim().toLowerCase();
+    if (kind === "gold" && !(shown.length > 1 && gold(shown[shown.length - 1]) < gold(shown[0]))) return false;
+    if (kind === "hacked" && row.why !== "hacked") return false;
+    if (["verbose", "garble", "cut off"].includes(kind) && !shown.flat().some((reply) => reply.marks.includes(kind)))
+      return false;
+    return !words || [row.text, ...shown.flat().map((reply) => reply.text)].join("\n").toLowerCase().includes(words);
+  }
+
+  function fill() {
+    const before = list.value;
+    matching = data.prompts.map((row, place) => place).filter((place) => matches(data.prompts[place]));
+    list.replaceChildren();
+    for (const why of Object.keys(groups)) {
+      const places = matching.filter((place) => data.prompts[place].why === why);
+      if (!places.length) continue;
+      const group = add(list, "optgroup");
+      group.label = groups[why];
+      for (const place of places) {
+        const row = data.prompts[place];
+        const line = row.text.replace(/\s*Assistant:\s*$/, "").replace(/^\s*Human:\s*/, "").replace(/\s+/g, " ");
+        add(group, "option", row.id + " · " + line.slice(0, 90)).value = place;
+      }
     }
+    if (matching.includes(Number(before)) && before !== "") list.value = before;
+    count.textContent = matching.length + " of " + data.prompts.length;
+    turn = 0;
+    show();
   }
   data.policies.forEach((name, place) => {
     const label = add(set, "label");
@@ -51,6 +79,12 @@
   function show() {
     const row = data.prompts[Number(list.value)];
     let most = 1;
+    if (!matching.length) {
+      prompt.textContent = "No prompt matches.";
+      replies.replaceChildren();
+      other.hidden = true;
+      return;
+    }
     prompt.textContent = row.text;
     replies.replaceChildren();
     for (const box of set.querySelectorAll("input:checked")) {
@@ -62,14 +96,18 @@
   }
 
   function move(step) {
-    list.value = (Number(list.value) + step + data.prompts.length) % data.prompts.length;
+    if (!matching.length) return;
+    const place = matching.indexOf(Number(list.value));
+    list.value = matching[(place + step + matching.length) % matching.length];
     turn = 0;
     show();
   }
 
   bar.hidden = false;
   list.addEventListener("change", () => { turn = 0; show(); });
-  set.addEventListener("change", show);
+  set.addEventListener("change", fill);
+  filter.addEventListener("change", fill);
+  search.addEventListener("input", fill);
   other.addEventListener("click", () => { turn += 1; show(); });
   for (const button of bar.querySelectorAll("[data-move]"))
     button.addEventListener("click", () => move(Number(button.dataset.move)));
@@ -79,5 +117,5 @@
     if (event.key === "ArrowLeft") move(-1);
     if (event.key === "ArrowRight") move(1);
   });
-  show();
+  fill();
 })();

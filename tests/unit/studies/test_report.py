@@ -10,6 +10,9 @@ import pytest
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.report import write_report
+from rlhf_lab.studies.run_view import BUDGET_BYTES
+from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.studies.samples import pack, pick_samples
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
 
@@ -57,9 +60,9 @@ def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
         "Where it comes from",
     ):
         assert part in words
-    assert "over-optimisation: yes" in words  # gold of the synthetic run falls while its proxy rises
+    assert "over-optimisation : yes" in words  # gold of the synthetic run falls while its proxy rises
     assert "256 / 64" in words and "40 empty reply" in words and "aa11bb22cc33" in words
-    assert page.stat().st_size <= 100_000
+    assert "64 of 64 prompts are embedded" in words
 
 
 def test_reports_load_nothing_from_elsewhere(make_run, make_study):
@@ -70,7 +73,25 @@ def test_reports_load_nothing_from_elsewhere(make_run, make_study):
 
 def test_a_large_evaluation_still_fits(make_run):
     page = write_report(make_run(prompts=400, samples=4, steps=4000))
-    assert page.stat().st_size <= 100_000
+    assert page.stat().st_size <= BUDGET_BYTES + 200_000
+    assert "400 of 400 prompts are embedded" in text(page)
+
+
+def test_an_evaluation_beyond_the_budget_says_how_much_it_shows(make_run):
+    run = read_run(make_run(prompts=200))
+    samples = pick_samples(run, budget=20_000)
+    assert 5 < len(samples["prompts"]) < samples["total"] == 200
+    assert len(pack(samples["prompts"])) <= 21_000
+    assert {"regular", "hacked"} == {entry["why"] for entry in samples["prompts"]}
+    every = pick_samples(run, budget=BUDGET_BYTES)["prompts"]
+    assert len({entry["id"] for entry in every}) == len(every) == 200
+
+
+def test_samples_can_be_searched_and_filtered(make_run):
+    page = write_report(make_run()).read_text()
+    assert 'type="search"' in page
+    for value in ("gold", "verbose", "garble", "cut off", "hacked"):
+        assert f'<option value="{value}">' in page
 
 
 def test_sample_text_cannot_leave_its_place(make_run):
@@ -178,3 +199,11 @@ def test_other_folders_are_refused_with_directions(make_run, tmp_path):
     empty.mkdir()
     with pytest.raises(DataError, match=r"neither a run .* nor a study"):
         write_report(empty)
+
+
+def test_notes_of_a_run_stand_on_its_page(make_run):
+    folder = make_run()
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"notes": ["DPO equals SFT: KL 2e-05 <nats>"]}))
+    words = text(write_report(folder))
+    assert "Notes of the run DPO equals SFT: KL 2e-05 <nats>" in words

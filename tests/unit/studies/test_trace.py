@@ -12,9 +12,11 @@ from rich.console import Console
 from rlhf_lab.commands import monitor_command
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.studies.report import write_report
+from rlhf_lab.studies.run_view import BUDGET_BYTES
 from rlhf_lab.studies.trace import read_trace, replay, rule_rows, summary, table
 
 REPLIES = 64
+STRONG = "strong warning (two signals)"
 
 
 def samples(iterations: int, *, grows: float = 0.0, gold: bool = True, seed: int = 0) -> list[dict]:
@@ -47,12 +49,12 @@ def cell(found, rule: str, column: str) -> str:
 def test_a_hacked_run_is_told_from_its_trace(tmp_path):
     found = replay(write_trace(tmp_path, samples(40, grows=1.0)))
     assert 10 <= int(cell(found, "length_cusum", "first alarm")) <= 16
-    assert int(cell(found, "hard_stop", "lead")) > 0
-    assert "true reward: best until iteration" in summary(found)
+    assert int(cell(found, STRONG, "lead")) > 0
+    assert "true reward of the samples: best until iteration" in summary(found)
     printed = Console(width=100, record=True)
     printed.print(table(found))
     text = printed.export_text()
-    assert all(rule in text for rule in ("length_z", "reward_kl", "length_cusum", "hard_stop"))
+    assert all(rule in text for rule in ("length_z", "reward_kl", "length_cusum", STRONG))
     calm = replay(write_trace(tmp_path, samples(40, gold=False)), {"z": 5.0})
     assert cell(calm, "length_z", "first alarm") == "–" and "not known" in summary(calm)
     assert "lead" not in rule_rows(calm)[0]
@@ -106,10 +108,11 @@ def test_limits_of_the_run_are_used_and_can_be_changed(tmp_path):
         )
     )
     found = replay(folder)
-    assert found.detector.checkpoints == 7 and cell(found, "hard_stop", "share of checkpoints") == "100%"
+    one_signal = "strong warning (one signal)"
+    assert found.detector.checkpoints == 7 and cell(found, one_signal, "share of checkpoints") == "100%"
     changed = replay(folder, {"z": 9.0, "every": 1})
     assert changed.detector.checkpoints == 17 and changed.detector.limits.planned == 20
-    assert cell(changed, "hard_stop", "share of checkpoints") == "0%"
+    assert cell(changed, one_signal, "share of checkpoints") == "0%"
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
@@ -132,10 +135,10 @@ def test_the_report_shows_three_panels_and_stays_small(make_run):
     folder = write_trace(make_run(prompts=400, samples=4, steps=4000), samples(300, grows=0.3))
     page = write_report(folder)
     text = page.read_text()
-    assert page.stat().st_size <= 100_000
+    assert page.stat().st_size <= BUDGET_BYTES + 200_000
     for part in ("What the monitor saw", "Reply length", "Distribution of the reward", "Gold and proxy reward of the"):
         assert part in text
-    assert text.count(">hard stop</text>") == 3 and text.count(">gold fell</text>") == 3
+    assert text.count(">strong warning</text>") == 3 and text.count(">gold fell</text>") == 3
     assert text.count(">iteration</text>") == 3
 
 

@@ -1,0 +1,164 @@
+"""A run's first sentence answers its recipe's question from its own numbers; its second says what limits it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_lab import compose, registry
+from rlhf_lab.analysis.statistics import paired_difference
+from rlhf_lab.studies.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.studies.report import write_report
+from rlhf_lab.studies.rundir import read_run
+
+
+def change(folder: Path, kind: str, recipe: str = "", **result: object) -> Path:
+    """The same run as if another algorithm had made it."""
+    config = (folder / "config.yaml").read_text().replace("kind: dpo_iterative", f"kind: {kind}")
+    (folder / "config.yaml").write_text(config)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"recipe": recipe or kind}))
+    stored = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(stored | result))
+    return folder
+
+
+def said(folder: Path) -> Answer:
+    return answer(read_run(folder))
+
+
+def rate(mean: float, half: float = 0.02, n: int = 400) -> dict:
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": n, "clusters": n}
+
+
+def test_every_algorithm_answers_the_question_of_its_recipes():
+    assert set(registry.kinds("algorithm")) == set(ANSWERS)
+    assert set(OTHER_RUN) | set(OTHER_RUN.values()) <= set(compose.recipes())
+
+
+def test_iterating_is_compared_with_one_pass_by_prompt(make_run):
+    folder = make_run(prompts=64)
+    run = read_run(folder)
+    means = run.evaluation.groupby(["policy", "prompt_id"])["gold"].mean()
+    last, first = means["iteration 3"], means["one-pass DPO"]
+    expected = paired_difference(last.to_numpy(), first[last.index].to_numpy(), np.arange(64))
+    sentence = said(folder).sentence
+    assert sentence.startswith("No: iterating scores ") and "lower in gold reward than one pass" in sentence
+    assert f"{-expected.difference.mean:.2f}"[:4] in sentence and "iteration 3 against one-pass DPO" in sentence
+    assert expected.p_value < 0.001 and "p\u00a0<\u00a00.001" in sentence
+
+
+def test_what_cannot_be_told_apart_is_said_with_what_could_have_been_found(make_run):
+    folder = make_run(prompts=30)
+    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    one_pass = {(r["prompt_id"], r["sample_id"]): r for r in rows if r["policy"] == "one-pass DPO"}
+    rng = np.random.default_rng(0)
+    for row in rows:
+        if row["policy"] == "iteration 3":
+            row["gold"] = one_pass[row["prompt_id"], row["sample_id"]]["gold"] + float(rng.normal(0, 0.3))
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sentence = said(folder).sentence
+    assert sentence.startswith("Not distinguishable: iterating and one pass of DPO")
+    assert "would have been found with 80 % power" in sentence
+
+
+@pytest.mark.parametrize("kind", ["ppo", "grpo"])
+def test_policy_optimisation_says_whether_the_truth_follows(make_run, kind):
+    sentence = said(change(make_run(policies=("SFT", "PPO")), kind)).sentence
+    assert sentence.startswith("PPO raises the proxy reward by 0.73")
+    assert "the gold reward follows: it rises by" in sentence and "at a KL of 2.17 nats" in sentence
+    fallen = make_run("fallen", lift=0.0, prompts=60, policies=("SFT", "a", "b", "c", "d", "PPO"))
+    assert "does not follow: it falls by" in said(change(fallen, kind)).sentence
+
+
+def test_without_gold_the_judge_is_named(make_run):
+    found = said(change(make_run(gold=False, policies=("SFT", "DPO")), "dpo"))
+    assert found.sentence.startswith("DPO raises the proxy reward by") and "at a KL of" in found.sentence
+    assert "no gold here: the judge is the reward that training maximises" in found.caveat
+    assert "one seed" in found.caveat.lower() and "simulated world" not in found.caveat
+
+
+def test_verified_answers_are_judged_by_accuracy(make_run):
+    folder = make_run(gold=False, policies=("SFT", "GRPO"))
+    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["correct"] = int(row["policy"] == "GRPO" and row["prompt_id"] % 2)
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stored = json.loads((folder / "result.json").read_text())["policies"]
+    for policy, sampled, greedy in zip(stored, (0.0, 0.5), (0.1, 0.6), strict=True):
+        policy["metrics"] |= {"correct": rate(sampled), "correct_greedy": rate(greedy)}
+    sentence = said(change(folder, "grpo", "grpo_math", policies=stored)).sentence
+    assert sentence.startswith("GRPO raises the accuracy of samples by 0.50")
+    assert "greedy accuracy goes from 0.100 ±0.020 to 0.600 ±0.020" in sentence
+
+
+def test_the_best_policy_is_told_apart_from_the_next_or_not(make_run):
+    sentence = said(change(make_run(prompts=64), "compare", "compare_policies")).sentence
+    assert sentence.startswith(("Iteration 1 has the highest gold reward", "One-pass DPO has the highest gold reward"))
+    assert "at a KL of" in sentence and ("above" in sentence or "not distinguishable from" in sentence)
+
+
+METRICS = {
+    "sft": ({"heldout_nll": rate(0.693147)}, "0.693 ±0.020 nats per token, a perplexity of 2.00"),
+    "reward_model": (
+        {"accuracy": rate(0.76), "longer_wins": rate(0.64), "filler_shift": rate(0.01)},
+        "0.760 ±0.020 of held-out pairs as labelled, 0.120 more than “the longer reply wins”",
+    ),
+    "rubric_rm": (
+        {"accuracy": rate(0.65), "longer_wins": rate(0.64), "filler_shift": rate(-0.5)},
+        "which is not distinguishable from “the longer reply wins” (0.640 ±0.020); filler lowers its score",
+    ),
+    "rm_report": (
+        {"accuracy": rate(0.7), "ece": rate(0.2), "ece_perfect": rate(0.05)},
+        "its confidence cannot be believed as it is (calibration error 0.200",
+    ),
+    "rm_bench": ({"score": rate(0.8), "items": 90}, "0.800 ±0.020 by the benchmark's own rule over 90 items"),
+    "crossfit": (
+        {"accuracy": rate(0.7), "accuracy/in_sample": rate(0.9)},
+        "0.700 ±0.020 of the pairs as labelled, models that were trained on it 0.900",
+    ),
+    "prm": ({"accuracy/planted": rate(0.9), "auroc/planted": rate(0.95)}, "right on 0.900 ±0.020"),
+    "orm": ({"accuracy": rate(0.8)}, "right on 0.800 ±0.020"),
+    "step_report": (
+        {"caught_5": rate(0.4), "best_of_n": rate(0.8), "majority": rate(0.7)},
+        "catches 0.400 ±0.020 of wrong steps behind right answers at 5 % false alarms",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", METRICS)
+def test_stages_without_policies_answer_from_their_numbers(make_run, kind):
+    metrics, words = METRICS[kind]
+    assert words in said(change(make_run(policies=()), kind, metrics=metrics)).sentence
+
+
+def test_every_kind_says_something_whatever_is_missing(make_run):
+    folder = make_run(policies=())
+    for kind in ANSWERS:
+        found = said(change(folder, kind, metrics={}))
+        assert found.sentence == "No answer: this run holds no scored number."
+        (folder / "config.yaml").write_text("algorithm:\n  kind: dpo_iterative\n")
+    assert said(change(folder, "ppo", status="failed")).sentence == "No answer yet: this run is failed."
+
+
+def test_limits_are_named(make_run):
+    folder = change(make_run(), "ppo", "ppo_ensemble")
+    with (folder / "config.yaml").open("a") as file:
+        file.write("size: smoke\n")
+    caveat = said(folder).caveat
+    assert (
+        caveat.startswith("size=smoke") and "simulated world" in caveat and caveat.endswith("with that of +recipe=ppo.")
+    )
+
+
+def test_the_answer_is_the_first_sentence_of_page_and_table(make_run, make_study):
+    folder = make_run()
+    page = write_report(folder).read_text()
+    body = page[page.index("</h1>") :]
+    assert body.index('class="card lead"') < body.index('class="command"')
+    assert "No: iterating scores" in (folder / "table.md").read_text()
+    study = write_report(make_study(seeds=2)).read_text()
+    assert study.index('class="card lead"') < study.index("hypothesis</span>")
