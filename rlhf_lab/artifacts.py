@@ -25,6 +25,8 @@ from rlhf_lab.data.reading import local_files
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.files import read_json
 from rlhf_lab.overrides import merge
+from rlhf_lab.rewards.functions import source_files
+from rlhf_lab.rewards.settings import PythonCallable
 from rlhf_lab.rollout.settings import Vllm
 
 CARRIED = (
@@ -268,8 +270,11 @@ def _class_reference(settings: object) -> Reference:
 
 
 def _code_files(checked: config.Config) -> list[Path]:
-    """Source files of the user's own that the stage runs."""
-    return []
+    """Source files of the user's own functions that the stage runs."""
+    if "reward" not in checked.algorithm.uses:
+        return []
+    functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
+    return [path for term in functions for path in source_files(term)]
 
 
 def _hash(material: Any, length: int) -> str:

@@ -246,9 +246,17 @@ def _locate(module: str, importer: _Source | None) -> tuple[Path, Path] | None:
 
 
 def _open_file(path: Path) -> _Source:
-    """A file outside any package."""
+    """A file by itself, or a module of the package whose `__init__.py` lies beside it."""
     path = path.resolve()
-    return _READ.get(path.stem) or _read(path.stem, path, path.parent)
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    if module in _READ and _READ[module].content != _content(path):
+        # Functions of the user are loaded afresh at each use, so a long-lived process (a notebook) may see edits.
+        del _READ[module]
+        _definition.cache_clear()
+    return _READ.get(module) or _read(module, path, root)
 
 
 def _content(path: Path) -> str:

@@ -87,6 +87,11 @@ def _module_of(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # at the end: a file of the user does not hide an installed package
+    # Neighbours that were imported before may have been edited since, as in a notebook: they are imported again.
+    neighbours = {str(file) for file in _with_neighbours(path.resolve())}
+    for name, loaded in list(sys.modules.items()):
+        if getattr(loaded, "__file__", None) in neighbours:
+            del sys.modules[name]
     module = ModuleType(f"rlhf_lab_reward_{path.stem}")
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module  # dataclasses look their module up there

@@ -160,3 +160,23 @@ def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(
     before = {s.recipe: s.key for s in planned("dpo_iterative", "data=mini_hh_small").upstream()}
     after = keys_after_edit(monkeypatch, fresh, file, old, new)
     assert {name for name in before if before[name] != after[name]} == changed
+
+
+def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monkeypatch, fresh):
+    monkeypatch.chdir(tmp_path)
+    reward, beside = tmp_path / "my_rewards.py", tmp_path / "words.py"
+    reward.write_text("import words\n\ndef brevity(prompts, responses):\n    return [-words.count(r) for r in responses]\n")
+    beside.write_text("def count(text):\n    return len(text.split())\n")
+
+    def keys() -> dict[str, str]:
+        fresh()
+        mine = ("reward=callable", "reward.terms.callable.function=my_rewards.py:brevity", "needs.reward=null")
+        return {stage.recipe: stage.key for stage in planned("grpo", "data=mini_hh_small", *mine).upstream()}
+
+    before = keys()
+    reward.write_text(reward.read_text() + "# a remark\n")
+    assert keys() == before
+    beside.write_text("def count(text):\n    return len(text)\n")
+    after = keys()
+    assert before["grpo"] != after["grpo"]
+    assert before["sft"] == after["sft"]
