@@ -32,11 +32,12 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, summary, sweep
+from rlhf_lab import artifacts, compose, preflight, summary, sweep
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import storage_error
 from rlhf_lab.signals import handled
+from rlhf_lab.smoke import NOTICE
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -129,7 +130,15 @@ def run_command(arguments: Sequence[str]) -> int:
         return sweep.run(command, flags.config_dir, _hydra)
     checked = command.configs[0]
     checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=command.recipe))
-    status, _ = run_stage(artifacts.plan(checked, command.recipe))
+    stage = artifacts.plan(checked, command.recipe)
+    preflight.check([stage])
+    if checked.size == "smoke":
+        console.print(f"[yellow]{NOTICE}[/]", soft_wrap=True)
+    if getattr(checked.algorithm, "critic", "") == "zero" and not any("critic=" in o for o in command.overrides):
+        console.print(
+            "  the reward reads no reward model, so the critic starts from the policy (algorithm.critic=zero)"
+        )
+    status, _ = run_stage(stage)
     return status
 
 

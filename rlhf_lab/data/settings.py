@@ -97,6 +97,8 @@ class MiniHH(DataSettings):
     domains: int = 6
     topics: int = 4
     attributes: int = 5
+    smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
+    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 24, "test_pairs": 16}
     train_pairs: int = 16000
     test_pairs: int = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
@@ -131,6 +133,8 @@ class Arithmetic(DataSettings):
     min_steps: int = 2
     max_steps: int = 4
     largest: int = 50
+    smoke: ClassVar[dict[str, int]] = {"train_problems": 2000, "test_problems": 100}
+    smoke_real: ClassVar[dict[str, int]] = {"train_problems": 24, "test_problems": 16}
     train_problems: int = 16000
     test_problems: int = 500
     slip: float = 0.15
@@ -164,6 +168,8 @@ class FileSettings(DataSettings):
             Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
     """
 
+    smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
+    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 24}
     path: str = ""
     test_path: str | None = None
     test_fraction: float = 0.1
@@ -179,11 +185,20 @@ class FileSettings(DataSettings):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is negative; write a count, 0 or more")
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """Columns that every row must have → the setting that names each; "" where no setting does."""
+        return {}
+
 
 @register("data", "hh_rlhf")
 @dataclass(frozen=True)
 class HHRLHF(FileSettings):
     """Anthropic hh-rlhf (arXiv:2204.05862): `chosen` and `rejected` are whole transcripts with a shared history."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {"chosen": "", "rejected": ""}
 
 
 @register("data", "pairs")
@@ -200,6 +215,11 @@ class Pairs(FileSettings):
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        named = {self.prompt: "prompt", self.chosen: "chosen", self.rejected: "rejected"}
+        return {name: setting for name, setting in named.items() if name}
 
 
 @register("data", "graded")
@@ -232,6 +252,10 @@ class Graded(FileSettings):
         if self.low >= self.high:
             raise ValueError(f"low={self.low} must be below high={self.high}")
 
+    @property
+    def columns(self) -> dict[str, str]:
+        return {self.prompt: "prompt", self.response: "response", **dict.fromkeys(self.attributes, "")}
+
 
 @register("data", "gsm8k")
 @dataclass(frozen=True)
@@ -245,3 +269,7 @@ class GSM8K(FileSettings):
     preferences: ClassVar[bool] = False
     answers: ClassVar[bool] = True
     annotations: Literal["keep", "strip"] = "strip"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {"question": "", "answer": ""}

@@ -14,8 +14,8 @@ import rlhf_lab
 from rlhf_lab import registry
 
 LAYERS = (
-    {"types", "errors", "files", "machine", "ranks", "seal", "signals"},
-    {"schema", "registry", "config", "sections", "overrides"},
+    {"types", "errors", "files", "machine", "model_files", "ranks", "seal", "signals"},
+    {"schema", "registry", "config", "sections", "overrides", "smoke"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
     {"train", "sharding"},
@@ -30,6 +30,7 @@ LAYERS = (
         "planning",
         "execute",
         "manifest",
+        "preflight",
         "sweep",
         "summary",
         "commands",
