@@ -98,7 +98,7 @@ class MiniHH(DataSettings):
     topics: int = 4
     attributes: int = 5
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
-    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 24, "test_pairs": 16}
+    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 16000
     test_pairs: int = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
@@ -134,7 +134,7 @@ class Arithmetic(DataSettings):
     max_steps: int = 4
     largest: int = 50
     smoke: ClassVar[dict[str, int]] = {"train_problems": 2000, "test_problems": 100}
-    smoke_real: ClassVar[dict[str, int]] = {"train_problems": 24, "test_problems": 16}
+    smoke_real: ClassVar[dict[str, int]] = {"train_problems": 16, "test_problems": 16}
     train_problems: int = 16000
     test_problems: int = 500
     slip: float = 0.15
@@ -169,7 +169,7 @@ class FileSettings(DataSettings):
     """
 
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
-    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 24}
+    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
     path: str = ""
     test_path: str | None = None
     test_fraction: float = 0.1

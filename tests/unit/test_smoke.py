@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import checked, planned
+from support import checked, command_inside, planned
 
 from rlhf_lab import artifacts, compose, registry
 from rlhf_lab.sections import Evaluation
@@ -114,5 +114,12 @@ def test_smoke_tables_name_settings(group):
         assert tables.keys() <= names, cls
 
 
-def test_the_notice_says_that_numbers_mean_nothing():
-    assert "numbers mean nothing" in NOTICE
+def test_the_jobs_of_a_sweep_run_at_the_size_that_was_planned(tmp_path):
+    settings = ("size=smoke", "model=micro", "data=mini_hh_small", "data.train_pairs=64")
+    arguments = ("+recipe=sft", *settings, "seed=0,1", "hydra/launcher=basic")
+    status, printed = command_inside(tmp_path, *arguments)
+    assert status == 0, printed
+    assert NOTICE in printed
+    runs = {planned("sft", *settings, f"seed={seed}").folder.name for seed in (0, 1)}
+    assert {run.name for run in (tmp_path / "outputs/runs").glob("sft-*")} == runs
+    assert "size: smoke" in next((tmp_path / "outputs/runs").glob("*/config.yaml")).read_text()
