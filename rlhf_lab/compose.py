@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +32,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_lab import config as config_module
-from rlhf_lab import registry, schema, words
+from rlhf_lab import registry, schema, smoke, words
 from rlhf_lab import sections as sections_module
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.overrides import forced, is_choice, literal, merge, put
@@ -180,15 +180,19 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
         study = _study(base, problems)
         if study:
             named = {_key(o) for o in usable}
-            if study.size == "quick":
+            if base["size"] == "smoke":
+                quick, _ = _quick(study, named)  # its levels; the rest is smaller at smoke size
+                study = _with_levels(quick, smoke.first_levels(quick, named))
+            elif study.size == "quick":
                 study, more = _quick(study, named)
                 fixed += more
                 base = compose(fixed, config_dir)
             swept = {**{k: v for k, v in study.sweep.items() if k not in named}, **swept}
+        written = {_key(o) for o in OverridesParser.create().parse_overrides(fixed)} | set(swept)
         composed: dict[tuple[str, ...], dict[str, Any]] = {(): base}
         for levels in itertools.product(*swept.values()):
             job = dict(zip(swept, levels, strict=True))
-            configs.append(_check_job(fixed, job, composed, problems, config_dir))
+            configs.append(_check_job(fixed, job, composed, written, problems, config_dir))
             jobs.append(job)
     except ConfigError as error:
         problems.extend(error.problems)
@@ -207,6 +211,7 @@ def _check_job(
     fixed: list[str],
     job: dict[str, Any],
     composed: dict[tuple[str, ...], dict[str, Any]],
+    written: set[str],
     problems: list[str],
     config_dir: str | None,
 ) -> config_module.Config | None:
@@ -219,7 +224,7 @@ def _check_job(
         for key, value in job.items():
             if not is_choice(key):
                 put(values, key, OverridesParser.create().parse_override(f"{key}={literal(value)}").value())
-        return config_module.check(values)
+        return config_module.check(sized(values, written))
     except ConfigError as error:
         problems.extend(error.problems)
     except KeyError as error:
@@ -233,14 +238,32 @@ def _study(values: dict[str, Any], problems: list[str]) -> sections_module.Study
     return schema.build(sections_module.Study, values["study"], "study", problems)
 
 
+def sized(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
+    """Composed values at the size they name; `written` are the keys of the command line and of the sweep."""
+    return smoke.sized(values, written, _recipe_values)
+
+
+@cache
+def _recipe_values(name: str) -> dict[str, Any]:
+    """A recipe's values as composed by itself. Raises KeyError when there is none of this name."""
+    if name not in recipes():
+        raise KeyError(name)
+    return compose([f"+recipe={name}"])
+
+
 def _quick(study: sections_module.Study, named: set[str]) -> tuple[sections_module.Study, list[str]]:
     """The study at its quick size, and the overrides that make it quick; what the command line names stays as named.
 
-    A list for a swept key takes the place of its levels; claims about levels that are gone are not made.
+    A list for a swept key takes the place of its levels.
     """
     chosen = {key: value for key, value in study.quick.items() if key not in named}
     levels = {key: value for key, value in chosen.items() if key in study.sweep and isinstance(value, list)}
     more = [f"{forced(key)}={literal(value)}" for key, value in chosen.items() if key not in levels]
+    return _with_levels(study, levels), more
+
+
+def _with_levels(study: sections_module.Study, levels: dict[str, list[Any]]) -> sections_module.Study:
+    """The study with other levels of some swept keys; claims about levels that are gone are not made."""
     sweep = {**study.sweep, **levels}
     kept, parts = sweep.get(study.compare, []), sweep.get(study.by, [])
     claims = [
@@ -248,7 +271,7 @@ def _quick(study: sections_module.Study, named: set[str]) -> tuple[sections_modu
         for claim in study.predicts
         if claim.level in kept and claim.versus in (None, *kept) and claim.by in (None, *parts)
     ]
-    return dataclasses.replace(study, sweep=sweep, predicts=claims), more
+    return dataclasses.replace(study, sweep=sweep, predicts=claims)
 
 
 def _check_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:

@@ -46,6 +46,8 @@ class Config:
         stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`.
         outputs: folder of runs and studies, relative to the working directory.
         question: what the recipe answers, one sentence; printed when it starts.
+        size: `full` is the recipe as written; `smoke` takes minutes, whatever the model, and its numbers mean nothing:
+            see `smoke.py`. What the command line writes stays as written.
     """
 
     model: Any
@@ -66,6 +68,7 @@ class Config:
     stages: dict[str, Any] = field(default_factory=dict)
     outputs: str = "outputs"
     question: str = ""
+    size: Literal["full", "smoke"] = "full"
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -74,7 +77,7 @@ def check(values: Mapping[str, Any]) -> Config:
     root = _build(values, problems)
     if root is not None:
         before = len(problems)
-        root = _resolve_tuned(root, problems)
+        root = _resolve_critic(_resolve_tuned(root, problems))
         problems.extend(_cross_check(root, resolved=len(problems) == before))
     if root is None or problems:
         raise ConfigError(problems)
@@ -86,7 +89,7 @@ def effective(values: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     root = _build(values, problems)
     if root is not None:
-        root = _resolve_tuned(root, problems)
+        root = _resolve_critic(_resolve_tuned(root, problems))
     if root is None or problems:
         raise ConfigError(problems)
     return root
@@ -155,6 +158,18 @@ def _resolve_tuned(root: Config, problems: list[str]) -> Config:
             found = dataclasses.replace(found, lr=found.lr * lora.lr_multiple)
         replaced[section] = found
     return dataclasses.replace(root, **replaced)
+
+
+def _resolve_critic(root: Config) -> Config:
+    """PPO's critic where none is written: it starts from the reward model if the reward reads one."""
+    if getattr(root.algorithm, "critic", "") is not None:
+        return root
+    return dataclasses.replace(root, algorithm=dataclasses.replace(root.algorithm, critic=_usual_critic(root)))
+
+
+def _usual_critic(root: Config) -> str:
+    """The critic that fits the reward."""
+    return "reward_model" if root.needs.get("reward") and "reward" in root.reward.roles else "zero"
 
 
 def _cross_check(root: Config, *, resolved: bool) -> list[str]:
@@ -265,8 +280,15 @@ def _sharding_problems(root: Config) -> list[str]:
 def _reward_problems(root: Config) -> list[str]:
     """What a policy that is trained on rewards of its samples cannot do without."""
     problems = _missing_roles(root)
-    if getattr(root.algorithm, "critic", "") == "reward_model" and not root.needs.get("reward"):
-        problems.append("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
+    if getattr(root.algorithm, "critic", "") == "reward_model" and _usual_critic(root) != "reward_model":
+        reads = "reward" in root.reward.roles
+        why = (
+            "needs needs.reward"
+            if reads
+            else f"has none to start from: reward={','.join(root.reward.terms)} reads none"
+        )
+        problems.append(f"algorithm.critic=reward_model {why}; use algorithm.critic=zero, or leave it out")
+    problems += _monitor_problems(root)
     if root.reward.monitor.action == "raise_kl" and not _penalty(root.algorithm):
         problems.append("reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0")
     if not root.rollout.temperature:
@@ -275,6 +297,21 @@ def _reward_problems(root: Config) -> list[str]:
     if limit is not None and overlong >= limit:
         problems.append(f"algorithm.overlong_tokens={overlong} punishes every reply; rollout.max_new_tokens={limit}")
     return problems
+
+
+def _monitor_problems(root: Config) -> list[str]:
+    """A monitor that is to act, in a run that ends before its baseline is complete."""
+    monitor, iterations = root.reward.monitor, getattr(root.algorithm, "iterations", None)
+    if iterations is None or monitor.action not in ("stop", "raise_kl"):
+        return []
+    checkpoints = iterations // monitor.every
+    if checkpoints > monitor.warmup:
+        return []
+    return [
+        f"reward.monitor.action={monitor.action} never acts: algorithm.iterations={iterations} make {checkpoints} "
+        f"checkpoints, and the first reward.monitor.warmup={monitor.warmup} are the baseline; set "
+        f"algorithm.iterations={monitor.every * (monitor.warmup + monitor.rising)} or higher, or warmup lower"
+    ]
 
 
 def _missing_roles(root: Config) -> list[str]:

@@ -36,6 +36,20 @@ class StorageError(LabError, OSError):
     """A file cannot be written: the disk is full, read-only or broken. Names the file, the reason and what to do."""
 
 
+OPTIONAL = {
+    "trl": ("engine=trl", "'rlhf_lab[trl]'"),
+    "peft": ("model.lora", "'rlhf_lab[lora]'"),
+    "vllm": ("rollout=vllm", "'trl[vllm]'"),
+    "deepspeed": ("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'"),
+    "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),
+    "trackio": ("tracker=trackio", "'rlhf_lab[trackio]'"),
+    "tensorboard": ("tracker=tensorboard", "'rlhf_lab[tensorboard]'"),
+    "pyarrow": ("reading Parquet files", "pyarrow"),
+    "datasets": ("reading hub data sets", "datasets"),
+}
+"""Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
+
+
 class MissingDependency(LabError, ImportError):
     """An optional library is not installed. Names the feature and the install line."""
 

@@ -37,12 +37,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import __version__, artifacts, compose, invocation, seal, summary, sweep, words
+from rlhf_lab import __version__, artifacts, compose, invocation, preflight, seal, summary, sweep, words
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import check_outputs, storage_error
 from rlhf_lab.manifest import git_sha
 from rlhf_lab.signals import handled
+from rlhf_lab.smoke import NOTICE
 from rlhf_lab.trackers.console import console, leave_closed_pipe
 from rlhf_lab.trackers.settings import marked
 
@@ -175,6 +176,13 @@ def run_command(arguments: Sequence[str]) -> int:
     outputs, stage = Path(checked.outputs), artifacts.plan(checked, command.recipe)
     check_outputs(outputs, writes=False)  # the store cannot be looked into before
     check_outputs(outputs, writes=stage.result() is None)
+    preflight.check([stage])
+    if checked.size == "smoke":
+        console.print(f"[yellow]{NOTICE}[/]", soft_wrap=True)
+    if getattr(checked.algorithm, "critic", "") == "zero" and not any("critic=" in o for o in command.overrides):
+        console.print(
+            "  the reward reads no reward model, so the critic starts from the policy (algorithm.critic=zero)"
+        )
     status, _ = run_stage(stage)
     return status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.errors import require
 
@@ -20,6 +20,8 @@ class Evaluation:
         seed: of the sampling noise. Each policy draws from its own stream.
     """
 
+    smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
+    smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
     prompts: int = 384
     samples_per_prompt: int = 4
     pairs: int = 500

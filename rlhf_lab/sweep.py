@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, config, invocation, schema, sections
+from rlhf_lab import artifacts, compose, config, invocation, preflight, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.overrides import forced, literal
 from rlhf_lab.policy_table import number
 from rlhf_lab.signals import die_with_parent
+from rlhf_lab.smoke import NOTICE
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -56,9 +58,12 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     check_outputs(Path(command.configs[0].outputs))
     folder, fixed = study_folder(command), _fixed(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
+    preflight.check(stages)
     _write_plan(folder, command, study, fixed)
     done = sum(stage.result() is not None for stage in stages)
     console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
+    if command.configs[0].size == "smoke":
+        console.print(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
     console.print(f"  {len(stages)} jobs, {done} of them already in the store; folder {folder}", soft_wrap=True)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to `main`, which explains them
     try:
@@ -136,7 +141,8 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
     values: dict[str, Any] = {"recipe": command.recipe, "command": invocation.command_line(), "overrides": fixed}
     values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
     values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0]}
-    values |= {"curves": study.curves, "by": study.by, "size": study.size}
+    values |= {"curves": study.curves, "by": study.by}
+    values |= {"size": "smoke" if command.configs[0].size == "smoke" else study.size}
     values |= {"predicts": [schema.plain(claim) for claim in study.predicts], "jobs": jobs}
     write_json(folder / "study.json", values)
 
@@ -179,7 +185,7 @@ def run_job(
     record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
     came = _signals()
     try:
-        stage = _marked(config.check({**values, "study": None}), recipe, folder)
+        stage = _marked(config.check(compose.sized({**values, "study": None}, _written())), recipe, folder)
         record["run"] = str(stage.folder.resolve())
         result = _run_in_turn(stage, folder, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
@@ -234,6 +240,12 @@ def done_words(folder: Path, result: Mapping[str, Any], seconds: float) -> str:
     value = f"{primary} {number(metrics[primary])}, " if primary in metrics else ""
     event = "done" if result["status"] == "completed" else result["status"]
     return f"{job_words(folder, event)}: {value}{seconds:.0f} s"
+
+
+def _written() -> set[str]:
+    """Keys that this job's command line names, swept ones included."""
+    overrides = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+    return {override.key_or_group for override in overrides}
 
 
 def _signals() -> Callable[[], list[int]]:

@@ -37,7 +37,7 @@ class ProximalPolicyOptimisation(OnPolicy):
         self.shared = settings.critic == "shared"
         scale = ScoreScale.read(run.needs["reward"]) if "reward" in run.needs else ScoreScale()
         self.critic: Critic = build_critic(
-            settings.critic, run, self.model, self.encoder.tokenizer.get_vocab(), (scale.mean, scale.sd)
+            settings.critic or "zero", run, self.model, self.encoder.tokenizer.get_vocab(), (scale.mean, scale.sd)
         )
 
     @property

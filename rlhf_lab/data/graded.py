@@ -64,11 +64,10 @@ def join_replies(rows: Iterator[Row], *, prompt: str) -> Iterator[Row]:
 def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     """Joined rows → prompt, replies and their grades. Raises RowProblem when a column is missing or not as expected."""
     rows = values["replies"]
-    texts_named = {"prompt": settings.prompt, "response": settings.response}
     for row in rows:
-        problems = [columns_problem(row, texts_named, MEANING), grades_problem(row, settings.attributes)]
-        if any(problems):
-            raise RowProblem("; ".join(filter(None, problems)))
+        problem = column_problem(row, settings)
+        if problem:
+            raise RowProblem(problem)
     texts = [text_column(row, settings.response) for row in rows]
     grades = [[_grade(row, name, settings) for name in settings.attributes] for row in rows]
     prompt = transcript_of(text_column(rows[0], settings.prompt))
@@ -82,6 +81,13 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
     return replace(split, drop=TIED if tied else split.drop, meta=meta)
+
+
+def column_problem(row: Mapping[str, Any], settings: Graded) -> str | None:
+    """What to say of a row that lacks columns; None for one that has them."""
+    texts = {"prompt": settings.prompt, "response": settings.response}
+    problems = [columns_problem(row, texts, MEANING), grades_problem(row, settings.attributes)]
+    return "; ".join(filter(None, problems)) or None
 
 
 def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | None:

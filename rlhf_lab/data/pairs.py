@@ -46,8 +46,7 @@ def build(settings: Pairs) -> Corpus:
 
 def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
     """One row → prompt and replies. Raises RowProblem when a column is missing or has another form."""
-    names = {role: getattr(columns, role) for role in MEANING if getattr(columns, role)}
-    problem = columns_problem(values, names, MEANING, "" if columns.prompt in values else WHOLE)
+    problem = column_problem(values, columns)
     if problem:
         raise RowProblem(problem)
     chosen, rejected = (text_or_messages(values, getattr(columns, side)) for side in ("chosen", "rejected"))
@@ -62,6 +61,12 @@ def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
     if isinstance(chosen, str) and isinstance(rejected, str):
         return split_pair(chosen, rejected)
     return _implicit_messages(chosen, rejected)
+
+
+def column_problem(values: Mapping[str, Any], columns: Pairs) -> str | None:
+    """What to say of a row that lacks columns; None for one that has them."""
+    names = {role: getattr(columns, role) for role in MEANING if getattr(columns, role)}
+    return columns_problem(values, names, MEANING, "" if columns.prompt in values else WHOLE)
 
 
 def text_or_messages(values: Mapping[str, Any], name: str) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 from rlhf_lab.data.delimited import read_delimited
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, Row, describe, not_an_object
-from rlhf_lab.errors import DataError, MissingDependency
+from rlhf_lab.errors import OPTIONAL, DataError, MissingDependency
 
 SUFFIXES = (
     *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),
@@ -166,7 +166,7 @@ def _read_parquet(file: Path, bad: BadRows) -> Iterator[Row]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise MissingDependency("reading Parquet files", "pyarrow") from None
+        raise MissingDependency(*OPTIONAL["pyarrow"]) from None
     number = 0
     try:
         with pq.ParquetFile(file) as table:
@@ -184,7 +184,7 @@ def _datasets() -> Any:
     try:
         import datasets
     except ImportError:
-        raise MissingDependency("reading hub data sets", "datasets") from None
+        raise MissingDependency(*OPTIONAL["datasets"]) from None
     return datasets
 
 

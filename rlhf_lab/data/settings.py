@@ -97,6 +97,8 @@ class MiniHH(DataSettings):
     domains: int = 6
     topics: int = 4
     attributes: int = 5
+    smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
+    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 16000
     test_pairs: int = 1000
     annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
@@ -131,6 +133,8 @@ class Arithmetic(DataSettings):
     min_steps: int = 2
     max_steps: int = 4
     largest: int = 50
+    smoke: ClassVar[dict[str, int]] = {"train_problems": 2000, "test_problems": 100}
+    smoke_real: ClassVar[dict[str, int]] = {"train_problems": 16, "test_problems": 16}
     train_problems: int = 16000
     test_problems: int = 500
     slip: float = 0.15
@@ -165,6 +169,10 @@ class FileSettings(DataSettings):
             Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
     """
 
+    smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
+    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    fixed_columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that every row must have, where no setting names them."""
     path: str = ""
     test_path: str | None = None
     test_fraction: float = 0.1
@@ -185,6 +193,8 @@ class FileSettings(DataSettings):
 @dataclass(frozen=True)
 class HHRLHF(FileSettings):
     """Anthropic hh-rlhf (arXiv:2204.05862): `chosen` and `rejected` are whole transcripts with a shared history."""
+
+    fixed_columns: ClassVar[tuple[str, ...]] = ("chosen", "rejected")
 
 
 @register("data", "pairs")
@@ -246,3 +256,4 @@ class GSM8K(FileSettings):
     preferences: ClassVar[bool] = False
     answers: ClassVar[bool] = True
     annotations: Literal["keep", "strip"] = "strip"
+    fixed_columns: ClassVar[tuple[str, ...]] = ("question", "answer")

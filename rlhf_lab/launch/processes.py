@@ -25,7 +25,7 @@ from rich.markup import escape
 
 from rlhf_lab import config, ranks, registry
 from rlhf_lab.artifacts import Stage
-from rlhf_lab.errors import ConfigError, LabError, MissingDependency
+from rlhf_lab.errors import OPTIONAL, ConfigError, LabError, MissingDependency
 from rlhf_lab.files import make_folder, read_json, write_json
 from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console
@@ -71,7 +71,7 @@ def check_launch(checked: config.Config) -> None:
             "runtime.device=cpu, or auto, which takes what is there"
         )
     if kind == "zero" and find_spec("deepspeed") is None:
-        raise MissingDependency("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'")
+        raise MissingDependency(*OPTIONAL["deepspeed"])
     there = ranks.launched()
     if there == 1:
         return

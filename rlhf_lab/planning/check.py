@@ -8,11 +8,7 @@ from rlhf_lab.planning.device import Device, device, processes
 from rlhf_lab.planning.fit import smallest_change
 from rlhf_lab.planning.show import size
 from rlhf_lab.planning.stages import StagePlan, plan_stage
-
-
-def unbuilt(root: Stage) -> list[Stage]:
-    """The stages of a run that have to be built, deepest first."""
-    return [part for part in root.upstream() if not part.result() or part.config.artifacts.refresh]
+from rlhf_lab.preflight import unbuilt
 
 
 def memory_lines(root: Stage) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlhf_lab.errors import require
 from rlhf_lab.registry import register
@@ -24,6 +24,7 @@ class Local:
             distribution than the fp32 policy: its log-probabilities are then recomputed before any ratio.
     """
 
+    smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
     temperature: float = 1.0
     max_new_tokens: int | None = None
     max_prompt_tokens: int | None = None

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from rlhf_lab import ranks
 from rlhf_lab.analysis.memory_state import BUCKET
-from rlhf_lab.errors import ArtifactError, MissingDependency
+from rlhf_lab.errors import OPTIONAL, ArtifactError, MissingDependency
 from rlhf_lab.models.divided import Root, Value, divided_by
 from rlhf_lab.models.shared_prompt import forbid_sharing
 from rlhf_lab.sharding.engine import Engine
@@ -242,7 +242,7 @@ def load(device: str) -> ModuleType:
     try:
         import deepspeed
     except ImportError as error:
-        raise MissingDependency("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'") from error
+        raise MissingDependency(*OPTIONAL["deepspeed"]) from error
     warnings.filterwarnings("ignore", "`torch.distributed.*deprecated", FutureWarning)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled here and now
     return deepspeed

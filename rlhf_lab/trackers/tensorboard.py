@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_lab.errors import MissingDependency
+from rlhf_lab.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Tensorboard
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject, Table
 
@@ -46,7 +46,7 @@ def build(settings: Tensorboard, subject: Subject) -> TensorboardTracker:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise MissingDependency("tracker=tensorboard", "'rlhf_lab[tensorboard]'") from error
+        raise MissingDependency(*OPTIONAL["tensorboard"]) from error
     folder = subject.folder / "tensorboard" / settings.project / subject.group.replace("/", "-") / subject.id
     shutil.rmtree(folder, ignore_errors=True)
     writer = SummaryWriter(str(folder))

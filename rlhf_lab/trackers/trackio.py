@@ -11,7 +11,7 @@ import io
 import os
 from typing import Any
 
-from rlhf_lab.errors import MissingDependency
+from rlhf_lab.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Trackio
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject
 
@@ -43,7 +43,7 @@ def build(settings: Trackio, subject: Subject) -> TrackioTracker:
     try:
         import trackio
     except ImportError as error:
-        raise MissingDependency("tracker=trackio", "'rlhf_lab[trackio]'") from error
+        raise MissingDependency(*OPTIONAL["trackio"]) from error
     with contextlib.redirect_stdout(io.StringIO()):
         run = trackio.init(
             project=settings.project,

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.errors import MissingDependency
+from rlhf_lab.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import Wandb
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject
@@ -72,7 +72,7 @@ def load() -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise MissingDependency("tracker=wandb", "'rlhf_lab[wandb]'") from error
+        raise MissingDependency(*OPTIONAL["wandb"]) from error
     return wandb
 
 

@@ -24,6 +24,8 @@ class StageSettings:
         reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
         shares_work: whether its passes are divided between processes; if not, one process builds it.
         makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
+        smoke, smoke_real: setting → its most at `size=smoke`; the second with models that are not made from scratch, a
+            hundred times larger and no need to learn a language first.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model",)
@@ -37,6 +39,8 @@ class StageSettings:
     reads_reward: ClassVar[bool] = False
     shares_work: ClassVar[bool] = True
     makes_model: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, float]] = {}
+    smoke_real: ClassVar[dict[str, float]] = {}
 
     def __post_init__(self) -> None:
         require(*self.rules())
@@ -72,6 +76,8 @@ class TrainingSettings(StageSettings):
         log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
     """
 
+    smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
+    smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
     optimizer: Literal["adamw", "muon"] | None = None
     lr: float | None = None
     muon_lr: float | None = None

@@ -165,7 +165,9 @@ def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(
 def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monkeypatch, fresh):
     monkeypatch.chdir(tmp_path)
     reward, beside = tmp_path / "my_rewards.py", tmp_path / "words.py"
-    reward.write_text("import words\n\ndef brevity(prompts, responses):\n    return [-words.count(r) for r in responses]\n")
+    reward.write_text(
+        "import words\n\ndef brevity(prompts, responses):\n    return [-words.count(r) for r in responses]\n"
+    )
     beside.write_text("def count(text):\n    return len(text.split())\n")
 
     def keys() -> dict[str, str]:

@@ -14,8 +14,8 @@ import rlhf_lab
 from rlhf_lab import registry
 
 LAYERS = (
-    {"types", "errors", "files", "invocation", "machine", "ranks", "seal", "signals"},
-    {"docstrings", "schema", "registry", "config", "sections", "overrides", "words"},
+    {"types", "errors", "files", "invocation", "machine", "model_files", "ranks", "seal", "signals"},
+    {"docstrings", "schema", "registry", "config", "sections", "overrides", "smoke", "words"},
     {"losses", "world", "analysis"},
     {"data", "models", "trackers"},
     {"train", "sharding"},
@@ -33,6 +33,7 @@ LAYERS = (
         "completion",
         "explain",
         "manifest",
+        "preflight",
         "sweep",
         "summary",
         "policy_table",

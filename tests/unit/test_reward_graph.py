@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from support import checked
+from support import checked, planned
 
 from rlhf_lab import registry
 from rlhf_lab.errors import ConfigError, LabError, NumericError
@@ -205,6 +205,22 @@ def test_a_batch_that_does_not_divide_is_one_problem():
 
 
 @pytest.mark.parametrize(
+    ("overrides", "critic", "upstream"),
+    [
+        ([], "reward_model", ["sft", "reward_model"]),
+        (["reward=gold"], "zero", ["sft"]),
+        (["reward=[bt,gold]"], "reward_model", ["sft", "reward_model"]),
+        (["reward=length", "needs.reward=null"], "zero", ["sft"]),
+        (["algorithm.critic=zero"], "zero", ["sft", "reward_model"]),
+    ],
+)
+def test_the_critic_that_nobody_wrote_fits_the_reward(overrides, critic, upstream):
+    stage = planned("ppo", *overrides)
+    assert stage.config.algorithm.critic == critic
+    assert [part.recipe for part in stage.upstream()] == [*upstream, "ppo"]
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["reward=[bt,programatic]"], "did you mean programmatic"),
@@ -214,7 +230,11 @@ def test_a_batch_that_does_not_divide_is_one_problem():
         (["reward.temperature=0"], "above 0"),
         (["rollout.temperature=0"], "over and over"),
         (["needs.reward=null"], "needs.reward is not set"),
-        (["reward=gold", "needs.reward=null"], "critic=reward_model needs needs.reward"),
+        (["reward=gold", "algorithm.critic=reward_model"], "critic=reward_model has none to start from: reward=gold"),
+        (["reward=remote", "reward.terms.remote.url=http://"], "is not an http address"),
+        (["reward=remote", "reward.terms.remote.url=http://host:port/score"], "is not an http address"),
+        (["algorithm.iterations=2"], "set algorithm.critic_warmup=1 or lower, or algorithm.iterations=4 or higher"),
+        (["algorithm.iterations=5", "reward.monitor.action=stop"], "set algorithm.iterations=8 or higher"),
     ],
 )
 def test_wrong_graphs_are_refused(overrides, message):

@@ -27,6 +27,8 @@ class BestOfN(EvaluationSettings):
     """
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    smoke: ClassVar[dict[str, float]] = {"samples": 8}
+    smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
     samples: int = 64
 
     def rules(self) -> tuple[Rule, ...]:

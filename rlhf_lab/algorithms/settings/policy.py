@@ -83,6 +83,13 @@ class OnPolicySettings(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     trains_on_reward: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "iterations": 8}
+    smoke_real: ClassVar[dict[str, float]] = {
+        **TrainingSettings.smoke_real,
+        "iterations": 2,
+        "prompts_per_iteration": 8,
+        "batch_size": 8,
+    }
     advantages: ClassVar[tuple[str, ...]] = ()
 
     warmup_fraction: float = 0.0
@@ -227,7 +234,8 @@ class PPO(OnPolicySettings):
         value_lam: λ of the returns that the critic regresses on; 1 is the whole return (decoupled GAE,
             arXiv:2503.01491, section 3.2), `lam` is the usual choice.
         critic: `reward_model` starts from the reward model, scaled as its scores are; `zero` from the policy with
-            a head of zeros; `shared` puts a head of zeros on the policy's own trunk.
+            a head of zeros; `shared` puts a head of zeros on the policy's own trunk. None is `reward_model` where the
+            reward reads one, else `zero`.
         critic_lr: peak learning rate of the critic; None takes the model's tuned value.
         critic_warmup: first iterations in which only the critic learns.
         value_weight: weight of the value loss. It matters most where policy and critic share a trunk; for a critic of
@@ -235,13 +243,14 @@ class PPO(OnPolicySettings):
         value_clip: the value may move this far per iteration before its loss is clipped; 0 is off.
     """
 
+    smoke: ClassVar[dict[str, float]] = {**OnPolicySettings.smoke, "critic_warmup": 1}
     advantages: ClassVar[tuple[str, ...]] = ("gae",)
     advantage: str = "gae"
     whiten_advantages: bool = True
     gamma: float = 1.0
     lam: float = 0.95
     value_lam: float = 0.95
-    critic: Literal["reward_model", "zero", "shared"] = "reward_model"
+    critic: Literal["reward_model", "zero", "shared"] | None = None
     critic_lr: float | None = None
     critic_warmup: int = 3
     value_weight: float = 0.1
@@ -262,7 +271,9 @@ class PPO(OnPolicySettings):
             ),
             (
                 self.critic_warmup < self.iterations,
-                f"critic_warmup={self.critic_warmup} leaves no iteration to the policy; iterations={self.iterations}",
+                f"critic_warmup={self.critic_warmup} leaves none of iterations={self.iterations} to the policy; set "
+                f"algorithm.critic_warmup={max(0, self.iterations - 1)} or lower, or algorithm.iterations="
+                f"{self.critic_warmup + 1} or higher",
             ),
             (self.value_weight > 0, f"value_weight={self.value_weight} must be above 0"),
             (self.value_clip >= 0, f"value_clip={self.value_clip} must be 0 (off) or above"),

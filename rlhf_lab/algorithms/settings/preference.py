@@ -148,6 +148,8 @@ class IterativeDPO(PreferenceSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    smoke: ClassVar[dict[str, float]] = {"rounds": 2, "prompts_per_round": 96}
+    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "prompts_per_round": 2}
     final_lr_fraction: float = 1.0
     rounds: int = 3
     prompts_per_round: int = 700

@@ -26,6 +26,8 @@ class StepSettings(TrainingSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     needs_answers: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "problems": 200, "trajectories": 2}
+    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "problems": 8, "trajectories": 1}
     problems: int = 3000
     trajectories: int = 3
     demonstrations: bool = True
@@ -62,6 +64,7 @@ class ProcessModel(StepSettings):
             when any does (arXiv:2312.08935, eq. 3 and 4).
     """
 
+    smoke: ClassVar[dict[str, float]] = {**StepSettings.smoke, "rollouts": 2}
     labels: Literal["annotated", "perturbed", "monte_carlo"] = "annotated"
     up_to_first_error: bool = True
     rollouts: int = 4
@@ -96,6 +99,7 @@ class StepReport(EvaluationSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
     needs_answers: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
     samples: int = 8
     choose_from: int = 8
     aggregate: Literal["min", "mean", "prod", "last"] = "min"

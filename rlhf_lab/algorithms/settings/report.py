@@ -48,6 +48,8 @@ class RewardBenchmark(EvaluationSettings):
 
     reads_reward: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    smoke: ClassVar[dict[str, float]] = {"max_rows": 100}
+    smoke_real: ClassVar[dict[str, float]] = {"max_rows": 16}
     benchmark: Benchmark = "reward_bench"
     path: str = ""
     max_rows: int = 0

@@ -90,6 +90,7 @@ class CrossFit(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "folds": 2}
     folds: int = 5
     centering: float = 0.001
     selection: Selection = field(default_factory=Selection)

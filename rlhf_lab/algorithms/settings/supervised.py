@@ -68,6 +68,7 @@ class RewardModel(TrainingSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", *OTHER_POLICIES)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
+    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "members": 2}
     context: Literal["conversation", "last_turn"] = "conversation"
     centering: float = 0.001
     margin: float = 0.0

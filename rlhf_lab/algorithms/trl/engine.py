@@ -23,7 +23,7 @@ from rlhf_lab.algorithms.on_policy import OnPolicy
 from rlhf_lab.algorithms.trl import options
 from rlhf_lab.algorithms.trl.rows import both_sides, divided, kto_batch, padded, reward_batch, sft_batch, unused_id
 from rlhf_lab.config import Config
-from rlhf_lab.errors import MissingDependency, NumericError
+from rlhf_lab.errors import OPTIONAL, MissingDependency, NumericError
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.rollout.settings import Vllm
@@ -38,9 +38,9 @@ FOLDER = "trl"
 def load(root: Config) -> Callable[[Algorithm, Run, str], None]:
     """`train`, once everything that it needs is known to be installed."""
     if importlib.util.find_spec("trl") is None:
-        raise MissingDependency("engine=trl", "'rlhf_lab[trl]'")
+        raise MissingDependency(*OPTIONAL["trl"])
     if options.trainer(root).samples and isinstance(root.rollout, Vllm) and importlib.util.find_spec("vllm") is None:
-        raise MissingDependency("rollout=vllm", "'trl[vllm]'")
+        raise MissingDependency(*OPTIONAL["vllm"])
     return train
 
 

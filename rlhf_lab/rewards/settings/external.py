@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from rlhf_lab.errors import ConfigError, require
 from rlhf_lab.registry import register
@@ -71,10 +72,19 @@ class Remote(TermSettings):
         require(
             (bool(self.url), "url is not set; write the address of the service, such as http://127.0.0.1:8000/reward"),
             (
-                not self.url or self.url.startswith(("http://", "https://")),
+                not self.url or _is_http(self.url),
                 f"url={self.url} is not an http address; write the whole of it, such as http://127.0.0.1:8000/reward",
             ),
             (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
             (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
             (self.request_timeout_s >= 0, f"request_timeout_s={self.request_timeout_s} must be 0 (wait) or above"),
         )
+
+
+def _is_http(url: str) -> bool:
+    """Whether it is an address with a scheme, a host and, where there is one, a port that exists."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
+    except ValueError:
+        return False

@@ -1,0 +1,188 @@
+"""What would fail after minutes of building is refused before anything is built."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import command_inside, planned, write_pairs
+
+from rlhf_lab import model_files, preflight
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.rewards import entry_points
+
+SMALL = ("model=micro", "data=mini_hh_small")
+ROWS = [(f"question {i}", "a good reply", "a bad reply") for i in range(20)]
+
+
+def problems(recipe: str, *overrides: str) -> str:
+    return "\n".join(preflight.problems(planned(recipe, *overrides)))
+
+
+def model_folder(folder: Path, tensors: tuple[str, ...] = ("wte.weight",), **config: Any) -> Path:
+    """The files of a GPT-2-shaped checkpoint, a number per tensor."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **config}))
+    (folder / "tokenizer.json").write_text("{}")
+    entries = {n: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate(tensors)}
+    header = json.dumps(entries).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4 * len(tensors)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "library", "install"),
+    [
+        ("dpo", ["engine=trl"], "trl", "'rlhf_lab[trl]'"),
+        ("dpo", ["model.lora.rank=4", "stages.sft.model.lora.rank=0"], "peft", "'rlhf_lab[lora]'"),
+        ("dpo", ["tracker=wandb"], "wandb", "'rlhf_lab[wandb]'"),
+        ("dpo", ["tracker=trackio"], "trackio", "'rlhf_lab[trackio]'"),
+        ("dpo", ["tracker=tensorboard"], "tensorboard", "'rlhf_lab[tensorboard]'"),
+        (
+            "sft",
+            ["sharding=zero2", "algorithm.optimizer=adamw"],
+            "deepspeed",
+            "'rlhf_lab[deepspeed]'",
+        ),
+        ("grpo", ["engine=trl", "rollout=vllm"], "vllm", "'trl[vllm]'"),
+        ("dpo", ["data=pairs", "data.path=owner/name"], "datasets", "datasets"),
+    ],
+)
+def test_a_library_that_is_not_installed(monkeypatch, recipe, overrides, library, install):
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == library else object())
+    overrides = [o.replace("stages.", "++stages.") for o in overrides]
+    found = preflight.problems(planned(recipe, *overrides))
+    assert len(found) == 1
+    assert f"pip install {install}" in found[0]
+
+
+def test_what_is_installed_is_no_problem(monkeypatch):
+    monkeypatch.setattr(preflight, "find_spec", lambda name: object())
+    assert not problems("dpo", "engine=trl", "tracker=wandb")
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "message"),
+    [
+        ("math:floor", "mine", "mine is no entry point of the group rlhf_lab.rewards (other)"),
+        ("no_such_module:score", "other", "cannot be imported (ModuleNotFoundError"),
+        ("math:no_such_function", "other", "cannot be imported (AttributeError"),
+        ("math:pi", "other", "is float and not a function"),
+    ],
+)
+def test_a_function_that_is_not_there(monkeypatch, value, name, message):
+    declared = EntryPoint("other", value, entry_points.GROUP)
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: [declared])
+    found = problems("grpo", "reward=callable", f"reward.terms.callable.name={name}", *SMALL)
+    assert message in found
+
+
+def test_folders_that_are_no_models(tmp_path):
+    empty = tmp_path / "empty"
+    (empty / "best").mkdir(parents=True)
+    (empty / "best/config.json").write_text("{}")
+    assert "neither config.json nor adapter_config.json; did you mean " in problems("sft", *hf(empty))
+    whole = model_folder(tmp_path / "whole")
+    assert not problems("sft", *hf(whole))
+    (whole / "tokenizer.json").unlink()
+    assert "has no tokenizer" in problems("sft", *hf(whole))
+    weights = (whole / "model.safetensors").read_bytes()
+    (whole / "model.safetensors").write_bytes(weights[:-1])
+    assert "ends before its last tensor" in problems("sft", *hf(whole))
+    (whole / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    assert "git lfs pull" in problems("sft", *hf(whole))
+    (whole / "model.safetensors").rename(whole / "pytorch_model.bin")
+    assert "pytorch_model.bin and no *.safetensors" in problems("sft", *hf(whole))
+    (whole / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    assert "lacks model-1.safetensors" in problems("sft", *hf(whole))
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        problems("sft", *hf(whole / "config.json"))
+
+
+def hf(folder: Path) -> tuple[str, ...]:
+    return ("model=hf", f"model.path={folder}", "data=mini_hh_small")
+
+
+def test_an_adapter_is_judged_with_its_base(tmp_path):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path)}))
+    found = problems("dpo", f"needs.policy={adapter}", *SMALL)
+    assert "adapter without its weights" in found
+    assert f"needs.policy={adapter}: its base={tmp_path} is no model" in found
+
+
+def test_a_reward_model_has_a_head_and_a_policy_has_none(tmp_path):
+    policy, reward = (
+        model_folder(tmp_path / "policy"),
+        model_folder(tmp_path / "reward", ("wte.weight", "score.weight")),
+    )
+    assert not problems("grpo", f"needs.policy={policy}", f"needs.reward={reward}", *SMALL)
+    found = problems("grpo", f"needs.policy={reward}", f"needs.reward={policy}", *SMALL)
+    assert "policy is no reward model: it has no head" in found
+    assert "reward is a reward model: as a language model" in found
+
+
+def test_rows_that_a_model_cannot_read(tmp_path):
+    short = model_folder(tmp_path / "short", n_positions=64)
+    found = problems("grpo", *hf(short), f"needs.policy={short}", "reward=gold")
+    assert "algorithm.max_length=512 does not fit the 64 positions" in found
+    assert "rollout.max_prompt_tokens + rollout.max_new_tokens=512 does not fit" in found
+
+
+def test_hub_models_offline(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE is set" in "".join(model_files.problems("no-such/model", "model.path"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert not model_files.problems("no-such/model", "model.path")
+    assert "a hub id is owner/name" in model_files.problems("a/b/c", "model.path")[0]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert f"write model.path={tmp_path}" in model_files.problems("~", "model.path")[0]
+
+
+def test_data_files(tmp_path):
+    rows, empty = write_pairs(tmp_path / "rows.jsonl", ROWS), tmp_path / "empty.jsonl"
+    empty.write_text("")
+
+    def found(path: Path, *more: str) -> str:
+        return problems("dpo", "model=micro", "data=pairs", f"data.path={path}", *more)
+
+    assert not found(rows)
+    assert "has no rows" in found(empty)
+    assert "no such file" in found(tmp_path / "nothing.jsonl")
+    rows.with_suffix(".txt").write_text("x")
+    assert "the form of rows.txt is unknown" in found(rows.with_suffix(".txt"))
+    assert "column 'good' is missing" in found(rows, "data.chosen=good")
+    assert "empty.jsonl has no rows" in found(rows, f"data.test_path={empty}")
+
+
+def test_problems_come_together_and_nothing_is_built(tmp_path):
+    status, printed = command_inside(
+        tmp_path, "+recipe=grpo", "reward=callable", "reward.terms.callable.name=nobody", "needs.policy=.", *SMALL
+    )
+    assert status == 2
+    assert "nobody is no entry point" in printed
+    assert "needs.policy=. is no model" in printed
+    assert not (tmp_path / "outputs").exists()
+    status, printed = command_inside(
+        tmp_path, "+recipe=grpo", "seed=0,1", "reward=callable", "reward.terms.callable.name=nobody", *SMALL
+    )
+    assert status == 2
+    assert printed.count("nobody is no entry point") == 1
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_torch_is_not_imported():
+    code = (
+        "import sys\nfrom rlhf_lab import artifacts, compose, preflight\n"
+        "command = compose.check_command(['+recipe=ppo', 'reward=gold'])\n"
+        "assert not preflight.problems(artifacts.plan(command.configs[0], 'ppo'))\n"
+        "sys.exit(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,125 @@
+"""`size=smoke`: every recipe composes, and what it trains on and samples stays below a bound."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import checked, command_inside, planned
+
+from rlhf_lab import artifacts, compose, registry
+from rlhf_lab.sections import Evaluation
+from rlhf_lab.smoke import NOTICE
+
+PAIRS = ("data=pairs", "data.path=pairs.jsonl")
+ANSWERS = ("data=gsm8k", "data.path=problems.jsonl")
+TOKENS = {"scratch": 2_000_000, "hf": 20_000}
+"""Most tokens that a stage trains on or samples, by kind of model: at 0.2M parameters a second, at 124M a minute."""
+
+
+def trained_tokens(stage: artifacts.Stage) -> float:
+    """Most tokens of optimiser steps: rows at their longest."""
+    settings, data = stage.config.algorithm, stage.config.data
+    if not settings.makes_model:
+        return 0
+    length = settings.max_length
+    pairs = next(getattr(data, k) for k in ("train_pairs", "train_problems", "max_pairs") if hasattr(data, k))
+    if hasattr(settings, "iterations"):
+        rollout = stage.config.rollout
+        rows = settings.iterations * settings.replies * settings.epochs
+        return rows * (rollout.max_prompt_tokens + rollout.max_new_tokens)
+    if hasattr(settings, "rounds"):
+        pairs = (
+            settings.rounds * settings.prompts_per_round / (1 - settings.corpus_fraction) * settings.updates_per_pair
+        )
+        return pairs * 2 * length
+    if hasattr(settings, "problems"):
+        return min(settings.problems, pairs) * (settings.trajectories + 1) * settings.epochs * length
+    rows = 2 if settings.needs_preferences else 1
+    models = getattr(settings, "members", 1) * getattr(settings, "folds", 1)
+    return pairs * rows * settings.epochs * models * length
+
+
+def sampled_tokens(stage: artifacts.Stage) -> float:
+    """Most reply tokens of one policy's evaluation."""
+    evaluation, settings = stage.config.evaluation, stage.config.algorithm
+    if "evaluation" not in settings.uses:
+        return 0
+    each = max(evaluation.samples_per_prompt, getattr(settings, "samples", 0))
+    return evaluation.prompts * each * stage.config.rollout.max_new_tokens
+
+
+def jobs(recipe: str, *overrides: str) -> list[artifacts.Stage]:
+    command = compose.check_command([f"+recipe={recipe}", "size=smoke", *overrides])
+    return [artifacts.plan(config, recipe) for config in command.configs]
+
+
+@pytest.mark.parametrize("recipe", list(compose.recipes()))
+def test_every_recipe_is_small(recipe):
+    stages = jobs(recipe)
+    assert len(stages) <= 12
+    for stage in (part for job in stages for part in job.upstream()):
+        assert stage.config.size == "smoke"
+        assert trained_tokens(stage) <= TOKENS["scratch"], stage.recipe
+        assert sampled_tokens(stage) <= TOKENS["scratch"], stage.recipe
+    assert len({stage.config.seed for stage in stages}) == 1
+
+
+@pytest.mark.parametrize("recipe", [name for name in compose.recipes() if not name.startswith("study/")])
+def test_every_recipe_is_small_with_a_real_model(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pairs.jsonl", "problems.jsonl"):
+        Path(name).write_text("{}\n")
+    data = ANSWERS if registry.kind_of("data", checked(recipe).data) == "arithmetic" else PAIRS
+    if "rubric" in recipe or "attribute" in recipe:
+        data = ("data=graded", "data.path=pairs.jsonl")
+    labels = ("algorithm.labels=perturbed",) if recipe == "prm" else ()
+    labels += ("++stages.prm.algorithm.labels=perturbed",) if recipe == "step_report" else ()
+    for stage in (part for job in jobs(recipe, "model=gpt2", *data, *labels) for part in job.upstream()):
+        assert trained_tokens(stage) <= TOKENS["hf"], stage.recipe
+        assert sampled_tokens(stage) <= TOKENS["hf"], stage.recipe
+
+
+def test_what_is_written_stays():
+    stage = planned(
+        "dpo", "size=smoke", "evaluation.prompts=70", "stages.sft.algorithm.epochs=1.5", "data.train_pairs=3000"
+    )
+    sft = next(part for part in stage.upstream() if part.recipe == "sft")
+    assert stage.config.evaluation.prompts == 70
+    assert sft.config.algorithm.epochs == 1.5
+    assert stage.config.data.train_pairs == sft.config.data.train_pairs == 3000
+    assert stage.config.algorithm.epochs == 0.5  # less than smoke size would take
+
+
+def test_a_study_takes_two_levels_and_one_seed():
+    command = compose.check_command(["+recipe=study/buffers", "size=smoke"])
+    assert command.jobs == [{"algorithm.buffer": "current", "seed": 0}, {"algorithm.buffer": "rolling", "seed": 0}]
+    command = compose.check_command(["+recipe=study/buffers", "size=smoke", "seed=3,4"])
+    assert [job["seed"] for job in command.jobs] == [3, 4, 3, 4]
+
+
+def test_another_size_is_another_run():
+    assert planned("sft", "size=smoke").key != planned("sft").key
+    assert planned("sft", "size=full").key == planned("sft").key
+
+
+@pytest.mark.parametrize("group", ["algorithm", "data", "rollout"])
+def test_smoke_tables_name_settings(group):
+    classes: list[Any] = [registry.settings_class(group, kind) for kind in registry.kinds(group)]
+    for cls in [*classes, Evaluation]:
+        names = {field.name for field in dataclasses.fields(cls)}
+        tables = {**getattr(cls, "smoke", {}), **getattr(cls, "smoke_real", {})}
+        assert tables.keys() <= names, cls
+
+
+def test_the_jobs_of_a_sweep_run_at_the_size_that_was_planned(tmp_path):
+    settings = ("size=smoke", "model=micro", "data=mini_hh_small", "data.train_pairs=64")
+    arguments = ("+recipe=sft", *settings, "seed=0,1", "hydra/launcher=basic")
+    status, printed = command_inside(tmp_path, *arguments)
+    assert status == 0, printed
+    assert NOTICE in printed
+    runs = {planned("sft", *settings, f"seed={seed}").folder.name for seed in (0, 1)}
+    assert {run.name for run in (tmp_path / "outputs/runs").glob("sft-*")} == runs
+    assert "size: smoke" in next((tmp_path / "outputs/runs").glob("*/config.yaml")).read_text()
