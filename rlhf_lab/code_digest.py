@@ -53,6 +53,7 @@ class _Source:
         definitions: top-level name → the statements that define or change it.
         effects: top-level statements that do something else, such as a call.
         content: digest of the file, to see whether it is edited while a process runs.
+        is_text: false for what is no Python source, such as a compiled extension; it counts byte by byte.
     """
 
     name: str
@@ -62,6 +63,7 @@ class _Source:
     aliases: dict[str, Reference] = field(default_factory=dict)
     definitions: dict[str, list[ast.stmt]] = field(default_factory=dict)
     effects: list[ast.stmt] = field(default_factory=list)
+    is_text: bool = True
 
     @property
     def label(self) -> str:
@@ -132,7 +134,7 @@ def _is_neutral(module: str) -> bool:
 
 def _selected(source: _Source, name: str | None) -> Iterator[str]:
     """Names of the definitions that a reference to `name` takes from a module; "" are its effects."""
-    if source.effects:
+    if source.effects or not source.is_text:
         yield ""
     if name is None:
         yield from source.definitions
@@ -265,7 +267,12 @@ def _content(path: Path) -> str:
 
 def _read(module: str, path: Path, root: Path) -> _Source:
     source = _READ[module] = _Source(module, path, root, _content(path))
-    for statement in ast.parse(path.read_bytes()).body:
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):
+        source.is_text = False
+        return source
+    for statement in statements:
         _file_statement(source, statement)
     return source
 
@@ -317,6 +324,8 @@ def _bound_names(statement: ast.stmt) -> list[str]:
 def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
     """(digest, what it refers to) of the statements under a name of a module that has been read; "" are the effects."""
     source = _READ[module]
+    if not source.is_text:
+        return source.content[:16], ()
     statements = source.definitions[name] if name else source.effects
     words: list[str] = []
     for statement in statements:

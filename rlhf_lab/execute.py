@@ -30,25 +30,39 @@ from rlhf_lab.trackers.tracker import Outcome
 from rlhf_lab.trackers.tracking import track
 from rlhf_lab.train import checkpoint, memory
 from rlhf_lab.train.loop import Algorithm, Interrupted, train
-from rlhf_lab.train.run import Result, Run
+from rlhf_lab.train.run import Result, Run, is_there
+
+AWAIT_SECONDS = 0.2
 
 
-def ensure(stage: Stage, started: float) -> dict[str, Any]:
+def ensure(stage: Stage, started: float, *, late_needs_elsewhere: bool = False) -> dict[str, Any]:
     """The result of a stage, built first if need be, upstream before it. Shared safely between processes.
 
     Args:
         started: when this run began (Unix seconds); with `artifacts.refresh`, older results are built again.
+        late_needs_elsewhere: whether another process is building what only the stage's evaluation reads
+            (`late_needs`); the stage then begins without and waits for it there.
     """
-    fresh = ranks.on_main(lambda: _reusable(stage, started))
+    fresh = ranks.on_main(lambda: reusable(stage, started))
     if fresh:
         return fresh
-    for need in stage.needs.values():
+    late = stage.config.algorithm.late_needs if late_needs_elsewhere else ()
+    for role, need in stage.needs.items():
+        if role in late and isinstance(need, Stage):
+            continue
         if isinstance(need, Stage):
             ensure(need, started)
         else:
             ranks.on_main(partial(_check_seals, Path(need.source)))
     with stoppable(), _locked(stage):
-        return ranks.on_main(lambda: _reusable(stage, started)) or _build(stage)
+        return ranks.on_main(lambda: reusable(stage, started)) or _build(stage, partial(_await_need, stage, started))
+
+
+def _await_need(stage: Stage, started: float, role: str) -> None:
+    """Wait until the stage in a role is complete: here it is already, or another process is building it."""
+    need = stage.needs.get(role)
+    while isinstance(need, Stage) and not reusable(need, started):
+        time.sleep(AWAIT_SECONDS)
 
 
 @contextmanager
@@ -72,13 +86,15 @@ def _locked(stage: Stage) -> Iterator[None]:
         lock.release()
 
 
-def _build(stage: Stage) -> dict[str, Any]:
+def _build(stage: Stage, await_need: Callable[[str], None]) -> dict[str, Any]:
     """Build a stage here, or with processes that share the work: those a launcher started, or our own."""
     begin_building()
     checked, discard = stage.config, stage.config.artifacts.refresh
     if ranks.world() == 1:
         count = processes.wanted(checked)
-        return processes.train_together(stage, count, discard=discard) if count > 1 else execute(stage, discard=discard)
+        if count > 1:
+            return processes.train_together(stage, count, discard=discard)
+        return execute(stage, discard=discard, await_need=await_need)
     if checked.algorithm.shares_work and registry.kind_of("sharding", checked.sharding) != "none":
         return execute(stage, discard=discard)
 
@@ -100,7 +116,7 @@ def stoppable() -> Iterator[None]:
         yield
 
 
-def _reusable(stage: Stage, started: float) -> dict[str, Any] | None:
+def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
     """The stored result of a stage, unless it is older than a run that asked for a new one."""
     result = stage.result()
     if stage.config.artifacts.refresh:
@@ -129,16 +145,17 @@ def _forget_attempts(folder: Path) -> None:
     shutil.rmtree(folder / "trl", ignore_errors=True)
 
 
-def execute(stage: Stage, *, discard: bool = False) -> dict[str, Any]:
+def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], None] = is_there) -> dict[str, Any]:
     """Build a stage, from its checkpoint when there is one. Returns what result.json holds.
 
     Args:
         discard: forget an earlier attempt.
+        await_need: called with a role of `late_needs` before what stands in it is read.
     """
     folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
     _require_planned_code(stage)
     state, problem = _take_up(folder, makes_model, discard)
-    run = Run(folder, stage.config, stage.sources(), state)
+    run = Run(folder, stage.config, stage.sources(), state, await_need=await_need)
     if problem:
         run.note(f"started over: {problem}")
     elif state:

@@ -147,6 +147,7 @@ def _interrupt(number: int, frame: Any) -> None:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Check a command line, then run its job, or all jobs of its sweep."""
+    started = time.time()
     _check_first_word(arguments[0])
     flags = words.split(arguments)
     if flags.shell_completion and any(word.startswith("query=") for word in flags.overrides):
@@ -183,7 +184,7 @@ def run_command(arguments: Sequence[str]) -> int:
         console.print(
             "  the reward reads no reward model, so the critic starts from the policy (algorithm.critic=zero)"
         )
-    status, _ = run_stage(stage)
+    status, _ = run_stage(stage, started)
     return status
 
 
@@ -229,9 +230,13 @@ def job(composed: DictConfig) -> dict[str, Any]:
     return sweep.run_job(values, run_stage)
 
 
-def run_stage(stage: artifacts.Stage) -> tuple[int, dict[str, Any]]:
-    """Announce the plan, build what is missing, show the result. Returns (exit status, result)."""
-    started = time.time()
+def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int, dict[str, Any]]:
+    """Announce the plan, build what is missing, show the result. Returns (exit status, result).
+
+    Args:
+        started: when the command began (Unix seconds); None is now.
+    """
+    started = started or time.time()
     stored = _stored_result(stage)
     if stored is not None:
         summary.print_plan(stage, started)
@@ -255,6 +260,7 @@ def _stored_result(stage: artifacts.Stage) -> dict[str, Any] | None:
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
     from rlhf_lab import ranks
     from rlhf_lab.execute import ensure
+    from rlhf_lab.launch import side_by_side
     from rlhf_lab.launch.processes import check_launch
     from rlhf_lab.launch.threads import set_threads
     from rlhf_lab.planning.check import memory_lines
@@ -267,6 +273,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
             console.quiet = not ranks.is_main()
             summary.print_plan(stage, started)
             summary.print_memory(memory_lines(stage))
+            side_by_side.build(stage, started)
             result = ensure(stage, started)
     except Interrupted as stop:
         console.print(f"[yellow]interrupted:[/] {stop}; the same command goes on from here")

@@ -45,6 +45,9 @@ class Runtime:
         threads: CPU threads per process. 0 is one for the small models of `model.kind=scratch`, where a second thread
             costs more than it gives (26 against 33 ms per SFT step), and all cores, shared between the jobs of a
             study, for others.
+        stages_at_once: stages of a run that are built at the same time where they do not wait for each other. 0 is one
+            for each core with the small models of `model.kind=scratch` on a CPU, which keep one core busy each; others
+            are built in turn, whatever is written here.
         memory_gib: memory of the device that a run is planned for, in place of what the system says. A stage whose
             weights, gradients and optimiser state are more than that is refused before anything is loaded.
     """
@@ -52,10 +55,14 @@ class Runtime:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = 0
+    stages_at_once: int = 0
     memory_gib: float | None = None
 
     def __post_init__(self) -> None:
-        require((self.memory_gib is None or self.memory_gib > 0, f"memory_gib={self.memory_gib} must be above 0"))
+        require(
+            (self.memory_gib is None or self.memory_gib > 0, f"memory_gib={self.memory_gib} must be above 0"),
+            (self.stages_at_once >= 0, f"stages_at_once={self.stages_at_once} must be 0 or above; 1 is one by one"),
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -13,6 +14,7 @@ from rlhf_lab import artifacts, compose, config
 from rlhf_lab.errors import LabError
 from rlhf_lab.overrides import literal
 from rlhf_lab.policy_table import PolicyTable, number
+from rlhf_lab.studies import written
 from rlhf_lab.trackers.console import console
 
 
@@ -82,15 +84,10 @@ def print_memory(lines: Sequence[str]) -> None:
 
 def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
     """Last lines of a run: the answer to its question, notes, numbers, and where everything is."""
-    from rlhf_lab.studies.answer import answer
-    from rlhf_lab.studies.report import write_report_of
-    from rlhf_lab.studies.rundir import read_run
-
-    run = read_run(stage.folder)
-    answered = answer(run)
-    console.print(f"[bold]{escape(answered.sentence)}[/]")
-    if answered.caveat:
-        console.print(f"[dim]{escape(answered.caveat)}[/]")
+    sentence, caveat = written.recall(stage.folder) or _write_report(stage.folder)
+    console.print(f"[bold]{escape(sentence)}[/]")
+    if caveat:
+        console.print(f"[dim]{escape(caveat)}[/]")
     for note in result.get("notes", []):
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     if result["policies"]:
@@ -98,8 +95,21 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
     for name in result.get("primary", []):
         if name in result["metrics"]:
             console.print(f"  {name:<24} {number(result['metrics'][name])}")
-    report = write_report_of(run)
-    console.print(f"run     {stage.folder}\nreport  {report}\n[dim]{seconds:.0f} s[/]", soft_wrap=True)
+    console.print(f"run     {stage.folder}\nreport  {stage.folder / 'report.html'}", soft_wrap=True)
+    console.print(f"[dim]{seconds:.0f} s[/]")
+
+
+def _write_report(folder: Path) -> tuple[str, str]:
+    """Write the report of a run; returns what it answers, (sentence, caveat)."""
+    from rlhf_lab.studies.answer import answer
+    from rlhf_lab.studies.report import write_report_of
+    from rlhf_lab.studies.rundir import read_run
+
+    run = read_run(folder)
+    answered = answer(run)
+    write_report_of(run)
+    written.remember(folder, answered.sentence, answered.caveat)
+    return answered.sentence, answered.caveat
 
 
 def print_rescored(policies: list[dict[str, Any]]) -> None:

@@ -167,14 +167,19 @@ def save_tiny(family: str, tokenizer: Any, folder: Path) -> Path:
     return folder
 
 
-def command_inside(folder: Path, *arguments: str) -> tuple[int, str]:
-    """(exit status, what was printed) of a command line that runs in a folder, in this process."""
+def command_inside(folder: Path, *arguments: str, cores: int = 1) -> tuple[int, str]:
+    """(exit status, what was printed) of a command line that runs in a folder, in this process.
+
+    Args:
+        cores: with more than one, stages that do not wait for each other are built in processes of their own.
+    """
     before, here = dict(os.environ), Path.cwd()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
     os.chdir(folder)
     try:
         with pytest.MonkeyPatch.context() as patch, console.capture() as printed:
             patch.setattr(sys, "argv", ["rlhf_lab", *arguments])
+            patch.setattr("rlhf_lab.launch.side_by_side.usable_cores", lambda: cores)
             with pytest.raises(SystemExit) as end:
                 main()
     finally:

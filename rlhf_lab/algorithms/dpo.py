@@ -129,7 +129,8 @@ class PreferenceAlgorithm(Algorithm):
         self.model, self.reference, self.encoder = load_policy_twice(run)
         self.max_length = settings.max_length or 512
         beta = settings.beta if self.objective.dpo_optimum else None
-        self.evaluator = Evaluator(run, self.reference, self.encoder, build_reward(run), beta, self.max_length)
+        reward = None if "reward" in settings.late_needs else build_reward(run)
+        self.evaluator = Evaluator(run, self.reference, self.encoder, reward, beta, self.max_length)
 
     def frozen(self) -> list[nn.Module]:
         return [self.reference]
@@ -169,10 +170,18 @@ class OnePassDPO(PreferenceAlgorithm):
         return self.batch(self.table, self.steps[step])
 
     def evaluate(self, step: int) -> None:
+        self._read_reward()
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
+    def _read_reward(self) -> None:
+        """Training reads no reward, so it may have begun before the reward model was complete."""
+        if self.evaluator.reward is None:
+            self.run.await_need("reward")
+            self.evaluator.reward = build_reward(self.run)
+
     def finish(self) -> Result:
+        self._read_reward()
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
         report = corpus_report(self.run.corpus, self.encoder)

@@ -75,6 +75,7 @@ class IteratedDPO(PreferenceAlgorithm):
     def finish(self) -> Result:
         baseline = self.run.needs.get("baseline")
         if baseline:
+            self.run.await_need("baseline")
             model = load_policy(baseline, self.run.config.model, device=self.run.device)
             self.evaluator.evaluate("one-pass DPO", model)
         order = {REFERENCE_NAME: 0, "one-pass DPO": 1}

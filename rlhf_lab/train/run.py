@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,10 @@ COST = {
 """Under `training` in result.json: of one process, the one that holds most."""
 
 
+def is_there(role: str) -> None:
+    """Nothing to wait for: what stands in the role was complete before the stage began."""
+
+
 @dataclass
 class Run:
     """What an algorithm gets to work with.
@@ -55,6 +59,7 @@ class Run:
         cost: what training took, see COST; the largest of the processes that shared it.
         notes: remarks for the person who reads the result, in order.
         tracking: gets every logged row too.
+        await_need: to be called with a role of the algorithm's `late_needs` before what stands in it is read.
     """
 
     folder: Path
@@ -64,6 +69,7 @@ class Run:
     cost: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     tracking: Tracking = field(default_factory=Tracking)
+    await_need: Callable[[str], None] = is_there
 
     def __post_init__(self) -> None:
         self.started, self.floor_gib = time.monotonic(), memory.floor_gib()

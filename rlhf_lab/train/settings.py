@@ -18,6 +18,8 @@ class StageSettings:
         uses: sections of the config that decide the stage's result, and so its key.
         needs_preferences: whether it takes preference pairs; demonstrations are then refused.
         required_needs, optional_needs: roles of what it starts from.
+        late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
+            algorithm calls `Run.await_need` before it reads one.
         any_needs: whether other roles are welcome, each naming a policy.
         reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
         data_roles: roles that want what a stage wrote into its directory, not the model it made.
@@ -32,6 +34,7 @@ class StageSettings:
     needs_preferences: ClassVar[bool] = False
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
+    late_needs: ClassVar[tuple[str, ...]] = ()
     any_needs: ClassVar[bool] = False
     data_roles: ClassVar[tuple[str, ...]] = ()
     reseeded_roles: ClassVar[tuple[str, ...]] = ()

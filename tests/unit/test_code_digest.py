@@ -182,3 +182,13 @@ def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monk
     after = keys()
     assert before["grpo"] != after["grpo"]
     assert before["sft"] == after["sft"]
+
+
+def test_what_is_no_python_counts_byte_by_byte(tmp_path, fresh):
+    broken = tmp_path / "broken.py"
+    broken.write_text("def f(:\n")
+    before = digests([], [broken])
+    fresh()
+    broken.write_text("def g(:\n")
+    assert before.keys() == digests([], [broken]).keys()
+    assert before != digests([], [broken])

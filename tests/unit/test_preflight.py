@@ -14,7 +14,7 @@ from support import command_inside, planned, write_pairs
 
 from rlhf_lab import model_files, preflight
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.rewards import entry_points
+from rlhf_lab.rewards import functions
 
 SMALL = ("model=micro", "data=mini_hh_small")
 ROWS = [(f"question {i}", "a good reply", "a bad reply") for i in range(20)]
@@ -72,12 +72,12 @@ def test_what_is_installed_is_no_problem(monkeypatch):
         ("math:floor", "mine", "mine is no entry point of the group rlhf_lab.rewards (other)"),
         ("no_such_module:score", "other", "cannot be imported (ModuleNotFoundError"),
         ("math:no_such_function", "other", "cannot be imported (AttributeError"),
-        ("math:pi", "other", "is float and not a function"),
+        ("math:pi", "other", "is float, not a function"),
     ],
 )
 def test_a_function_that_is_not_there(monkeypatch, value, name, message):
-    declared = EntryPoint("other", value, entry_points.GROUP)
-    monkeypatch.setattr(entry_points, "entry_points", lambda group: [declared])
+    declared = EntryPoint("other", value, functions.GROUP)
+    monkeypatch.setattr(functions, "entry_points", lambda group: [declared])
     found = problems("grpo", "reward=callable", f"reward.terms.callable.name={name}", *SMALL)
     assert message in found
 

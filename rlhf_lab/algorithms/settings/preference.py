@@ -106,6 +106,7 @@ class DPO(PreferenceSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
+    late_needs: ClassVar[tuple[str, ...]] = ("reward",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
@@ -148,6 +149,7 @@ class IterativeDPO(PreferenceSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     smoke: ClassVar[dict[str, float]] = {"rounds": 2, "prompts_per_round": 96}
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "prompts_per_round": 2}
     final_lr_fraction: float = 1.0
