@@ -15,7 +15,7 @@ Other libraries are not followed; the manifest of a run keeps their versions.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -154,12 +154,16 @@ def _forwarded(source: _Source, name: str | None) -> list[Reference]:
     return [Reference(submodule)] if _source(submodule) else [Reference(source.name)]
 
 
-def _uses(source: _Source, statement: ast.stmt) -> Iterator[Reference]:
-    """What a statement refers to: names of its module, imported names, attributes of imported modules."""
-    aliases = {**source.aliases, **_imports(source, statement)}
+def _uses(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
+    """What code refers to: names of its module, imported names, attributes of imported modules.
+
+    Args:
+        nodes: names, attributes and imports of the code, each before what is inside it.
+    """
+    aliases = {**source.aliases, **_imports(source, nodes)}
     modules = {alias for alias, target in aliases.items() if target.name is None}
     qualified: set[ast.AST] = set()
-    for node in ast.walk(statement):  # an attribute is visited before the name in front of its dot
+    for node in nodes:  # an attribute comes before the name in front of its dot
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             qualified.add(node.value)
             yield Reference(aliases[node.value.id].module, node.attr)
@@ -170,10 +174,10 @@ def _uses(source: _Source, statement: ast.stmt) -> Iterator[Reference]:
                 yield Reference(source.name, node.id)
 
 
-def _imports(source: _Source, tree: ast.AST) -> dict[str, Reference]:
-    """Name → what it stands for, of every import below a node that leads to code which is followed."""
+def _imports(source: _Source, nodes: Iterable[ast.AST]) -> dict[str, Reference]:
+    """Name → what it stands for, of the imports among some nodes that lead to code which is followed."""
     result: dict[str, Reference] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for item in node.names:
                 if _source(item.name, source):
@@ -279,7 +283,7 @@ def _read(module: str, path: Path, root: Path) -> _Source:
 
 def _file_statement(source: _Source, statement: ast.stmt) -> None:
     """Enter a top-level statement under the names it defines, or among the effects."""
-    source.aliases.update(_imports(source, statement) if not _defines(statement) else {})
+    source.aliases.update(_imports(source, ast.walk(statement)) if not _defines(statement) else {})
     if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_docstring(statement) or _is_for_types(statement):
         return
     names = _bound_names(statement)
@@ -328,30 +332,39 @@ def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
         return source.content[:16], ()
     statements = source.definitions[name] if name else source.effects
     words: list[str] = []
+    nodes: list[ast.AST] = []
     for statement in statements:
-        _write(statement, words)
-    uses = dict.fromkeys(target for statement in statements for target in _uses(source, statement))
-    return sha256("\n".join(words).encode()).hexdigest()[:16], tuple(uses)
+        _write(statement, words, nodes)
+    uses = tuple(dict.fromkeys(_uses(source, nodes)))
+    return sha256("\n".join(words).encode()).hexdigest()[:16], uses
 
 
 _IGNORED_FIELDS = {"ctx", "type_comment", "kind", "type_ignores"}
 
 
-def _write(value: object, words: list[str]) -> None:
-    """The structure of a syntax tree as words, without docstrings. Empty fields are left out, because Python versions
-    differ in which of them there are."""
+_REFERRING = (ast.Name, ast.Attribute, ast.Import, ast.ImportFrom)
+
+
+def _write(value: object, words: list[str], nodes: list[ast.AST]) -> None:
+    """The structure of a syntax tree as words, without docstrings; its names, attributes and imports go to `nodes`.
+
+    Empty fields are left out, because Python versions differ in which of them there are.
+    """
     if isinstance(value, ast.AST):
+        if isinstance(value, _REFERRING):
+            nodes.append(value)
         words.append(type(value).__name__)
-        for name, item in ast.iter_fields(value):
+        for name in value._fields:
+            item = getattr(value, name, None)
             if item is None or item == [] or name in _IGNORED_FIELDS:
                 continue
             if name == "body" and isinstance(item, list):
                 item = [line for line in item if not _is_docstring(line)]
             words.append(name)
-            _write(item, words)
+            _write(item, words, nodes)
         words.append(")")
     elif isinstance(value, list):
         for item in value:
-            _write(item, words)
+            _write(item, words, nodes)
     else:
         words.append(repr(value))
