@@ -29,7 +29,7 @@ def leave_closed_pipe() -> NoReturn:
 
 
 console = _Console(highlight=False)
-if not console.is_terminal:
+if not console.is_terminal and not os.environ.get("COLUMNS"):
     console = _Console(highlight=False, width=140)  # a log has no width; tables should not be cut to 80 columns
 QUIET_SECONDS = 15.0
 # transformers imports DeepSpeed where it is installed, and that warns on every machine without a GPU
