@@ -176,6 +176,8 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
     """Rules between sections. Unless the tuned values fitted, nothing is said about values that are missing."""
     algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
     problems = []
+    if not root.outputs.strip():
+        problems.append("outputs is empty; write outputs=FOLDER, or outputs=. for the working directory")
     names = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE]
     missing = [name for name in names if resolved and _is_none(algorithm, name)]
     problems += [

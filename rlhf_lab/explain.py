@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from rich.console import Group
@@ -258,7 +260,7 @@ def _unknown(target: str, settings: Mapping[str, Setting]) -> str:
     if ends:
         return f"{target} is not a setting; did you mean {' or '.join(ends)}?"
     close = schema.closest(target, names)
-    return f"{target} is not a setting" + (f"; did you mean {close}?" if close else f"; {USAGE}")
+    return f"{target} is not a setting" + (f"; did you mean {close}?" if close else f"; write {USAGE}")
 
 
 def _shown(value: Any) -> str:
@@ -296,15 +298,16 @@ def _full(setting: Setting) -> Table:
 
 
 def _table(title: str, settings: Sequence[Setting]) -> Table:
-    """The settings of a section, a row each."""
+    """The settings of a section, a row each; what reads a setting stands where it is explained alone."""
     table = Table(title=f"[bold]{title}[/]", title_justify="left", box=None, padding=(0, 2, 1, 0))
-    for heading in ("setting", "default", "now"):
-        table.add_column(heading, overflow="fold", max_width=34)
+    table.add_column("setting, default → now", overflow="fold", max_width=34)
     table.add_column("meaning", overflow="fold", ratio=1)
     for setting in settings:
-        facts = "; ".join(f"{name}: {text}" for name, text in _facts(setting).items())
+        default, now = _shown(setting.default), _now(setting)
+        values = now if default == now else f"{default} → {now}"
+        facts = "; ".join(f"{name}: {text}" for name, text in _facts(setting).items() if name != "read by")
         meaning = f"{escape(setting.meaning)}\n[dim]{escape(facts)}[/]"
-        table.add_row(f"[bold]{setting.key}[/]", escape(_shown(setting.default)), escape(_now(setting)), meaning)
+        table.add_row(f"[bold]{setting.key}[/]\n{escape(values)}", meaning)
     return table
 
 
@@ -313,14 +316,20 @@ def _options(group: str) -> Table:
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
     for name in compose.options(group):
         path = compose.folder("conf") / group / f"{name}.yaml"
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        table.add_row(f"{group}={name}", escape(first.removeprefix("#").strip() if first.startswith("#") else ""))
+        table.add_row(f"{group}={name}", escape(_opening_comment(path.read_text(encoding="utf-8"))))
     return table
+
+
+def _opening_comment(text: str) -> str:
+    """The first sentence of the comment that a file starts with."""
+    lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    comment = " ".join(line.removeprefix("#").strip() for line in lines)
+    return re.split(r"(?<=\w{3}[.]) (?=[A-Z])", comment)[0]  # not behind an abbreviation such as "Dr."
 
 
 def _overview() -> Table:
     """Groups, sections and single settings: what can be explained."""
-    table = Table(title=USAGE, title_justify="left", box=None, show_header=False)
+    table = Table(title=f"python -m rlhf_lab {USAGE}", title_justify="left", box=None, show_header=False)
     texts = docstrings.meanings(config.Config)
     for field in dataclasses.fields(config.Config):
         table.add_row(f"[bold]{field.name}[/]", escape(texts[field.name]))

@@ -24,6 +24,7 @@ from rlhf_lab.studies.answer_rewards import (
 )
 from rlhf_lab.studies.gains import policy_names
 from rlhf_lab.studies.rundir import Run
+from rlhf_lab.studies.wording import SMOKE_CAVEAT
 
 ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
     "best_of_n": against_reference,
@@ -93,9 +94,9 @@ def read_config(run: Run) -> dict[str, Any]:
 
 def _caveat(run: Run, kind: str, config: Mapping[str, Any]) -> str:
     """What the interval does not cover, and who judges."""
-    limits = []
     if config.get("size") == "smoke":
-        limits.append("size=smoke is a first look and too small for a result")
+        return SMOKE_CAVEAT
+    limits = []
     if kind in TRAINS_NOTHING:
         limits.append("each model comes from one training run, so training noise is not in the intervals")
     else:
@@ -107,7 +108,7 @@ def _caveat(run: Run, kind: str, config: Mapping[str, Any]) -> str:
     if other := OTHER_RUN.get(run.recipe):
         limits.append(f"the question takes a second run: compare this one with that of +recipe={other}")
     text = "; ".join(limits) + "."
-    return text[0].upper() + text[1:] if not text.startswith("size=") else text
+    return text[0].upper() + text[1:]
 
 
 def _verifiable(run: Run) -> bool:

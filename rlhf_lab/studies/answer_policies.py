@@ -62,6 +62,8 @@ def reward_and_truth(run: Run) -> str | None:
         change = f"{_moved(names, metric_title('proxy'), proxy)}{distance}"
     else:
         change = f"{names[-1]} does not clearly change the proxy reward ({_change(proxy)}){distance}"
+    if is_nothing(gold):
+        return f"{change}; the gold reward is the same on every prompt."
     if not is_clear(gold):
         return f"{change}; whether the gold reward follows is not distinguishable ({_change(gold)}{_reach(gold)})."
     verb = "rises" if gold.difference.mean > 0 else "falls"
@@ -109,9 +111,17 @@ def is_clear(comparison: Comparison) -> bool:
 
 def unclear(sides: str, title: str, comparison: Comparison, more: str = "") -> str:
     """The sentence for a difference that the data cannot tell from none."""
+    if is_nothing(comparison):
+        return f"No difference: {sides} have the same {title} on every prompt{more}."
     gap = signed(comparison.difference)
     evidence = "" if math.isnan(comparison.p_value) else f" ({p_equals(comparison.p_value)})"
     return f"Not distinguishable: {sides} differ by {gap} in {title}{evidence}{more}{_reach(comparison)}."
+
+
+def is_nothing(comparison: Comparison) -> bool:
+    """Whether both sides scored the same on every prompt: such an interval has no width and would look certain."""
+    difference = comparison.difference
+    return difference.mean == difference.low == difference.high == 0
 
 
 def unsigned(value: Estimate) -> str:

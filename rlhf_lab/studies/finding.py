@@ -8,7 +8,7 @@ from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import Row, Section, section_title
 from rlhf_lab.studies.verdict import verdict_finding
-from rlhf_lab.studies.wording import compact, p_text, signed
+from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, p_text, signed
 
 
 def write_finding(study: Study, sections: list[Section]) -> str:
@@ -20,6 +20,8 @@ def write_finding(study: Study, sections: list[Section]) -> str:
     sentences = [sentence for section in primary for sentence in _section(study, section)]
     sentences.append(verdict_finding(study))
     sentences.append(curve_finding(study))
+    if study.size == "smoke":
+        sentences.insert(0, SMOKE_CAVEAT)
     if done < total:
         counts = study.incomplete["status"].value_counts()
         causes = ", ".join(f"{count} {status}" for status, count in counts.items())

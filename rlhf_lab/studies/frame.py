@@ -33,7 +33,7 @@ class Study:
         curves: which curves the report adds, or None.
         by: another override, within each value of which levels are compared; "" compares over all jobs.
         predicts: claims that the numbers decide, as `sections.Prediction` in plain values.
-        size: `full` or `quick`.
+        size: `full`, `quick` or `smoke`.
         factors: every override that some job sets.
         frame: one row per job: index, status, error, run (Path or None), changed (`Run.changed`, joined by commas),
             level, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_lab.analysis.statistics import Comparison, Estimate, check_mean, holm
 from rlhf_lab.errors import NumericError
-from rlhf_lab.studies.answer import answer
+from rlhf_lab.studies.answer import answer, read_config
 from rlhf_lab.studies.figures import Point, Series, frontier, spread
 from rlhf_lab.studies.gains import (
     five_numbers,
@@ -88,6 +88,7 @@ def header(run: Run) -> dict[str, Any]:
     data = manifest.get("data") or {}
     return {
         "command": command,
+        "size": read_config(run).get("size"),
         "facts": [(name, str(value)) for name, value in facts if value not in (None, "")],
         "versions": dict(manifest.get("versions") or {}),
         "data": data,

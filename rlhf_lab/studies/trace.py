@@ -138,7 +138,7 @@ def summary(found: Replay) -> str:
     """What was judged, and what the true reward did where it is known."""
     detector, limit = found.detector, found.detector.limits
     text = (
-        f"{len(found.batches)} iterations, {limit.warmup} checkpoints of warm-up, {detector.checkpoints} judged; "
+        f"{len(found.batches)} iterations, {limit.warmup} of warm-up, {detector.checkpoints} judged; "
         f"{', '.join(limit.signals)} count, {limit.needed} at once are a strong warning"
     )
     totals = detector.totals()

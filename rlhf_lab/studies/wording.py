@@ -150,6 +150,10 @@ def _digits_for_error(half: float) -> int:
     return min(4, max(0, 1 - math.floor(math.log10(half))))
 
 
+SMOKE_CAVEAT = "Smoke size: it ran; its numbers mean nothing."
+"""Stands where the limits of a result would, or before its finding."""
+
+
 def compact(value: Estimate | float) -> str:
     """A number with a sensible count of decimals; an estimate with its interval, when it has one."""
     if not isinstance(value, Estimate):

@@ -28,9 +28,15 @@ def leave_closed_pipe() -> NoReturn:
     raise SystemExit(CLOSED_PIPE)
 
 
-console = _Console(highlight=False)
-if not console.is_terminal:
-    console = _Console(highlight=False, width=140)  # a log has no width; tables should not be cut to 80 columns
+def open_console() -> Console:
+    """The console of this process: as wide as the terminal or as COLUMNS says; a log has no width and gets 140."""
+    opened = _Console(highlight=False, emoji=False)  # the hub data set `name:train:50` is no picture of a train
+    if opened.is_terminal or os.environ.get("COLUMNS"):
+        return opened
+    return _Console(highlight=False, emoji=False, width=140)
+
+
+console = open_console()
 QUIET_SECONDS = 15.0
 # transformers imports DeepSpeed where it is installed, and that warns on every machine without a GPU
 logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())

@@ -15,6 +15,7 @@ from support import checked, command_inside
 from rlhf_lab import compose, config, docstrings, explain, registry, schema, sections
 from rlhf_lab.commands import COMMANDS
 from rlhf_lab.completion import candidates
+from rlhf_lab.trackers.console import console
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
 SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, config.Config]
@@ -114,6 +115,19 @@ def test_what_explain_prints(arguments: list[str], expected: list[str], tmp_path
     assert status == 0, printed
     flat = " ".join(printed.split())
     assert [text for text in expected if text not in flat] == []
+
+
+def test_explain_is_read_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads a setting is as good as the same for a whole section: it stands where one setting is asked for."""
+    monkeypatch.setattr(console, "_width", 80)
+    _, section = command_inside(tmp_path, "explain", "algorithm=ppo")
+    assert max(map(len, section.splitlines())) <= 80 and "read by" not in section
+    assert "arXiv:1909.08593" in section and len(section.splitlines()) < 300
+    _, setting = command_inside(tmp_path, "explain", "algorithm=ppo", "algorithm.critic")
+    assert "read by   algorithm=ppo" in setting
+    _, options = command_inside(tmp_path, "explain", "algorithm")
+    flat = " ".join(options.split())
+    assert "desirable and undesirable. algorithm=" in flat and "Dr. GRPO: no division" in flat
 
 
 @pytest.mark.parametrize(

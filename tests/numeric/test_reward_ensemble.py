@@ -12,13 +12,13 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 from transformers import AutoModelForSequenceClassification, GPT2Config, LlamaConfig
 
-from rlhf_lab import registry
+from rlhf_lab import load_reward, registry
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, reward_outputs
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.reward_ensemble import StackedModels, averaged, same_shape, stackable
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.rewards.bt import AVERAGE_FILE, Scorer, ScoreScale, average_members, model_outputs, score_members
+from rlhf_lab.rewards.bt import AVERAGE_FILE, MEMBERS, Scorer, ScoreScale, average_members, model_outputs, score_members
 from rlhf_lab.train.loop import train
 from rlhf_lab.train.run import Run
 
@@ -95,6 +95,22 @@ def test_members_in_one_pass_score_as_one_by_one(encoder):
     expected = np.stack([member(*TEXTS) for member in members])
     stacked = StackedModels([member.model for member in members])
     assert np.allclose(score_members(members, *TEXTS, stacked), expected, atol=1e-5)
+
+
+def test_load_reward_opens_an_ensemble(encoder, tmp_path):
+    members = [scorer(reward_model("llama", seed), encoder, mean=float(seed), sd=2.0, n=8) for seed in range(3)]
+    scores_KN = np.stack([member(*TEXTS) for member in members])
+    for k, member in enumerate(members):
+        folder = tmp_path / "model" / (f"{MEMBERS}/{k}" if k else "")
+        member.model.save_pretrained(folder)
+        encoder.tokenizer.save_pretrained(folder)
+        member.scale.write(folder)
+    reward = load_reward(tmp_path, device="cpu")
+    assert np.allclose(reward(*TEXTS), scores_KN.mean(axis=0), atol=1e-5)
+    parts = reward.parts(*TEXTS)
+    assert np.allclose([parts[f"member_{k}"] for k in range(3)], scores_KN, atol=1e-5), parts
+    worst = load_reward(tmp_path, device="cpu", ensemble="worst")
+    assert np.allclose(worst(*TEXTS), scores_KN.min(axis=0), atol=1e-5)
 
 
 def test_heads_of_one_trunk_share_its_pass(encoder):

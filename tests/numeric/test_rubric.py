@@ -11,7 +11,7 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
 
-from rlhf_lab import registry
+from rlhf_lab import load_reward, registry
 from rlhf_lab.algorithms.critic import build_critic
 from rlhf_lab.algorithms.rubric_rm import score_weights
 from rlhf_lab.errors import ConfigError
@@ -83,6 +83,16 @@ def test_bt_and_rubric_read_the_same_folder_alike(attributes, tmp_path):
     assert as_rubric.total_N == pytest.approx((raw - scale["mean"]) / scale["sd"])
     assert raw.std() > 0 and as_rubric.parts["honesty"].std() > 0
     assert not run.notes
+
+
+def test_load_reward_opens_a_rubric_model_with_its_attributes(attributes, tmp_path):
+    run = run_with({"rubric": str(attributes)}, tmp_path)
+    expected = registry.build("reward", RubricModel(), run)(*ask(run))
+    reward = load_reward(attributes.parent, device="cpu")
+    assert reward(*ask(run)) == pytest.approx(expected.total_N, abs=1e-5)
+    assert reward.parts(*ask(run))["honesty"] == pytest.approx(expected.parts["honesty"], abs=1e-5)
+    with pytest.raises(ConfigError, match="ensemble is not a setting of this reward; it has none"):
+        load_reward(attributes.parent, ensemble="worst")
 
 
 def test_a_critic_starts_as_the_weighted_sum_of_the_outputs(attributes, policy, tmp_path):

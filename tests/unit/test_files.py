@@ -212,6 +212,12 @@ def test_outputs_that_is_no_folder_is_one_line_before_anything_runs(tmp_path, ou
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "taken"]
 
 
+def test_outputs_that_is_empty_is_refused(tmp_path):
+    status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=")
+    assert (status, "outputs is empty; write outputs=FOLDER" in printed) == (2, True), printed
+    assert not list(tmp_path.iterdir())
+
+
 def test_outputs_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_lab.files.os.access", lambda path, mode: False)  # root may write everywhere
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=new/store")

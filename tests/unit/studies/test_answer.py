@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,12 @@ import pytest
 from rlhf_lab import compose, registry
 from rlhf_lab.analysis.statistics import paired_difference
 from rlhf_lab.studies.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.studies.finding import write_finding
+from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.report import write_report
 from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.studies.table import build_sections
+from rlhf_lab.studies.wording import SMOKE_CAVEAT
 
 
 def change(folder: Path, kind: str, recipe: str = "", **result: object) -> Path:
@@ -146,12 +151,32 @@ def test_every_kind_says_something_whatever_is_missing(make_run):
 
 def test_limits_are_named(make_run):
     folder = change(make_run(), "ppo", "ppo_ensemble")
+    caveat = said(folder).caveat
+    assert caveat.startswith("One seed") and "simulated world" in caveat
+    assert caveat.endswith("with that of +recipe=ppo.")
+
+
+def test_smoke_size_is_said_by_run_and_study(make_run, make_study):
+    folder = make_run()
     with (folder / "config.yaml").open("a") as file:
         file.write("size: smoke\n")
-    caveat = said(folder).caveat
-    assert (
-        caveat.startswith("size=smoke") and "simulated world" in caveat and caveat.endswith("with that of +recipe=ppo.")
-    )
+    assert said(folder).caveat == SMOKE_CAVEAT
+    page = write_report(folder).read_text()
+    assert page.index("smoke size</span>") < page.index("</h1>") < page.index(SMOKE_CAVEAT)
+    study = read_study(make_study())
+    assert SMOKE_CAVEAT not in write_finding(study, build_sections(study))
+    study = replace(study, size="smoke")
+    assert write_finding(study, build_sections(study)).startswith(SMOKE_CAVEAT)
+
+
+def test_policies_that_score_the_same_on_every_prompt_are_not_called_indistinguishable(make_run):
+    folder = change(make_run(prompts=8), "dpo")
+    rows = [json.loads(line) | {"gold": -0.9} for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sentence = said(folder).sentence
+    assert sentence.startswith("No difference: ") and "the same gold reward on every prompt" in sentence
+    (folder / "config.yaml").write_text("algorithm:\n  kind: ppo\n")
+    assert "the gold reward is the same on every prompt" in said(folder).sentence
 
 
 def test_the_answer_is_the_first_sentence_of_page_and_table(make_run, make_study):
