@@ -92,9 +92,10 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
     if result["policies"]:
         console.print(PolicyTable(result["policies"]))
-    for name in result.get("primary", []):
-        if name in result["metrics"]:
-            console.print(f"  {name:<24} {number(result['metrics'][name])}")
+    shown = [name for name in result.get("primary", []) if name in result["metrics"]]
+    width = max(map(len, shown), default=0)
+    for name in shown:
+        console.print(f"  {name:<{width}}  {number(result['metrics'][name])}")
     console.print(f"run     {stage.folder}\nreport  {stage.folder / 'report.html'}", soft_wrap=True)
     console.print(f"[dim]{seconds:.0f} s[/]")
 

@@ -52,7 +52,7 @@ def remarks(kind: str, rows: Rows, policies: Sequence[Mapping[str, Any]], metric
         no_gradient(rows),
         loss_did_not_fall(rows) if kind in FALLING else None,
         no_better_than_chance(kind, {**last, **metrics}),
-        *(same_as_reference(policies[0]["name"], policy) for policy in policies[1:]),
+        same_as_reference(policies),
     ]
     return [remark for remark in found if remark]
 
@@ -122,21 +122,26 @@ def no_better_than_chance(kind: str, metrics: Mapping[str, Any]) -> str | None:
         return None
     title = name.partition("/")[0].replace("_", " ")
     interval = f"[{value.low:.3f}, {value.high:.3f}]"
+    if kind == "rm_report":  # it trains nothing: what it judges was trained by another stage
+        return f"held-out {title} of the judged reward, {value.mean:.3f} {interval}, is not above chance"
     return (
         f"nothing learned: held-out {title} {value.mean:.3f} {interval} is not above chance; likely too few pairs or "
         "steps, a wrong algorithm.lr, or labels that the text does not explain (chosen and rejected swapped?)"
     )
 
 
-def same_as_reference(reference: str, policy: Mapping[str, Any]) -> str | None:
-    """The policy did not leave its reference."""
-    kl = _estimate(policy["metrics"].get("kl"))
-    if kl is None or abs(kl.mean) >= NO_DISTANCE:
+def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
+    """Policies that did not leave their reference, the first one."""
+    distances = {policy["name"]: _estimate(policy["metrics"].get("kl")) for policy in policies[1:]}
+    near = {name: kl.mean for name, kl in distances.items() if kl is not None and abs(kl.mean) < NO_DISTANCE}
+    if not near:
         return None
+    verb = "equals" if len(near) == 1 else "equal"
+    largest = max(near.values(), key=abs)
     return (
-        f"{policy['name']} equals {reference}: KL {kl.mean:.1g} nats per reply, so their rewards can differ by chance "
-        "alone; likely algorithm.lr or the number of steps is too small, algorithm.beta too large, or there was no "
-        "signal"
+        f"{' and '.join(near)} {verb} {policies[0]['name']}: KL {largest:.1g} nats per reply, so their rewards can differ "
+        "by chance alone; likely algorithm.lr or the number of steps is too small, algorithm.beta too large, or there "
+        "was no signal"
     )
 
 

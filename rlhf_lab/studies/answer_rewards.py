@@ -62,7 +62,7 @@ def report_card(run: Run) -> str | None:
         sentence += f"; its correlation with length{held} is {compact(length)}"
     error, perfect = results.get("ece"), results.get("ece_perfect")
     if error is not None and perfect is not None:
-        verdict = "cannot be believed as it is" if error.mean > perfect.high else "can be believed"
+        verdict = "cannot be believed as it is" if error.mean > perfect.high else "shows no miscalibration"
         sentence += f"; its confidence {verdict} (calibration error {compact(error)}, {compact(perfect)} if perfect)"
     return f"{sentence}."
 
