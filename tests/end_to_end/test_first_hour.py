@@ -97,7 +97,11 @@ def run_folders(lab: Any) -> set[str]:
 def suggested(out: str) -> list[str]:
     """The settings that an error message says to write, as a shell would take them."""
     flat = " ".join(out.split())
-    return [word for word in shlex.split(flat.partition("then write ")[2]) if word.startswith("data.")]
+    return [
+        word
+        for word in shlex.split(flat.partition("then write ")[2])
+        if word.startswith(("data.prompt=", "data.chosen=", "data.rejected="))
+    ]
 
 
 def test_the_demo_answers_and_is_kept(clone, demo):
@@ -117,7 +121,7 @@ def test_own_data_with_odd_columns(clone, odd_data, form):
     out = clone.run(*audited, status=2)
     assert "Traceback" not in out
     columns = suggested(out)
-    assert columns == ["data.prompt=the question", "data.chosen=good answer", "data.rejected=bad answer"]
+    assert columns == ['data.prompt="the question"', 'data.chosen="good answer"', 'data.rejected="bad answer"']
     if form == "csv":
         trained = ("+recipe=reward_model", "size=smoke", *ONE_LAYER_MICRO, *audited[1:], *columns)
         out = clone.run(*trained)
@@ -170,7 +174,7 @@ def test_a_local_checkpoint(clone, odd_data, family, tokenizer, recipe):
     out = clone.run(f"+recipe={recipe}", "size=smoke", "model=hf", f"model.path=models/{family}", *data)
     for stage in plan_lines(out):
         assert clone.result(out, stage)["status"] == "completed"
-    assert (clone.stage(out, "sft") / "report.html").exists()
+    assert (clone.stage(out, recipe) / "report.html").exists()
 
 
 def test_an_edit_of_a_loss(clone, demo):
