@@ -144,14 +144,14 @@ def llama_tokenizer(texts: Sequence[str], vocabulary: int = 400) -> Any:
 def save_tiny(family: str, tokenizer: Any, folder: Path) -> Path:
     """A randomly initialised Hugging Face checkpoint of a family with its tokenizer, as a user would have it."""
     import torch
-    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
 
     torch.manual_seed(0)
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     if family == "gpt2":
         config: Any = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=256, **ids)
     else:
-        config = LlamaConfig(
+        config = (Qwen2Config if family == "qwen2" else LlamaConfig)(
             vocab_size=len(tokenizer),
             hidden_size=32,
             intermediate_size=64,

@@ -103,6 +103,12 @@ def sized() -> Callable[[str], list[str]]:
     return overrides
 
 
+@pytest.fixture(scope="session")
+def lab_in() -> type[Lab]:
+    """Makes a lab that works in a folder of the test's choice."""
+    return Lab
+
+
 @pytest.fixture
 def fresh(tmp_path: Path) -> Lab:
     """An empty machine."""

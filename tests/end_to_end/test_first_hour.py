@@ -1,0 +1,253 @@
+"""The first hour of a new user in a fresh clone: each command that they type, and what it must answer."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sizes import COMMON, DATA, overrides
+from support import gpt2_tokenizer, llama_tokenizer, save_tiny, toy_rows
+
+ROOT = Path(__file__).parents[2]
+ODD_COLUMNS = ("the question", "bad answer", "good answer")
+DEMO = ("+recipe=dpo_iterative", *overrides("dpo_iterative"))
+OWN_REWARD = (
+    "+recipe=grpo",
+    "reward=callable",
+    "reward.terms.callable.function=my_rewards.py:brevity",
+    "needs.reward=null",
+    *(override for override in overrides("grpo") if not override.startswith("stages.reward_model.")),
+)
+ONE_LAYER_MICRO = ("model=micro", "model.hidden=16", "model.layers=1", "model.heads=2")
+
+pytestmark = pytest.mark.xdist_group("first_hour")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory, lab_in) -> Iterator[Any]:
+    """A fresh clone; every step of the hour works in it, as one user would."""
+    folder = tmp_path_factory.mktemp("first_hour") / "clone"
+    if (ROOT / ".git").exists():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    else:
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("outputs", ".venv", "__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))  # the clone's code, not that of the tests
+        yield lab_in(folder)
+
+
+@pytest.fixture(scope="module")
+def demo(clone) -> str:
+    """What the demo prints the first time."""
+    return clone.run(*DEMO)
+
+
+@pytest.fixture(scope="module")
+def odd_data(clone) -> dict[str, Path]:
+    """The same preference pairs in three formats; the rejected reply's column comes before the chosen one's."""
+    rows = [
+        {"the question": question, "bad answer": rejected, "good answer": chosen}
+        for question, chosen, rejected in toy_rows(40)
+    ]
+    folder = clone.folder
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (folder / "mine.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ODD_COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "mine.parquet")
+    return {name: Path(f"mine.{name}") for name in ("jsonl", "csv", "parquet")}
+
+
+def plan_lines(out: str) -> dict[str, str]:
+    """Recipe of each stage → its line of the plan: build or reuse, folder, why."""
+    lines = re.findall(r"^  (?:build|reuse)\s.*$", out, re.MULTILINE)
+    return {line.split()[1]: line for line in lines}
+
+
+def verbs(out: str) -> dict[str, str]:
+    """Recipe of each stage → build or reuse."""
+    return {recipe: line.split()[0] for recipe, line in plan_lines(out).items()}
+
+
+def first_after_plan(out: str) -> str:
+    """The first line after the plan and its memory: the answer."""
+    lines = out.splitlines()
+    models = next(number for number, line in enumerate(lines) if line.startswith("  models:"))
+    return lines[models + 1]
+
+
+def run_folders(lab: Any) -> set[str]:
+    return {path.name for path in (lab.folder / "outputs/runs").glob("*")}
+
+
+def suggested(out: str) -> list[str]:
+    """The settings that an error message says to write, as a shell would take them."""
+    flat = " ".join(out.split())
+    return [
+        word
+        for word in shlex.split(flat.partition("then write ")[2])
+        if word.startswith(("data.prompt=", "data.chosen=", "data.rejected="))
+    ]
+
+
+def test_the_demo_answers_and_is_kept(clone, demo):
+    assert set(verbs(demo).values()) == {"build"}
+    assert "iterating and one pass of DPO" in " ".join(demo.split())
+    assert re.match(r"(Yes|No|Not distinguishable)\b", first_after_plan(demo)), demo
+    folder = clone.stage(demo, "dpo_iterative")
+    assert (folder / "report.html").exists()
+    assert json.loads((folder / "result.json").read_text())["status"] == "completed"
+    again = clone.run(*DEMO)
+    assert verbs(again) == dict.fromkeys(verbs(demo), "reuse")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_own_data_with_odd_columns(clone, odd_data, form):
+    audited = ("audit", "data=pairs", f"data.path={odd_data[form]}")
+    out = clone.run(*audited, status=2)
+    assert "Traceback" not in out
+    columns = suggested(out)
+    assert columns == ['data.prompt="the question"', 'data.chosen="good answer"', 'data.rejected="bad answer"']
+    if form == "csv":
+        trained = ("+recipe=reward_model", "size=smoke", *ONE_LAYER_MICRO, *audited[1:], *columns)
+        out = clone.run(*trained)
+        assert clone.result(out, "reward_model")["status"] == "completed"
+    else:
+        assert "40" in clone.run(*audited, *columns)
+
+
+def test_an_own_reward_and_an_edit_of_it(clone, demo):
+    documented = (clone.folder / "docs/rewards.md").read_text().split("<!-- my_rewards.py -->\n```")[1]
+    source = documented.partition("\n")[2].split("```")[0]
+    file = clone.folder / "my_rewards.py"
+    file.write_text(source)
+    assert verbs(clone.run(*OWN_REWARD)) == {"sft": "reuse", "grpo": "build"}
+    assert "/ 10" in source
+    file.write_text(source.replace("/ 10", "/ 20"))
+    again = clone.run(*OWN_REWARD)
+    assert verbs(again) == {"sft": "reuse", "grpo": "build"}
+    assert "again: my_rewards.py (brevity) changed" in plan_lines(again)["grpo"]
+
+
+def test_an_own_study(clone):
+    readme = (clone.folder / "README.md").read_text()
+    study = readme.split("`mine/recipe/length_bias.yaml`:\n\n```yaml\n")[1].split("```")[0]
+    recipe = clone.folder / "mine/recipe/length_bias.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text(study)
+    small = [override for override in overrides("dpo_iterative") if not override.startswith("stages.dpo.")]
+    swept = ["data.annotator.length_bias=0.75,0.0", "seed=0"]
+    typed = ["--config-dir", "mine", "+recipe=length_bias", *small, *swept]
+    out = clone.run(*typed)
+    folder = clone.folder / "outputs/studies/length_bias"
+    assert "length_bias" in out
+    kept = json.loads((folder / "study.json").read_text())["command"]
+    assert shlex.split(kept)[-len(typed) :] == typed
+    page = (folder / "report.html").read_text()
+    assert "--config-dir mine +recipe=length_bias" in page
+    assert any(folder.glob("*.md")), "the table"
+
+
+@pytest.mark.parametrize(
+    ("family", "tokenizer", "recipe"),
+    [("llama", llama_tokenizer, "sft"), ("gpt2", gpt2_tokenizer, "sft"), ("qwen2", gpt2_tokenizer, "dpo")],
+)
+def test_a_local_checkpoint(clone, odd_data, family, tokenizer, recipe):
+    texts = [text for row in toy_rows(40) for text in row]
+    save_tiny(family, tokenizer(texts), clone.folder / "models" / family)
+    columns = [f"data.prompt={ODD_COLUMNS[0]}", f"data.rejected={ODD_COLUMNS[1]}", f"data.chosen={ODD_COLUMNS[2]}"]
+    data = ("data=pairs", f"data.path={odd_data['jsonl']}", *columns)
+    out = clone.run(f"+recipe={recipe}", "size=smoke", "model=hf", f"model.path=models/{family}", *data)
+    for stage in plan_lines(out):
+        assert clone.result(out, stage)["status"] == "completed"
+    assert (clone.stage(out, recipe) / "report.html").exists()
+
+
+def test_an_edit_of_a_loss(clone, demo):
+    file = clone.folder / "rlhf_lab/losses/preference.py"
+    source = file.read_text()
+    edited = source.replace("margin_B = beta *", "margin_B = 2 * beta *", 1)  # the first loss is DPO
+    assert edited != source
+    file.write_text(edited)
+    try:
+        ignored = clone.run(*DEMO, "artifacts.code=ignore")
+        assert set(verbs(ignored).values()) == {"reuse"}
+        assert "by other code (artifacts.code=ignore)" in plan_lines(ignored)["dpo"]
+        out = clone.run(*DEMO)
+    finally:
+        file.write_text(source)
+    assert verbs(out) == {"sft": "reuse", "reward_model": "reuse", "dpo": "build", "dpo_iterative": "build"}
+    for recipe in ("dpo", "dpo_iterative"):
+        assert "again: losses/preference.py (dpo) changed" in plan_lines(out)[recipe]
+    assert set(verbs(clone.run(*DEMO)).values()) == {"reuse"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+recipe=dpo", "algorithm.betta=1", "+recipie=x"], "did you mean beta?"),
+        (["+recipe=ppo", "reward=gold", "algorithm.critic=reward_model", "seed=7"], "critic"),
+        (["+recipe=sft", "model=hf", "model.path=empty_folder"], "is no model"),
+        (["+recipe=dpo", "engine=trl", "seed=7"], "pip install 'rlhf_lab[trl]'"),
+        (["ppo"], "+recipe=ppo"),
+    ],
+    ids=["setting", "critic", "model", "library", "command"],
+)
+def test_mistakes_are_told_before_anything_runs(clone, monkeypatch, tmp_path, arguments, message):
+    (clone.folder / "empty_folder").mkdir(exist_ok=True)
+    hide_library(tmp_path, "trl")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(clone.folder)]))
+    before = run_folders(clone)
+    out = clone.run(*arguments, status=2)
+    assert message in " ".join(out.split())
+    assert "nothing was run" in out
+    assert "Traceback" not in out
+    assert run_folders(clone) == before
+
+
+def hide_library(folder: Path, name: str) -> None:
+    """A start-up file with which a library looks as if it were not installed."""
+    (folder / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *rest: None if name == {name!r} else find(name, *rest)\n"
+    )
+
+
+def test_ctrl_c_and_the_same_command(clone):
+    settings = [*DATA["mini_hh"], *COMMON, "algorithm.batch_size=8", "algorithm.log_every_steps=1"]
+    command = ("+recipe=sft", "seed=11", "algorithm.epochs=30", *settings)
+    before = run_folders(clone)
+    process = clone.start(*command)
+    runs = clone.folder / "outputs/runs"
+
+    def started() -> bool:
+        logs = [log for log in runs.glob("sft-*/metrics.jsonl") if log.parent.name not in before]
+        return any(log.stat().st_size for log in logs)
+
+    end = time.monotonic() + 120
+    while not started():
+        assert process.poll() is None, f"ended before its time:\n{process.communicate()[0]}"
+        assert time.monotonic() < end, "no first step in time"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, out
+    assert "the same command goes on from here" in out
+    again = clone.run(*command)
+    assert "from its checkpoint" in again
+    assert clone.result(again, "sft")["status"] == "completed"
