@@ -153,7 +153,7 @@ def test_an_own_study(clone):
     swept = ["data.annotator.length_bias=0.75,0.0", "seed=0"]
     typed = ["--config-dir", "mine", "+recipe=length_bias", *small, *swept]
     out = clone.run(*typed)
-    folder = clone.folder / "outputs/studies/length_bias"
+    (folder,) = (clone.folder / "outputs/studies").glob("length_bias-*")
     assert "length_bias" in out
     kept = json.loads((folder / "study.json").read_text())["command"]
     assert shlex.split(kept)[-len(typed) :] == typed
