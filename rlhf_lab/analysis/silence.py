@@ -139,9 +139,9 @@ def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
     verb = "equals" if len(near) == 1 else "equal"
     largest = max(near.values(), key=abs)
     return (
-        f"{' and '.join(near)} {verb} {policies[0]['name']}: KL {largest:.1g} nats per reply, so their rewards can differ "
-        "by chance alone; likely algorithm.lr or the number of steps is too small, algorithm.beta too large, or there "
-        "was no signal"
+        f"{' and '.join(near)} {verb} {policies[0]['name']}: KL {largest:.1g} nats per reply, so their rewards can "
+        "differ by chance alone; likely algorithm.lr or the number of steps is too small, algorithm.beta too large, or "
+        "there was no signal"
     )
 
 
