@@ -144,8 +144,8 @@ def test_nothing_was_run_is_said_only_when_it_is_true(tmp_path: Path, monkeypatc
     def wrong(*_: object) -> None:
         raise ConfigError("it shows only now")
 
-    def begin_stage(stage: object) -> None:
-        execute._build(stage)  # type: ignore[arg-type]
+    def begin_stage(stage: object, started: float) -> None:
+        execute._build(stage, lambda role: None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(execute.processes, "wanted", wrong)
     monkeypatch.setattr(main, "run_stage", begin_stage)
