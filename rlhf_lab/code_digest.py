@@ -29,8 +29,9 @@ NEUTRAL = (
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not what it is.
     *("main", "commands", "summary", "execute", "worker", "sweep", "manifest", "seal", "files", "signals", "errors"),
     *("launch", "machine", "planning", "doctor", "code_digest"),
-    # What is shown of a result.
-    *("trackers", "studies"),
+    *("preflight", "smoke", "invocation", "words", "completion", "explain", "docstrings", "notebook"),
+    # What is shown and said of a result.
+    *("trackers", "studies", "policy_table", "analysis.silence"),
 )
 """Modules and packages of the lab that cannot change what a stage computes."""
 
@@ -129,7 +130,7 @@ def _shortened(names: list[str]) -> str:
 
 def _is_neutral(module: str) -> bool:
     package, _, rest = module.partition(".")
-    return package == "rlhf_lab" and rest.partition(".")[0] in NEUTRAL
+    return package == "rlhf_lab" and (rest in NEUTRAL or rest.partition(".")[0] in NEUTRAL)
 
 
 def _selected(source: _Source, name: str | None) -> Iterator[str]:

@@ -84,10 +84,10 @@ def verbs(out: str) -> dict[str, str]:
 
 
 def first_after_plan(out: str) -> str:
-    """The first line after the plan and its memory: the answer."""
+    """The first line at the margin after the plan, whose lines and those of progress are indented: the answer."""
     lines = out.splitlines()
     models = next(number for number, line in enumerate(lines) if line.startswith("  models:"))
-    return lines[models + 1]
+    return next(line for line in lines[models + 1 :] if not line.startswith(" "))
 
 
 def run_folders(lab: Any) -> set[str]:
