@@ -148,7 +148,8 @@ def check_outputs(folder: Path, *, writes: bool = True) -> None:
         kind = "a link to nothing" if existing.is_symlink() and not existing.exists() else "a file"
         raise ConfigError(f"{which} is {kind}; write outputs=FOLDER with the name of a folder, new or old")
     if writes and not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{which} cannot be written to; {PERMISSION[errno.EACCES]}")
+        reason = errno.EROFS if os.statvfs(existing).f_flag & os.ST_RDONLY else errno.EACCES
+        raise ConfigError(f"{which} cannot be written to: {os.strerror(reason)}; {(REMEDIES | PERMISSION)[reason]}")
 
 
 def write_text(path: Path, text: str) -> None:

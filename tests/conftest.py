@@ -12,6 +12,9 @@ import pytest
 os.environ.update(
     OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", NO_COLOR="1"
 )
+# Workers inherit a width of 80 columns, which readline sets in the process that starts them. Logs have no width.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 import rlhf_lab
 

@@ -13,7 +13,8 @@ from rlhf_lab import seal
 
 TIMES = {"seconds", "time", "peak_gib"}
 """Measured, so different in every run."""
-FAILED = re.compile(r"^(job \d+ )?failed: ")
+FAILED = re.compile(r"^(job \d+ )?failed: |^  • ")
+"""A line that refuses: of a run that failed, or one of the problems that were seen before anything was run."""
 FILE = re.compile(r"outputs\b")
 REMEDY = re.compile(r"free space|raise the|make it writable|permission to write|check the disk|[Rr]estore|delete ")
 REASON = re.compile(
