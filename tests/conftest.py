@@ -50,7 +50,7 @@ def python() -> str:
     return sys.executable
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Tests of one file go to one worker, which makes the file's fixtures once, unless they name another group."""
     for item in items:
