@@ -77,7 +77,7 @@ def check(values: Mapping[str, Any]) -> Config:
     root = _build(values, problems)
     if root is not None:
         before = len(problems)
-        root = _resolve_critic(_resolve_tuned(root, problems))
+        root = _resolve_critic(_resolve_data_seeds(_resolve_tuned(root, problems)))
         problems.extend(_cross_check(root, resolved=len(problems) == before))
     if root is None or problems:
         raise ConfigError(problems)
@@ -89,7 +89,7 @@ def effective(values: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     root = _build(values, problems)
     if root is not None:
-        root = _resolve_critic(_resolve_tuned(root, problems))
+        root = _resolve_critic(_resolve_data_seeds(_resolve_tuned(root, problems)))
     if root is None or problems:
         raise ConfigError(problems)
     return root
@@ -158,6 +158,11 @@ def _resolve_tuned(root: Config, problems: list[str]) -> Config:
             found = dataclasses.replace(found, lr=found.lr * lora.lr_multiple)
         replaced[section] = found
     return dataclasses.replace(root, **replaced)
+
+
+def _resolve_data_seeds(root: Config) -> Config:
+    """Give the seeds of the data that are None their values; stages upstream then read the same data."""
+    return dataclasses.replace(root, data=root.data.of_run(root.seed))
 
 
 def _resolve_critic(root: Config) -> Config:

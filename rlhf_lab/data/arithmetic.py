@@ -19,16 +19,17 @@ from rlhf_lab.world.arithmetic import VERSION, ArithmeticWorld
 
 def build(settings: Arithmetic) -> Corpus:
     """Draw the corpus of an arithmetic world. `oracle` is the `ArithmeticWorld` itself."""
+    train_seed, test_seed = settings.split_seeds()
     world = ArithmeticWorld(
         min_steps=settings.min_steps,
         max_steps=settings.max_steps,
         largest=settings.largest,
         slip=settings.slip,
         temperature=settings.temperature,
-        seed=settings.seed,
+        seed=train_seed,
     )
-    train, train_report = world.sample(settings.train_problems, "train")
-    test, test_report = world.sample(settings.test_problems, "test")
+    train, train_report = world.sample(settings.train_problems, "train", seed=train_seed)
+    test, test_report = world.sample(settings.test_problems, "test", seed=test_seed)
     for pairs, report in ((train, train_report), (test, test_report)):
         report.statistics.update(statistics(pairs))
     content = f"arithmetic world {VERSION} {settings!r} {fingerprint(train, test)}"

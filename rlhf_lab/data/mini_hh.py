@@ -17,16 +17,17 @@ from rlhf_lab.world.grader import HIGH, LOW, Grader
 
 def build(settings: MiniHH) -> Corpus:
     """Draw the corpus of a dialogue world. `oracle` is the `DialogueWorld` itself."""
+    train_seed, test_seed = settings.split_seeds()
     world = DialogueWorld(
         domains=settings.domains,
         topics=settings.topics,
         attributes=settings.attributes,
-        seed=settings.seed,
+        seed=settings.world_seed(),
         grader=Grader(**asdict(settings.grader)),
         **asdict(settings.annotator),
     )
-    train, train_report = world.sample(settings.train_pairs, "train")
-    test, test_report = world.sample(settings.test_pairs, "test")
+    train, train_report = world.sample(settings.train_pairs, "train", seed=train_seed)
+    test, test_report = world.sample(settings.test_pairs, "test", seed=test_seed)
     for pairs, report in ((train, train_report), (test, test_report)):
         report.statistics.update(statistics(pairs))
     return Corpus(

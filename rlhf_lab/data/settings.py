@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, Literal, Self
 
 from rlhf_lab.registry import register
 
@@ -68,25 +68,58 @@ class DataSettings:
         preferences, answers, graded: whether the data have preference pairs, answers that can be checked, and grades on
             a rubric or a judge who gives them.
         steps: whether the data's world can say of each step of a reply whether it is right.
-
-    Args:
-        seed: draws the world's facts and the corpus. Separate from the run's `seed`, so that a study over seeds
-            repeats training on the same data.
+        drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
     """
 
     preferences: ClassVar[bool] = True
     answers: ClassVar[bool] = False
     graded: ClassVar[bool] = False
     steps: ClassVar[bool] = False
-    seed: int = 0
+    drawn: ClassVar[bool] = False
+
+    def of_run(self, seed: int) -> Self:
+        """These settings in a run with this seed: every seed of the data that is None has its value."""
+        return self
+
+
+@dataclass(frozen=True)
+class WorldSettings(DataSettings):
+    """Data that are drawn from an embedded world.
+
+    By default everything is drawn anew for every seed of a run, so that a study over seeds repeats the whole
+    experiment and not training alone. A seed that is written stays the same in all runs, and the study says so.
+
+    Args:
+        seed: draws the training split: prompts, replies and what the annotator says of them. None is the run's seed.
+        test_seed: draws the held-out split. None is `seed`.
+    """
+
+    drawn: ClassVar[bool] = True
+    seed: int | None = None
+    test_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if item.name.endswith("seed") and (getattr(self, item.name) or 0) < 0:
+                raise ValueError(f"{item.name}={getattr(self, item.name)} is negative; use 0 or more")
+
+    def split_seeds(self) -> tuple[int, int]:
+        """The seeds of the training and of the held-out split; those of seed 0 outside a run."""
+        train = self.seed or 0
+        return train, train if self.test_seed is None else self.test_seed
+
+    def of_run(self, seed: int) -> Self:
+        train, test = replace(self, seed=seed if self.seed is None else self.seed).split_seeds()
+        return replace(self, seed=train, test_seed=test)
 
 
 @register("data", "mini_hh")
 @dataclass(frozen=True)
-class MiniHH(DataSettings):
+class MiniHH(WorldSettings):
     """The embedded dialogue world: prompts, replies, a known true reward and a biased annotator. Downloads nothing.
 
     Args:
+        facts_seed: draws the world's facts. None is `seed`.
         domains, topics, attributes: size of the knowledge base; facts = domains × topics × attributes.
         train_pairs, test_pairs: preference pairs per split; the prompts of the splits never overlap.
         annotator: who labels the pairs.
@@ -94,6 +127,7 @@ class MiniHH(DataSettings):
     """
 
     graded: ClassVar[bool] = True
+    facts_seed: int | None = None
     domains: int = 6
     topics: int = 4
     attributes: int = 5
@@ -105,6 +139,7 @@ class MiniHH(DataSettings):
     grader: GraderSettings = field(default_factory=GraderSettings)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, low, high in (("domains", 1, 6), ("topics", 1, 4), ("attributes", 3, 5)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
@@ -112,10 +147,18 @@ class MiniHH(DataSettings):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
 
+    def world_seed(self) -> int:
+        """The seed of the facts; that of seed 0 outside a run."""
+        return self.split_seeds()[0] if self.facts_seed is None else self.facts_seed
+
+    def of_run(self, seed: int) -> Self:
+        drawn = super().of_run(seed)
+        return replace(drawn, facts_seed=drawn.world_seed())
+
 
 @register("data", "arithmetic")
 @dataclass(frozen=True)
-class Arithmetic(DataSettings):
+class Arithmetic(WorldSettings):
     """The embedded arithmetic world: word problems in the form of GSM8K, whose every step can be checked.
 
     Args:
@@ -141,6 +184,7 @@ class Arithmetic(DataSettings):
     temperature: float = 0.2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("train_problems", "test_problems"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; at least 1 problem is needed")
