@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -41,6 +42,18 @@ def _text_literal(text: str) -> str:
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f'"{escaped}"'
+
+
+def level_name(value: object) -> str:
+    """A swept value as text, the same for 0.1, "0.1" and YAML's spelling, for 1 and 1.0; {by: margin, keep: 0.5} as
+    "by margin, keep 0.5", lists as JSON."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "default"}[value]
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {level_name(item)}" for key, item in value.items())
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(value) if isinstance(value, list) else str(value)
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

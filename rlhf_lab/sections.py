@@ -274,6 +274,8 @@ class Study:
         by: another swept key; levels are then compared within each of its values, a table each. Empty: all together.
         baseline: the level that the others are compared with.
         metrics: reported metrics; the first is the primary one.
+        labels: swept key → how its values are called in sentences, tables and figures: a text with "{}", such as
+            "{} pairs", or value → text. Without one a value is called by its key and itself, "beta 0.1".
         curves: `overoptimization` adds gold and proxy against √KL along training, a fitted curve per level and where
             it turns (arXiv:2210.10760).
         processes: jobs that run at once on this machine.
@@ -289,6 +291,7 @@ class Study:
     by: str = ""
     baseline: Any = None
     metrics: list[str] = field(default_factory=list)
+    labels: dict[str, Any] = field(default_factory=dict)
     curves: Literal["overoptimization"] | None = None
     processes: int = 2
     size: Literal["full", "quick"] = "full"
@@ -307,6 +310,14 @@ class Study:
                 f"by={self.by} must be a key besides compare and seed",
             ),
             (self.size == "full" or bool(self.quick), "size=quick: this study has no quick size"),
+            *(
+                (key in (self.compare, self.by), f"labels: {key} is neither compare={self.compare} nor by={self.by}")
+                for key in self.labels
+            ),
+            *(
+                (isinstance(names, dict) or "{}" in str(names), f"labels.{key}={names} has no {{}} for the value")
+                for key, names in self.labels.items()
+            ),
             *(
                 (p.metric in self.metrics, f"predicts: {p.metric} is not among metrics: {', '.join(self.metrics)}")
                 for p in self.predicts

@@ -29,6 +29,7 @@ from rlhf_lab.overrides import forced, literal
 from rlhf_lab.policy_table import number
 from rlhf_lab.signals import die_with_parent
 from rlhf_lab.smoke import NOTICE
+from rlhf_lab.studies.replication import replication
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.settings import marked
 
@@ -141,7 +142,8 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
     values: dict[str, Any] = {"recipe": command.recipe, "command": invocation.command_line(), "overrides": fixed}
     values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
     values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0]}
-    values |= {"curves": study.curves, "by": study.by}
+    values |= {"curves": study.curves, "by": study.by, "labels": study.labels}
+    values |= {"replication": replication(command.configs).to_dict()}
     values |= {"size": "smoke" if command.configs[0].size == "smoke" else study.size}
     values |= {"predicts": [schema.plain(claim) for claim in study.predicts], "jobs": jobs}
     write_json(folder / "study.json", values)
@@ -300,7 +302,9 @@ def print_table(folder: Path) -> None:
     if is_study(folder):
         study = read_study(folder)
         sections = build_sections(study)
-        console.print(escape(write_finding(study, sections)))
+        finding = write_finding(study, sections)
+        console.print(escape(finding.sentence))
+        console.print(escape(finding.caveat), style="dim")
         console.print(rich_table(study, sections))
 
 

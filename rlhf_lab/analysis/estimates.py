@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from rlhf_lab.errors import NumericError
 from rlhf_lab.types import FloatArray
@@ -88,9 +89,11 @@ class Comparison:
     Attributes:
         difference: mean of a − b over pairs, clustered.
         p_value: two-sided; NaN when it cannot be computed (one cluster).
-        minimum_detectable_effect: the true difference found with probability `power`; inf when none is, NaN
-            when all clusters differ alike, so that their variance is unknown.
+        minimum_detectable_effect: the true difference found with probability `power`, if the standard deviation is
+            the observed one; inf when none is.
         test: name of the test behind `p_value`.
+        standard_error, freedom: of the t test: the difference over `standard_error` has `freedom` degrees of freedom.
+            NaN when there is no test.
     """
 
     difference: Estimate
@@ -98,11 +101,22 @@ class Comparison:
     minimum_detectable_effect: float
     test: str
     power: float = POWER
+    standard_error: float = math.nan
+    freedom: float = math.nan
 
     @property
     def distinguishable(self) -> bool:
         """Whether the test tells the difference from zero at the interval's level."""
         return self.p_value <= 1 - self.difference.level
+
+    def detectable_range(self) -> tuple[float, float]:
+        """Bounds of the minimum detectable effect at the interval's level: those of the standard deviation behind it,
+        s·√(ν/χ²_ν). From three differences it is known from a half to six times its value. NaN without a test."""
+        if not self.freedom >= 1:
+            return math.nan, math.nan
+        tail = (1 - self.difference.level) / 2
+        low, high = (math.sqrt(self.freedom / stats.chi2.ppf(q, self.freedom)) for q in (1 - tail, tail))
+        return self.minimum_detectable_effect * low, self.minimum_detectable_effect * high
 
     def to_dict(self) -> dict[str, Any]:
         def number(value: float) -> float | None:

@@ -32,17 +32,22 @@ from rlhf_lab.types import BoolArray, FloatArray
 __all__ = [
     "Comparison",
     "Estimate",
+    "are_outcomes",
     "check_mean",
     "check_rate",
     "clustered_mean",
     "clustered_rate",
+    "equivalence",
     "format_estimate",
     "holm",
+    "least_sd",
+    "least_sd_of_differences",
     "mcnemar_exact",
     "minimum_detectable_effect",
     "paired_difference",
     "paired_over_seeds",
     "ratio_of_means",
+    "repetitions_to_decide",
     "seed_mean",
     "unpaired_difference",
     "unpaired_from_intervals",
@@ -50,7 +55,9 @@ __all__ = [
 ]
 
 
-def clustered_mean(values_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def clustered_mean(
+    values_N: ArrayLike, clusters_N: ArrayLike, *, least_sd_N: ArrayLike | None = None, level: float = LEVEL
+) -> Estimate:
     """Mean with a cluster-robust t interval.
 
     CR1 (Cameron & Miller 2015, eq. 11-12) for a model with only an intercept, over G clusters of n rows in all:
@@ -60,10 +67,13 @@ def clustered_mean(values_N: ArrayLike, clusters_N: ArrayLike, *, level: float =
     Args:
         values_N: (N,) scores; NaN = unscored.
         clusters_N: (N,) cluster of each row: prompt, task or seed, any hashable kind.
+        least_sd_N: (N,) the least standard deviation that each value is taken to have; see `paired_difference`.
     """
+    least_error = 0.0 if least_sd_N is None else _error_of_independent(floats(least_sd_N)[~np.isnan(floats(values_N))])
     values_N, cluster_N, unscored = _scored(clusters_N, values_N)
     mean = float(values_N.mean()) if values_N.size else math.nan
-    return _interval(mean, _standard_error(values_N - mean, cluster_N), cluster_N, level, unscored)
+    error = max(_standard_error(values_N - mean, cluster_N), least_error)
+    return _interval(mean, error, cluster_N, level, unscored)
 
 
 def seed_mean(values_S: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -72,35 +82,108 @@ def seed_mean(values_S: ArrayLike, *, level: float = LEVEL) -> Estimate:
     return clustered_mean(values_S, np.arange(values_S.size), level=level)
 
 
-def paired_difference(a_N: ArrayLike, b_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Comparison:
+def paired_difference(
+    a_N: ArrayLike,
+    b_N: ArrayLike,
+    clusters_N: ArrayLike,
+    *,
+    least_sd_N: ArrayLike | None = None,
+    level: float = LEVEL,
+) -> Comparison:
     """Compare a with b on the same rows: mean of a − b, clustered, with a t test on G−1 degrees of freedom.
 
     A pair counts only when both sides are scored. The minimum detectable effect takes the cluster-robust standard
-    error as that of G independent differences. If every cluster moved by the same amount there is no variance for a
-    t test; the p-value is then that of the exact sign-flip test, 2^(1−G), and the minimum detectable effect is NaN.
+    error as that of G independent differences.
+
+    A handful of clusters can move by almost the same amount, which says little about how much the next one would. The
+    standard error is therefore not taken below that of differences with the standard deviations `least_sd_N`:
+    max(SE, √(Σ least_sd²)/N). This is continuous in the data: equal differences are judged like nearly equal ones.
 
     Args:
         a_N, b_N: (N,) scores of the two sides, row by row.
         clusters_N: (N,) cluster of each pair.
+        least_sd_N: (N,) the least standard deviation that each difference is taken to have; None takes
+            `least_sd_of_differences` of values that state no errors.
     """
     a_N, b_N = floats(a_N), floats(b_N)
     if a_N.shape != b_N.shape:
         raise NumericError(f"paired comparison needs equally many values on both sides, not {a_N.size} and {b_N.size}")
+    scored_N = ~np.isnan(a_N - b_N)
     difference_N, cluster_N, unscored = _scored(clusters_N, a_N - b_N)
+    least_N = least_sd_of_differences(a_N, b_N) if least_sd_N is None else floats(least_sd_N)
+    least_error = _error_of_independent(least_N[scored_N])
     mean = float(difference_N.mean()) if difference_N.size else math.nan
-    error = _standard_error(difference_N - mean, cluster_N)
+    observed_error = _standard_error(difference_N - mean, cluster_N)
+    error = max(observed_error, least_error)
     estimate = _interval(mean, error, cluster_N, level, unscored)
-    clusters, test = estimate.clusters, "paired t test, cluster-robust (CR1)"
+    clusters = estimate.clusters
     if clusters < 2:
-        p_value, test = math.nan, "none: fewer than 2 clusters"
-    elif error > 1e-12 * max(1.0, abs(mean)):
-        p_value = float(2 * stats.t.sf(abs(mean) / error, clusters - 1))
-    else:
-        p_value = 1.0 if abs(mean) < 1e-12 else 2.0 ** (1 - clusters)
-        test = "exact sign-flip test (all clusters differ by the same amount)"
-    sd = error * math.sqrt(clusters) if error > 0 else math.nan
-    effect = minimum_detectable_effect(sd, clusters, alpha=1 - level) if clusters > 1 else math.inf
-    return Comparison(estimate, p_value, effect, test)
+        return Comparison(estimate, math.nan, math.inf, "none: fewer than 2 clusters")
+    test = "paired t test, cluster-robust (CR1)"
+    if error > observed_error:
+        test += ", with the least standard deviation that the measurement allows"
+    p_value = float(2 * stats.t.sf(abs(mean) / error, clusters - 1)) if error else 1.0
+    effect = minimum_detectable_effect(error * math.sqrt(clusters), clusters, alpha=1 - level)
+    return Comparison(estimate, p_value, effect, test, standard_error=error, freedom=clusters - 1)
+
+
+MEASURED_SHARE = 0.1
+"""Least standard deviation of a measured value, in standard errors of its measurement. If nothing but the measurement
+varied, three values would lie closer together once in a hundred times (√(χ²_{2, .01}/2) = .1)."""
+
+RESOLUTION = 0.001
+"""Least standard deviation, as a share of its size, of a value that states no error."""
+
+
+def least_sd(values_N: ArrayLike, errors_N: ArrayLike | None = None) -> FloatArray:
+    """The least standard deviation, (N,), that each of N repeated measurements is taken to have.
+
+    A tenth of its standard error where one is stated, a thousandth of its size elsewhere. Outcomes, all 0 or 1, have
+    that of a coin with the observed rate after half a success and half a failure are added to the counts (Jeffreys):
+    a few equal outcomes do not show that the next one is the same.
+
+    Args:
+        errors_N: (N,) standard error of each value; NaN or None where it states none.
+    """
+    values_N = floats(values_N)
+    errors_N = np.full(values_N.shape, np.nan) if errors_N is None else floats(errors_N)
+    if are_outcomes(values_N, errors_N):
+        rate = (np.nansum(values_N) + 0.5) / (np.count_nonzero(~np.isnan(values_N)) + 1)
+        return np.full(values_N.shape, math.sqrt(rate * (1 - rate)))
+    return _least_sd_measured(values_N, errors_N)
+
+
+def least_sd_of_differences(
+    a_N: ArrayLike, b_N: ArrayLike, a_errors_N: ArrayLike | None = None, b_errors_N: ArrayLike | None = None
+) -> FloatArray:
+    """The same, (N,), for the differences of pairs: √(least_sd(a)² + least_sd(b)²), but 0 where all measured values of
+    the two sides are equal to the last digit: what tells the sides apart then does not enter the value.
+
+    For outcomes, with n₊ pairs in which only a is 1 and n₋ in which only b is, half a pair is added to each count:
+        q = (n₊ + n₋ + 1)/(N + 1),   d = (n₊ − n₋)/(N + 1),   sd = √(q − d²)
+    """
+    a_N, b_N = floats(a_N), floats(b_N)
+    no_errors = np.full(a_N.shape, np.nan)
+    a_errors_N = no_errors if a_errors_N is None else floats(a_errors_N)
+    b_errors_N = no_errors if b_errors_N is None else floats(b_errors_N)
+    difference_N = (a_N - b_N)[~np.isnan(a_N - b_N)]
+    if not (are_outcomes(a_N, a_errors_N) and are_outcomes(b_N, b_errors_N)):
+        least_N = np.hypot(_least_sd_measured(a_N, a_errors_N), _least_sd_measured(b_N, b_errors_N))
+        return least_N if difference_N.any() else np.zeros_like(least_N)
+    pairs = difference_N.size + 1
+    discordant = (np.abs(difference_N).sum() + 1) / pairs
+    mean = difference_N.sum() / pairs
+    return np.full(a_N.shape, math.sqrt(discordant - mean**2))
+
+
+def _least_sd_measured(values_N: FloatArray, errors_N: FloatArray) -> FloatArray:
+    return np.where(np.isnan(errors_N), RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
+
+
+def are_outcomes(values_N: FloatArray, errors_N: FloatArray) -> bool:
+    """Whether values that state no error are all 0 or 1, so that each is the outcome of one trial."""
+    known_N = values_N[~np.isnan(values_N)]
+    return bool(known_N.size and np.isin(known_N, (0.0, 1.0)).all() and np.isnan(errors_N).all())
 
 
 def unpaired_difference(
@@ -124,17 +207,20 @@ def unpaired_difference(
     if min(groups) < 2:
         bare = Estimate(gap, -math.inf, math.inf, rows, sum(groups), level, unscored)
         return Comparison(bare, math.nan, math.inf, "none: fewer than 2 clusters on a side")
+    least = [_error_of_independent(least_sd(values)) for values, _, _ in sides]
+    errors = [max(observed, floor) for observed, floor in zip(errors, least, strict=True)]
     error = math.hypot(*errors)
-    if error == 0:
+    if error == 0:  # all values of both sides are 0
         exact = Estimate(gap, gap, gap, rows, sum(groups), level, unscored)
-        return Comparison(exact, math.nan, math.nan, "none: no variance on either side")
+        return Comparison(exact, 1.0, 0.0, "none: all values are 0")
     freedom = error**4 / sum(e**4 / (g - 1) for e, g in zip(errors, groups, strict=True))
     half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
     estimate = Estimate(gap, gap - half, gap + half, rows, sum(groups), level, unscored)
     # a t test on ν + 1 differences has the same error and degrees of freedom
     effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
     p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
-    return Comparison(estimate, p_value, effect, "unpaired t test, cluster-robust (Welch, CR1)")
+    test = "unpaired t test, cluster-robust (Welch, CR1)"
+    return Comparison(estimate, p_value, effect, test, standard_error=error, freedom=freedom)
 
 
 def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
@@ -255,6 +341,49 @@ def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alph
     return float(sd * TTestPower().solve_power(effect_size=None, nobs=n, alpha=alpha, power=power)) if sd else 0.0
 
 
+def equivalence(comparison: Comparison, margin: float) -> tuple[float, float]:
+    """Two p-values of a claim of sameness: that the difference lies within ± margin, and that it lies outside.
+
+    Within: two one-sided t tests (Schuirmann 1987), of δ ≥ margin and of δ ≤ −margin; both must be rejected, so p is
+    the larger one. Outside: a t test of |δ| ≤ margin, doubled because its direction is chosen by the data. NaN when
+    the comparison has no test.
+    """
+    gap, error, freedom = comparison.difference.mean, comparison.standard_error, comparison.freedom
+    if not freedom > 0:
+        return math.nan, math.nan
+    if error == 0:
+        return float(abs(gap) >= margin), float(abs(gap) <= margin)
+    inside = float(stats.t.sf((margin - abs(gap)) / error, freedom))
+    outside = float(stats.t.sf((abs(gap) - margin) / error, freedom))
+    return inside, min(1.0, 2 * outside)
+
+
+def repetitions_to_decide(
+    comparison: Comparison, *, margin: float | None = None, alpha: float = 1 - LEVEL, most: int = 200
+) -> int | None:
+    """How many repetitions (seeds) decide a claim with probability `POWER` if difference and spread are as observed.
+
+    Args:
+        margin: of a claim of sameness; None asks whether there is a difference.
+        alpha: level of the test, after any adjustment.
+
+    Returns:
+        None when more than `most` would be needed, or when a difference lies just at its margin.
+    """
+    clusters = comparison.difference.clusters
+    if not comparison.standard_error > 0 or clusters < 2:
+        return None
+    sd = comparison.standard_error * math.sqrt(clusters)
+    gap = abs(comparison.difference.mean)
+    distance = gap if margin is None else abs(margin - gap)
+    one_sided = margin is not None and gap < margin
+    for n in range(clusters + 1, most + 1):
+        critical = stats.t.ppf(1 - alpha if one_sided else 1 - alpha / 2, n - 1)
+        if stats.nct.sf(critical, n - 1, distance * math.sqrt(n) / sd) >= POWER:
+            return n
+    return None
+
+
 def _scored(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
     """Keep scored rows: (values (n,), their clusters (n,), rows left out). Refuses ±inf."""
     values, clusters = floats(values_N), np.asarray(clusters_N).ravel()
@@ -273,6 +402,11 @@ def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
     if sums_G.size < 2:
         return math.inf
     return float(math.sqrt(sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum()) / residuals_N.size)
+
+
+def _error_of_independent(sd_N: FloatArray) -> float:
+    """Standard error of the mean of N independent values with these standard deviations."""
+    return float(math.sqrt(np.square(sd_N).sum()) / sd_N.size) if sd_N.size else 0.0
 
 
 def _interval(mean: float, error: float, cluster_N: np.ndarray, level: float, unscored: int) -> Estimate:

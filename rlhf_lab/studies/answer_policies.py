@@ -148,7 +148,7 @@ def _change(comparison: Comparison) -> str:
 
 def _reach(comparison: Comparison) -> str:
     effect = comparison.minimum_detectable_effect
-    if not math.isfinite(effect):
+    if not math.isfinite(effect) or effect == 0:
         return ""
     return f"; a difference of {compact(effect)} would have been found with 80 % power"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_lab.studies.frame import Study, level_name
+from rlhf_lab.overrides import level_name
+from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.rundir import Run, read_json
 
 ABSENT = "–"

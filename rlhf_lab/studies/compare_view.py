@@ -104,7 +104,9 @@ def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     sentences = [
         f"Over {count} {unit}{'s' * (count != 1)}, the {metric_title(chosen.metric)} of `{a.name}` is "
         f"{compact(chosen.a)} and that of `{b.name}` {compact(chosen.b)}.",
-        told_apart(row) if chosen.distinguishable else not_told_apart([row], a.name, unit="prompt"),
+        told_apart(f"`{b.name}`", row)
+        if chosen.distinguishable
+        else not_told_apart({f"`{b.name}`": row}, f"`{a.name}`", unit="prompt"),
     ]
     others = [one for one in differences if one is not chosen]
     apart = [f"{metric_title(one.metric)} {signed(one.versus.difference)}" for one in others if one.distinguishable]
@@ -122,9 +124,9 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     title = metric_title(chosen[0].metric)
     values = "; ".join(f"of `{one.level}`, {compact(one.a)} in A and {compact(one.b)} in B" for one in chosen)
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
-    rows = {one: one.row(f"B at {one.level}") for one in chosen}
-    sentences += [told_apart(row) for one, row in rows.items() if one.distinguishable]
-    if unclear := [row for one, row in rows.items() if one.tested and not one.distinguishable]:
+    rows = {f"B at {one.level}": (one, one.row(one.level)) for one in chosen}
+    sentences += [told_apart(name, row) for name, (one, row) in rows.items() if one.distinguishable]
+    if unclear := {name: row for name, (one, row) in rows.items() if one.tested and not one.distinguishable}:
         sentences.append(not_told_apart(unclear, "A"))
     if untested := [f"`{one.level}`" for one in chosen if not one.tested]:
         sentences.append(f"Not tested: {', '.join(untested)}.")

@@ -1,77 +1,114 @@
-"""The finding of a study in one paragraph, generated from its numbers and from nothing else."""
+"""The finding of a study, generated from its numbers and from nothing else: its answer, and what limits it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from rlhf_lab.analysis.statistics import repetitions_to_decide
+from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import Row, Section, section_title
-from rlhf_lab.studies.verdict import verdict_finding
-from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, p_text, signed
+from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, more_seeds, verdict_summary, verdicts
+from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, p_equals, signed
+
+SHOWN_CLAIMS = 4
+"""Claims that are told in full; a table of them all stands below."""
 
 
-def write_finding(study: Study, sections: list[Section]) -> str:
-    """What the primary metric shows, level by level, and what it could not have shown."""
+def write_finding(study: Study, sections: list[Section]) -> Answer:
+    """What the study says to its question: its claims, or else its primary metric level by level."""
     total, done = len(study.frame), len(study.completed)
     if not done:
-        return f"No finding: none of the {total} jobs completed."
-    primary = [section for section in sections if section.metric == study.primary]
-    sentences = [sentence for section in primary for sentence in _section(study, section)]
-    sentences.append(verdict_finding(study))
+        return Answer(f"No finding: none of the {total} jobs completed.")
+    if study.predicts:
+        sentences = _claims(study)
+    else:
+        primary = [section for section in sections if section.metric == study.primary]
+        sentences = [sentence for section in primary for sentence in _section(study, section)]
     sentences.append(curve_finding(study))
-    if study.size == "smoke":
-        sentences.insert(0, SMOKE_CAVEAT)
+    return Answer(" ".join(filter(None, sentences)), " ".join(_limits(study)))
+
+
+def _claims(study: Study) -> list[str]:
+    """How many claims hold, then each with its numbers, the decided ones first."""
+    rows = verdicts(study)
+    order = [CONFIRMED, REFUTED, UNCLEAR, UNTESTED]
+    told = sorted(rows, key=lambda row: order.index(row.verdict))[:SHOWN_CLAIMS]
+    more = len(rows) - len(told)
+    rest = [f"The other {more} {'is' if more == 1 else 'are'} in the table."] if more else []
+    return [verdict_summary(rows), *(row.sentence for row in told), *rest]
+
+
+def _limits(study: Study) -> list[str]:
+    """What the intervals speak for, where the truth comes from, and what is missing."""
+    sentences = [SMOKE_CAVEAT] if study.size == "smoke" else []
+    total, done, seeds = len(study.frame), len(study.completed), seed_count(study)
+    if seeds == 1:
+        sentences.append("One seed cannot tell a difference from noise between seeds: take three or more.")
+    elif seeds:
+        sentences.append(study.replication.sentence(seeds))
+    if study.has_gold:
+        sentences.append("Gold is the true reward of a simulated world.")
     if done < total:
         counts = study.incomplete["status"].value_counts()
         causes = ", ".join(f"{count} {status}" for status, count in counts.items())
         sentences.append(f"{total - done} of {total} jobs have no result ({causes}) and are left out.")
     if count := len(study.changed):
         sentences.append(f"Files of {count} of {total} jobs changed after completion; they count as they are now.")
-    return " ".join(sentence for sentence in sentences if sentence)
+    return sentences
+
+
+def seed_count(study: Study) -> int:
+    """How many seeds the completed jobs have; 0 for a study that sets none."""
+    return int(study.completed["seed"].nunique()) if "seed" in study.completed else 0
 
 
 def _section(study: Study, section: Section) -> list[str]:
     """What one section shows, level by level."""
     rows = {row.level: row for row in section.rows}
-    sentences = [_baseline(rows.get(study.baseline), section_title(study, section), study)]
+    baseline = study.label(study.baseline)
+    sentences = [_baseline(rows.get(study.baseline), section_title(study, section), baseline)]
     others = [row for row in section.rows if row.level != study.baseline and row.versus]
-    sentences += [told_apart(row) for row in others if row.distinguishable]
-    unclear = [row for row in others if not row.distinguishable]
+    sentences += [told_apart(study.label(row.level), row) for row in others if row.distinguishable]
+    unclear = {study.label(row.level): row for row in others if not row.distinguishable}
     if unclear:
-        sentences.append(not_told_apart(unclear, study.baseline))
-    if lonely := [row.level for row in section.rows if row.level != study.baseline and row.versus is None]:
-        sentences.append(f"{_names(lonely)}: no completed seed shared with the baseline, so not compared.")
+        sentences.append(not_told_apart(unclear, baseline))
+    lonely = [study.label(row.level) for row in section.rows if row.level != study.baseline and row.versus is None]
+    if lonely:
+        sentences.append(f"Not compared, for want of a shared seed: {_listed(lonely)}.")
     return sentences
 
 
-def _baseline(row: Row | None, title: str, study: Study) -> str:
+def _baseline(row: Row | None, title: str, baseline: str) -> str:
     if row is None or math.isnan(row.mean.mean):
-        return f"The baseline `{study.baseline}` has no scored {title}, so nothing is compared with it."
-    count = row.mean.clusters
-    return f"Over {count} seed{'s' * (count != 1)}, the {title} of `{study.baseline}` is {compact(row.mean)}."
+        return f"No {title} was scored with {baseline}, so nothing is compared with it."
+    return f"{title[0].upper()}{title[1:]} is {compact(row.mean)} with {baseline}."
 
 
-def told_apart(row: Row) -> str:
+def told_apart(level: str, row: Row) -> str:
     """A level that differs from the baseline, and by how much."""
     assert row.versus is not None and row.p_holm is not None
     direction = "higher" if row.versus.difference.mean > 0 else "lower"
-    gap = f"{signed(row.versus.difference)}, p = {p_text(row.p_holm)} after Holm"
-    return f"`{row.level}` is {direction} ({gap.replace('= <', '<')})."
+    return f"It is {direction} with {level} ({signed(row.versus.difference)}, {p_equals(row.p_holm)} after Holm)."
 
 
-def not_told_apart(rows: list[Row], baseline: str, *, unit: str = "seed") -> str:
-    """Levels that the data cannot tell from the baseline, with the smallest difference it could have found.
+def not_told_apart(rows: dict[str, Row], baseline: str, *, unit: str = "seed") -> str:
+    """Levels, by what they are called, that the data cannot tell from the baseline, and what would decide it.
 
     Args:
         unit: what the pairs share: "seed" or "prompt".
     """
-    effects = [row.versus.minimum_detectable_effect for row in rows if row.versus]
-    parts = [f"`{row.level}` ({_reach(row)})" for row in rows]
-    verb = "is" if len(rows) == 1 else "are"
-    sentence = f"{_names(parts, quote=False)} {verb} not distinguishable from `{baseline}`"
-    if any(math.isinf(effect) for effect in effects):
-        return f"{sentence}: one shared {unit} cannot tell a difference from noise between {unit}s. Take 3 or more."
+    parts = [f"{level} ({_reach(row)})" for level, row in rows.items()]
+    sentence = f"Not distinguishable from {baseline}: {_listed(parts)}"
+    comparisons = [row.versus for row in rows.values() if row.versus]
+    if any(comparison.difference.clusters < 2 for comparison in comparisons):
+        return f"{sentence}. One shared {unit} cannot tell a difference from noise between {unit}s: take three or more."
+    if unit == "seed":
+        needed = [repetitions_to_decide(comparison, alpha=0.05 / len(rows)) for comparison in comparisons]
+        known = [count for count in needed if count is not None]
+        return f"{sentence}{more_seeds(max(known) if len(known) == len(needed) else None)}."
     return f"{sentence}; a detectable difference is one that would be found with 80 % power."
 
 
@@ -82,6 +119,5 @@ def _reach(row: Row) -> str:
     return signed(row.versus.difference) + (f", detectable from {compact(effect)}" if math.isfinite(effect) else "")
 
 
-def _names(names: list[str], *, quote: bool = True) -> str:
-    names = [f"`{name}`" for name in names] if quote else names
+def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

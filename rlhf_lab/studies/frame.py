@@ -6,16 +6,18 @@ Everything is read by key from `study.json`, `job.json` and each run's `result.j
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.overrides import is_choice, level_name
+from rlhf_lab.studies.gains import policy_names, prompt_means
+from rlhf_lab.studies.replication import UNKNOWN, Replication
 from rlhf_lab.studies.rundir import Run, is_run, read_json, read_run
 
 COMPLETED = "completed"
@@ -40,6 +42,9 @@ class Study:
         policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, and one
             column per metric.
         has_gold: whether some run knows the true reward (it played in a simulated world).
+        replication: what differs between the study's seeds besides training.
+        labels: swept key → how its values are called: a text with "{}", or value → text.
+        prompts: job → the metrics of its last policy by prompt, where all seeds are tested on the same prompts.
     """
 
     path: Path
@@ -59,6 +64,26 @@ class Study:
     frame: pd.DataFrame
     policies: pd.DataFrame
     has_gold: bool
+    replication: Replication = UNKNOWN
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+
+    def label(self, level: str) -> str:
+        """What a level of the compared factor is called."""
+        return self._label(self.compare, level)
+
+    def panel_label(self, value: str) -> str:
+        """What a value of `by` is called."""
+        return self._label(self.by, value)
+
+    def _label(self, key: str, level: str) -> str:
+        names = self.labels.get(key)
+        if isinstance(names, str):
+            return names.replace("{}", level)
+        if names and level in names:
+            return str(names[level])
+        plain = is_choice(key) or key.startswith("needs.")
+        return level if plain else f"{key.rpartition('.')[2].replace('_', ' ')} {level}"
 
     @property
     def levels(self) -> list[str]:
@@ -110,6 +135,8 @@ def read_study(folder: Path | str) -> Study:
     rows: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
     has_gold = False
+    replication = Replication.from_dict(plan.get("replication"))
+    prompts: dict[int, pd.DataFrame] = {}
     for number, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
         row, run = _job(folder, int(job.get("index", number)), metrics)
@@ -117,6 +144,9 @@ def read_study(folder: Path | str) -> Study:
         rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             has_gold |= run.has_gold
+            if replication.shares_prompts and len(run.evaluation):
+                last = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+                prompts[row["index"]] = prompt_means(last, metrics)
             for position, policy in enumerate(run.policies):
                 place = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
                 values = {name: estimate.mean for name, estimate in policy.metrics.items()}
@@ -140,19 +170,10 @@ def read_study(folder: Path | str) -> Study:
         frame=pd.DataFrame(rows),
         policies=pd.DataFrame(policies),
         has_gold=has_gold,
+        replication=replication,
+        labels=plan.get("labels") or {},
+        prompts=prompts,
     )
-
-
-def level_name(value: object) -> str:
-    """A level as text, the same for 0.1, "0.1" and YAML's spelling, for 1 and 1.0; {by: margin, keep: 0.5} as
-    "by margin, keep 0.5", lists as JSON."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "default"}[value]
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {level_name(item)}" for key, item in value.items())
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return json.dumps(value) if isinstance(value, list) else str(value)
 
 
 def _plan(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import Estimate, paired_difference
-from rlhf_lab.studies.frame import Study, level_name
+from rlhf_lab.overrides import level_name
+from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
 from rlhf_lab.types import FloatArray
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rlhf_lab.studies.frame import Study, level_name
+from rlhf_lab.overrides import level_name
+from rlhf_lab.studies.frame import Study
 
 
 def seeds(jobs: pd.DataFrame) -> np.ndarray:
@@ -30,9 +31,13 @@ def partners(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.
 
 
 def paired_jobs(study: Study, metric: str, level: str, versus: str | None = None) -> pd.DataFrame:
-    """Completed jobs of `level` (a) beside their twins of level `versus`, the baseline unless given (b): columns a, b,
-    seed."""
+    """Completed jobs of `level` (a) beside their twins of level `versus`, the baseline unless given (b).
+
+    Columns: a, b, index_a, index_b, seed.
+    """
     done, keys = study.completed, [factor for factor in study.factors if factor != study.compare]
     a, b = partners(done[done["level"] == level], done[done["level"] == (versus or study.baseline)], keys)
-    values = [jobs[metric].to_numpy(dtype=float) for jobs in (a, b)]
-    return pd.DataFrame({"a": values[0], "b": values[1], "seed": seeds(a)})
+    columns: dict[str, object] = {"seed": seeds(a)}
+    for side, jobs in (("a", a), ("b", b)):
+        columns |= {side: jobs[metric].to_numpy(dtype=float), f"index_{side}": jobs["index"].to_numpy()}
+    return pd.DataFrame(columns)

@@ -155,7 +155,7 @@ def gain_table(run: Run) -> dict[str, Any] | None:
         adjusted = holm([comparison.p_value for comparison in found.values()])
         for (name, comparison), p in zip(found.items(), adjusted, strict=True):
             effect = comparison.minimum_detectable_effect
-            size = compact(effect) if math.isfinite(effect) else "–"
+            size = compact(effect) if math.isfinite(effect) and effect > 0 else "–"
             count = str(comparison.difference.clusters or "–")
             rows.append((metric_title(metric), name, signed(comparison.difference), p_text(p), size, count))
     return {"first": names[0], "rows": rows} if rows else None

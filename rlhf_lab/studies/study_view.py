@@ -10,17 +10,18 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import clustered_mean
+from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import curve_view
 from rlhf_lab.studies.figures import Level, Point, Series, dots, frontier
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.policy_view import policy_view
-from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, section_title
-from rlhf_lab.studies.verdict import numbers, verdicts
+from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, method, section_title
+from rlhf_lab.studies.verdict import verdict_numbers, verdicts
 from rlhf_lab.studies.wording import metric_note, metric_title
 
 
-def study_view(study: Study, sections: list[Section], finding: str) -> dict[str, Any]:
+def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[str, Any]:
     """Everything the template of a study needs."""
     return {
         "study": study,
@@ -31,7 +32,9 @@ def study_view(study: Study, sections: list[Section], finding: str) -> dict[str,
         "headings": (study.compare.split(".")[-1], *HEADINGS[1:]),
         "sections": [_section(study, section) for section in sections],
         "figures": _figures(study),
-        "verdicts": [(row.claim, row.verdict, numbers(row)) for row in verdicts(study)],
+        "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
+        "method": method(study),
+        "baseline": study.label(study.baseline),
         "curves": curve_view(study),
         "jobs": jobs(study),
         **policy_view(study),
@@ -46,10 +49,12 @@ def level_dots(study: Study, sections: list[Section], *, standalone: bool = Fals
         done = parts[section.by].completed
         for row in section.rows:
             runs = done.loc[done["level"] == row.level, section.metric].tolist()
-            name = f"{section.by}: {row.level}" if len(sections) > 1 else row.level
+            name = study.label(row.level)
+            name = f"{study.panel_label(section.by)}: {name}" if len(sections) > 1 else name
             levels.append(Level(name, row.mean, runs, row.level == study.baseline))
     title = metric_title(sections[0].metric)
-    return dots(levels, title=f"{title} by {study.compare}", x_label=title, standalone=standalone)
+    compared = study.compare.rpartition(".")[2].replace("_", " ")
+    return dots(levels, title=f"{title} by {compared}", x_label=title, standalone=standalone)
 
 
 def primary_dots(study: Study, sections: list[Section], *, standalone: bool = False) -> str:
@@ -96,7 +101,7 @@ def policy_paths(study: Study, metric: str) -> str | None:
                 place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
                 points.append(Point(place, mean.mean, mean.low, mean.high))
         if points:
-            series.append(Series(level, points, colour))
+            series.append(Series(study.label(level), points, colour))
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
     title = metric_title(metric)
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
@@ -115,7 +120,7 @@ def level_frontier(study: Study) -> str | None:
     for colour, level in enumerate(study.levels):
         part = last[(last["level"] == level) & last["kl"].notna() & last[metric].notna()]
         if len(part):
-            series.append(Series(level, [_level_point(part, metric)], colour))
+            series.append(Series(study.label(level), [_level_point(part, metric)], colour))
     if not series:
         return None
     title = metric_title(metric)
@@ -133,7 +138,7 @@ def gold_against_proxy(study: Study) -> str | None:
         known = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
         points = [_mean_point(part, part["proxy"], "gold") for _, part in known.groupby("position")]
         if points:
-            series.append(Series(level, points, colour))
+            series.append(Series(study.label(level), points, colour))
     if not series:
         return None
     title = "Gold against proxy reward, policies in order of training"

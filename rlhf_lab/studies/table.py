@@ -1,11 +1,13 @@
 """The table of a study: per level its mean over seeds, its difference from the baseline, and what could be found.
 
-Pairs are jobs that agree in every override except the compared factor, seed included; intervals are clustered by seed.
-Holm's adjustment runs over the levels of one metric. Metrics other than the primary one are exploratory.
+Pairs are jobs that agree in every override except the compared factor, seed included; intervals are over seeds
+(`replicates.py`). Holm's adjustment runs over the levels of one metric in all panels together. What a study claims is
+decided by its claims (`verdict.py`); metrics other than the primary one are exploratory.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from collections.abc import Hashable, Mapping
@@ -21,11 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_lab import seal
-from rlhf_lab.analysis.statistics import Comparison, Estimate, clustered_mean, holm, paired_difference
+from rlhf_lab.analysis.statistics import Comparison, Estimate, holm
 from rlhf_lab.files import write_text
+from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.pairing import paired_jobs, seeds
+from rlhf_lab.studies.replicates import RULE, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
 from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
 
@@ -57,7 +60,33 @@ class Section:
 
 def build_sections(study: Study) -> list[Section]:
     """Compare every level with the baseline, for every metric, the primary one first, within every value of `by`."""
-    return [_section(part, metric, by) for metric in study.metrics for by, part in study.panels()]
+    sections = []
+    for metric in study.metrics:
+        panels = [_section(part, metric, by) for by, part in study.panels()]
+        sections += _adjusted(panels)
+    return sections
+
+
+def _section(study: Study, metric: str, by: str) -> Section:
+    rows = []
+    for level in study.levels:
+        jobs = int((study.completed["level"] == level).sum())
+        versus = None if level == study.baseline else level_difference(study, metric, level)
+        rows.append(Row(level, jobs, level_mean(study, metric, level), versus))
+    return Section(metric, by, tuple(rows))
+
+
+def _adjusted(panels: list[Section]) -> list[Section]:
+    """The panels of one metric with Holm's adjustment over all their comparisons."""
+    p_values = [row.versus.p_value for panel in panels for row in panel.rows if row.versus]
+    adjusted = iter(holm(p_values))
+    return [
+        dataclasses.replace(
+            panel,
+            rows=tuple(dataclasses.replace(row, p_holm=next(adjusted)) if row.versus else row for row in panel.rows),
+        )
+        for panel in panels
+    ]
 
 
 def label(study: Study) -> str:
@@ -68,22 +97,7 @@ def label(study: Study) -> str:
 def section_title(study: Study, section: Section) -> str:
     """The metric, and which jobs it is of."""
     title = metric_title(section.metric)
-    return f"{title}, {study.by.split('.')[-1]} {section.by}" if section.by else title
-
-
-def _section(study: Study, metric: str, by: str) -> Section:
-    done = study.completed
-    versus: dict[str, Comparison] = {}
-    for level in study.levels:
-        if level != study.baseline and (pairs := paired_jobs(study, metric, level)).shape[0]:
-            versus[level] = paired_difference(pairs["a"], pairs["b"], pairs["seed"])
-    adjusted = dict(zip(versus, holm([comparison.p_value for comparison in versus.values()]), strict=True))
-    rows = []
-    for level in study.levels:
-        jobs = done[done["level"] == level]
-        mean = clustered_mean(jobs[metric].to_numpy(dtype=float), seeds(jobs))
-        rows.append(Row(level, len(jobs), mean, versus.get(level), adjusted.get(level)))
-    return Section(metric, by, tuple(rows))
+    return f"{title}, {study.panel_label(section.by)}" if section.by else title
 
 
 def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
@@ -110,6 +124,7 @@ def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
                     "p": row.versus.p_value if row.versus else math.nan,
                     "p_holm": math.nan if row.p_holm is None else row.p_holm,
                     "minimum_detectable_effect": row.versus.minimum_detectable_effect if row.versus else math.nan,
+                    **dict(zip(("detectable_low", "detectable_high"), detectable_bounds(row), strict=True)),
                     "test": row.versus.test if row.versus else "",
                 }
             )
@@ -121,15 +136,28 @@ HEADINGS = ("level", "seeds", "mean", "difference", "p", "p (Holm)", "detectable
 
 def cells(study: Study, row: Row) -> tuple[str, ...]:
     """One row as text, in the order of HEADINGS."""
-    known = (row.level, str(row.mean.clusters), compact(row.mean))
+    known = (study.label(row.level), str(row.mean.clusters), compact(row.mean))
     if row.level == study.baseline:
         return (*known, "baseline", "", "", "")
     if row.versus is None:
         return (*known, "no shared seed", "", "", "")
-    effect = row.versus.minimum_detectable_effect
-    detectable = "nothing" if math.isinf(effect) else compact(effect)
     p_holm = math.nan if row.p_holm is None else row.p_holm
-    return (*known, signed(row.versus.difference), p_text(row.versus.p_value), p_text(p_holm), detectable)
+    return (*known, signed(row.versus.difference), p_text(row.versus.p_value), p_text(p_holm), detectable(row.versus))
+
+
+def detectable_bounds(row: Row) -> tuple[float, float]:
+    return row.versus.detectable_range() if row.versus else (math.nan, math.nan)
+
+
+def detectable(comparison: Comparison) -> str:
+    """The minimum detectable effect, with its bounds where few repetitions leave it open."""
+    effect = comparison.minimum_detectable_effect
+    if math.isinf(effect):
+        return "nothing"
+    low, high = comparison.detectable_range()
+    if not comparison.freedom < 30 or effect == 0:
+        return compact(effect)
+    return f"{compact(effect)} ({compact(low)}–{compact(high)})"
 
 
 def rich_table(study: Study, sections: list[Section]) -> RenderableType:
@@ -146,20 +174,20 @@ def rich_table(study: Study, sections: list[Section]) -> RenderableType:
     for job in study.incomplete.to_dict("records"):
         blocks.append(Text(job_line(job), style="red"))
     blocks += [Text(line, style="yellow") for line in changed_lines(study)]
-    blocks.append(Text(f"Numbers are {label(study)}; 95 % intervals over seeds.", style="dim"))
+    blocks.append(Text(f"Numbers are {label(study)}; intervals are 95 %.", style="dim"))
     return Group(*blocks)
 
 
-def markdown(study: Study, sections: list[Section], finding: str) -> str:
-    """The table as a page of Markdown, finding first."""
+def markdown(study: Study, sections: list[Section], finding: Answer) -> str:
+    """The table as a page of Markdown: the answer, what limits it, the claims, then the numbers."""
     page = io.StringIO()
-    page.write(f"# {study.question or study.recipe}\n\n{finding}\n\n")
+    page.write(f"# {study.question or study.recipe}\n\n{finding.sentence}\n\n")
+    if finding.caveat:
+        page.write(f"{finding.caveat}\n\n")
     if study.hypothesis:
         page.write(f"Hypothesis: {study.hypothesis}\n\n")
     page.write(verdict_markdown(study))
-    page.write(f"Command: `{study.command}`. Numbers are {label(study)}. Intervals are 95 %, over seeds; ")
-    page.write(f"differences are from `{study.baseline}`, paired by seed; ")
-    page.write("“detectable” is the difference found with 80 % power.\n")
+    page.write(f"Command: `{study.command}`. Numbers are {label(study)}. {method(study)}\n")
     for section in sections:
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
@@ -174,6 +202,15 @@ def markdown(study: Study, sections: list[Section], finding: str) -> str:
     if lines := changed_lines(study):
         page.write("\n## Jobs that changed\n\n" + "".join(f"- {line}\n" for line in lines))
     return page.getvalue()
+
+
+def method(study: Study) -> str:
+    """How the numbers of the tables are made, for a reader who wants to check them."""
+    return (
+        f"Intervals are 95 %. Differences are from {study.label(study.baseline)}, paired by seed. {RULE}. "
+        "“p (Holm)” is adjusted over all comparisons of a metric on this page; the claims are a family of their own. "
+        "“Detectable” is the difference that would be found with 80 % power, with its own 95 % bounds."
+    )
 
 
 def job_line(job: Mapping[Hashable, Any]) -> str:
@@ -192,7 +229,7 @@ def change(job: Mapping[Hashable, Any]) -> str:
     return f"{job['changed']} changed since it was sealed ({seal.NAME})" if job["changed"] else ""
 
 
-def write_tables(study: Study, sections: list[Section], finding: str) -> tuple[Path, Path]:
+def write_tables(study: Study, sections: list[Section], finding: Answer) -> tuple[Path, Path]:
     """Write table.md and table.csv into the study directory."""
     text, rows = study.path / "table.md", study.path / "table.csv"
     write_text(text, markdown(study, sections, finding))

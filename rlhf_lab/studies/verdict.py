@@ -1,21 +1,24 @@
 """What a study says to the claims it was made to decide: confirmed, not confirmed, or not distinguishable.
 
-A claim is one comparison of two levels, fixed in the recipe before the study ran. Holm's adjustment runs over the
-claims of a difference.
+A claim is one comparison of two levels, fixed in the recipe before the study ran. All claims of a study, those about
+parts of it and those of sameness included, are one family: Holm's adjustment runs over all of them together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.analysis.statistics import Comparison, holm, paired_difference
-from rlhf_lab.studies.frame import Study, level_name
-from rlhf_lab.studies.pairing import paired_jobs
-from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
+from rlhf_lab.analysis.statistics import Comparison, Estimate, equivalence, holm, repetitions_to_decide
+from rlhf_lab.overrides import level_name
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.replicates import level_difference, level_mean
+from rlhf_lab.studies.wording import compact, metric_title, p_equals, signed
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,89 +26,146 @@ class Verdict:
     """One claim and what the numbers say to it.
 
     Attributes:
-        claim: in words, e.g. "verbose is lower with 0.5 than with 0".
+        claim: in words, e.g. "verbose rate is lower with λ 0.5 than with λ 0".
         verdict: `confirmed`, `not confirmed` (the opposite is found, or a difference where none was claimed),
-            `not distinguishable` or `not tested` (no shared seed).
+            `not distinguishable` or `not tested` (fewer than two shared seeds).
+        sentence: the outcome in words, with the numbers behind it.
         comparison: level − versus, paired by seed; None when not tested.
-        p_holm: adjusted over the study's claims of a difference; None for `same`, which the interval decides.
+        p_holm: adjusted over all claims of the study; NaN when not tested.
+        seeds: how many would decide an undecided claim if spread and difference are what they look like; None if that
+            is not known, or many.
     """
 
     claim: str
     verdict: str
+    sentence: str
     comparison: Comparison | None = None
-    p_holm: float | None = None
+    p_holm: float = math.nan
+    seeds: int | None = None
 
 
 def verdicts(study: Study) -> list[Verdict]:
     """One per claim of the study, in its order."""
-    found = [(claim, _compare(study, claim)) for claim in study.predicts]
-    tests = [c.p_value for claim, c in found if c is not None and claim["direction"] != "same"]
-    adjusted = iter(holm(tests))
-    rows = []
-    for claim, comparison in found:
-        words = _in_words(study, claim)
-        if comparison is None:
-            rows.append(Verdict(words, UNTESTED))
-        else:
-            p = None if claim["direction"] == "same" else float(next(adjusted))
-            rows.append(Verdict(words, decide(claim, comparison, p), comparison, p))
-    return rows
+    comparisons = [_compare(study, claim) for claim in study.predicts]
+    p_values = [claim_p(claim, found) for claim, found in zip(study.predicts, comparisons, strict=True)]
+    adjusted = holm(p_values)
+    return [_verdict(study, *row) for row in zip(study.predicts, comparisons, adjusted, strict=True)]
+
+
+def _verdict(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
+    words = claim_in_words(study, claim)
+    if comparison is None or math.isnan(p_holm):
+        sentence = f"Not tested, for want of two shared seeds: {words}."
+        return Verdict(words, UNTESTED, sentence, comparison)
+    verdict = decide(claim, comparison, p_holm)
+    seeds = None
+    if verdict == UNCLEAR:
+        margin = claim["margin"] if claim["direction"] == "same" else None
+        seeds = repetitions_to_decide(comparison, margin=margin, alpha=ALPHA / len(study.predicts))
+    sentence = _outcome(study, claim, verdict, comparison, p_holm, seeds)
+    return Verdict(words, verdict, sentence, comparison, p_holm, seeds)
 
 
 def _compare(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
-    part = study
-    if claim.get("by") is not None:
-        parts = dict(study.panels())
-        if level_name(claim["by"]) not in parts:
-            return None
-        part = parts[level_name(claim["by"])]
-    versus = study.baseline if claim.get("versus") is None else level_name(claim["versus"])
-    pairs = paired_jobs(part, claim["metric"], level_name(claim["level"]), versus).dropna()
-    return paired_difference(pairs["a"], pairs["b"], pairs["seed"]) if pairs["seed"].nunique() > 1 else None
+    part = _part(study, claim)
+    if part is None:
+        return None
+    found = level_difference(part, claim["metric"], level_name(claim["level"]), _versus(study, claim))
+    return found if found is not None and found.difference.clusters > 1 else None
 
 
-def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float | None) -> str:
-    """The verdict on one claim.
+def _part(study: Study, claim: Mapping[str, Any]) -> Study | None:
+    """The jobs that a claim is about: those with one value of the study's `by`, or all; None where there are none."""
+    if claim.get("by") is None:
+        return study
+    return dict(study.panels()).get(level_name(claim["by"]))
 
-    `same` asks whether the 95 % interval of the difference lies within ± margin (confirmed) or outside (not
-    confirmed); `higher` and `lower` whether the difference has its sign, or the other one, at 5 % after Holm.
+
+def _versus(study: Study, claim: Mapping[str, Any]) -> str:
+    return study.baseline if claim.get("versus") is None else level_name(claim["versus"])
+
+
+def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
+    """The p-value with which a claim joins the study's family; NaN when it is not tested.
+
+    Of a difference: that of the two-sided test, which can find the claimed direction or the other one. Of sameness: the
+    smaller one of those for a difference within and outside the margin, which cannot both be wrong.
     """
-    gap = comparison.difference
-    if claim["direction"] == "same":
-        margin = claim["margin"]
-        inside = gap.bounded and -margin <= gap.low and gap.high <= margin
-        outside = gap.bounded and (gap.low > margin or gap.high < -margin)
-        return CONFIRMED if inside else REFUTED if outside else UNCLEAR
-    if p_holm is None or not p_holm <= 0.05:
+    if comparison is None:
+        return math.nan
+    if claim["direction"] != "same":
+        return comparison.p_value
+    return min(equivalence(comparison, claim["margin"]))
+
+
+def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
+    """The verdict on one claim, at 5 % after Holm's adjustment over the claims of the study."""
+    if not p_holm <= ALPHA:
         return UNCLEAR
-    return CONFIRMED if (gap.mean > 0) == (claim["direction"] == "higher") else REFUTED
+    gap = comparison.difference.mean
+    if claim["direction"] == "same":
+        return CONFIRMED if abs(gap) < claim["margin"] else REFUTED
+    return CONFIRMED if (gap > 0) == (claim["direction"] == "higher") else REFUTED
 
 
-def _in_words(study: Study, claim: Mapping[str, Any]) -> str:
-    versus = study.baseline if claim.get("versus") is None else level_name(claim["versus"])
-    how = f"within {compact(claim['margin'])} of" if claim["direction"] == "same" else f"{claim['direction']} than"
-    where = f" ({study.by.split('.')[-1]} {level_name(claim['by'])})" if claim.get("by") is not None else ""
-    return f"{metric_title(claim['metric'])} of `{level_name(claim['level'])}` is {how} that of `{versus}`{where}"
+def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
+    """For example "verbose rate is lower with λ 0.5 than with λ 0"."""
+    level, versus = study.label(level_name(claim["level"])), study.label(_versus(study, claim))
+    title, where = metric_title(claim["metric"]), ""
+    if claim.get("by") is not None:
+        where = f", with {study.panel_label(level_name(claim['by']))}"
+    if claim["direction"] == "same":
+        return f"{title} with {level} is within {compact(claim['margin'])} of that with {versus}{where}"
+    return f"{title} is {claim['direction']} with {level} than with {versus}{where}"
 
 
-def numbers(verdict: Verdict) -> str:
+def _outcome(
+    study: Study, claim: Mapping[str, Any], verdict: str, comparison: Comparison, p_holm: float, seeds: int | None
+) -> str:
+    """A decided or undecided claim with its numbers, as a sentence."""
+    words, numbers = claim_in_words(study, claim), _numbers(study, claim, comparison, p_holm)
+    if verdict == CONFIRMED:
+        return f"{words[0].upper()}{words[1:]}: {numbers}."
+    if verdict == REFUTED:
+        return f"The opposite of what was claimed ({words}): {numbers}."
+    return f"Not decided whether {words}: {numbers}{more_seeds(seeds)}."
+
+
+def more_seeds(seeds: int | None) -> str:
+    """What would decide an undecided comparison, as the end of a sentence."""
+    if seeds is None:
+        return "; more than 200 seeds would be needed if the difference is what it looks like"
+    return f"; about {seeds} seeds would decide it if the difference is what it looks like"
+
+
+def _numbers(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
+    part = _part(study, claim) or study
+    sides = [level_mean(part, claim["metric"], level) for level in (level_name(claim["level"]), _versus(study, claim))]
+    return f"{against(*sides)} ({signed(comparison.difference)}, {p_equals(p_holm)})"
+
+
+def against(level: Estimate, versus: Estimate) -> str:
+    """Two means without their intervals, to as many digits as their difference deserves."""
+    return f"{compact(level.mean)} against {compact(versus.mean)}"
+
+
+def verdict_numbers(verdict: Verdict) -> str:
     """The difference and its p-value as text."""
     if verdict.comparison is None:
         return "fewer than two shared seeds"
-    gap = signed(verdict.comparison.difference)
-    return gap if verdict.p_holm is None else f"{gap}, p {p_text(verdict.p_holm)}"
+    return f"{signed(verdict.comparison.difference)}, {p_equals(verdict.p_holm)}"
 
 
-def verdict_finding(study: Study) -> str:
-    """One sentence: how many claims hold in this world. Empty for a study without claims."""
-    rows = verdicts(study)
+def verdict_summary(rows: list[Verdict]) -> str:
+    """How many claims hold, in one sentence; empty without claims."""
     if not rows:
         return ""
-    found = [row.verdict for row in rows]
-    if len(set(found)) == 1:
-        return f"The hypothesis is {found[0]} here."
-    parts = [f"{row.claim}: {row.verdict}" for row in rows]
-    return f"Of the hypothesis: {'; '.join(parts)}."
+    counts = {name: sum(row.verdict == name for row in rows) for name in (CONFIRMED, REFUTED, UNCLEAR, UNTESTED)}
+    if len(rows) in counts.values():
+        every = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
+        return f"{every} {rows[0].verdict}."
+    named = [f"{count} {name}" for name, count in counts.items() if count]
+    return f"Of {len(rows)} claims, {', '.join(named[:-1])} and {named[-1]}."
 
 
 def verdict_markdown(study: Study) -> str:
@@ -113,6 +173,8 @@ def verdict_markdown(study: Study) -> str:
     rows = verdicts(study)
     if not rows:
         return ""
-    lines = ["| claim | here | difference |", "| --- | --- | --- |"]
-    lines += [f"| {row.claim.replace('|', chr(92) + '|')} | **{row.verdict}** | {numbers(row)} |" for row in rows]
+    lines = ["| claim | here | difference, p after Holm |", "| --- | --- | --- |"]
+    for row in rows:
+        claim = row.claim.replace("|", "\\|")
+        lines.append(f"| {claim} | **{row.verdict}** | {verdict_numbers(row)} |")
     return "\n".join(lines) + "\n\n"

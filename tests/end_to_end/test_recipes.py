@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab import compose
-from rlhf_lab.studies.frame import level_name
+from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.wording import metric_title
 
 RECIPES = sorted(compose.recipes())
@@ -73,7 +73,8 @@ def test_study(lab, sized, name):
     assert "<svg" in (folder / "report.html").read_text()
     assert (folder / "plot.svg").stat().st_size > 500
     table = (folder / "table.md").read_text()
-    for level in dict.fromkeys(level_name(job["overrides"][study["compare"]]) for job in study["jobs"]):
+    stored = read_study(folder)
+    for level in map(stored.label, stored.levels):
         assert level in table
         assert level in out
     assert all(metric_title(metric) in table for metric in study["metrics"])

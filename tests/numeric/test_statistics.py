@@ -1,5 +1,6 @@
 """Statistics against arithmetic on the page, against scipy and statsmodels, and against repeated sampling."""
 
+import itertools
 import json
 import math
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
+from statsmodels.stats.weightstats import ttost_paired
 
 from rlhf_lab.analysis.statistics import (
     Estimate,
@@ -19,13 +22,16 @@ from rlhf_lab.analysis.statistics import (
     check_rate,
     clustered_mean,
     clustered_rate,
+    equivalence,
     format_estimate,
     holm,
+    least_sd_of_differences,
     mcnemar_exact,
     minimum_detectable_effect,
     paired_difference,
     paired_over_seeds,
     ratio_of_means,
+    repetitions_to_decide,
     seed_mean,
     unpaired_difference,
     unpaired_from_intervals,
@@ -102,12 +108,91 @@ def test_paired_difference_drops_half_scored_pairs():
     assert comparison.difference.mean == pytest.approx((0.5 + 3.0) / 2)
 
 
-def test_equal_differences_are_judged_by_sign_flips_not_by_zero_variance():
-    # Three seeds, all +1: a t test would say p = 0. Three coins all alike: 2·(1/2)³ = 1/4.
+def test_equal_differences_are_judged_like_nearly_equal_ones():
+    # 3.04 tokens fewer in three of three seeds, each run's mean known to ±.3: least sd .1·√(.3² + .3²) = .04243,
+    # standard error .04243/√3 = .02449, t = 3.04/.02449 = 124.1 on 2 degrees of freedom.
+    a, b, errors = np.array([20.0, 21.0, 19.5]), np.array([23.04, 24.04, 22.54]), np.full(3, 0.3)
+    least = least_sd_of_differences(a, b, errors, errors)
+    comparison = paired_difference(a, b, range(3), least_sd_N=least)
+    assert comparison.standard_error == pytest.approx(0.1 * math.hypot(0.3, 0.3) / math.sqrt(3))
+    assert comparison.p_value == pytest.approx(2 * stats.t.sf(124.12, 2), rel=1e-3) and comparison.distinguishable
+    for jitter in (1e-12, 1e-9, 1e-6, 1e-3):
+        nearly = paired_difference(a + jitter * np.array([1, -1, 0]), b, range(3), least_sd_N=least)
+        assert nearly.p_value == pytest.approx(comparison.p_value, rel=0.01)
+        assert nearly.difference.high == pytest.approx(comparison.difference.high, abs=0.002)
+    assert "least standard deviation" in comparison.test
+
+
+def test_values_that_state_no_error_are_known_to_a_thousandth():
+    # 2 − 1, 3 − 2, 4 − 3: the sd of a difference is at least .001·√(a² + b²); Σ = .001²·(5 + 13 + 25), SE = √Σ/3.
     comparison = paired_over_seeds([2, 3, 4], [1, 2, 3])
-    assert comparison.p_value == 0.25 and "sign-flip" in comparison.test
-    assert not comparison.distinguishable
-    assert paired_over_seeds([1, 2], [1, 2]).p_value == 1.0
+    assert comparison.standard_error == pytest.approx(0.001 * math.sqrt(43) / 3)
+    same = paired_over_seeds([3.5, 2.5], [3.5, 2.5])  # equal to the last digit: no difference, no doubt
+    assert (same.p_value, same.difference.low, same.difference.high) == (1.0, 0.0, 0.0)
+
+
+def test_a_few_equal_outcomes_prove_little():
+    # 3 of 3 against 0 of 3: q = (3 + 1)/4, d = 3/4, sd = √(1 − 9/16) = .6614, t = 1/(.6614/√3) = 2.619, ν = 2.
+    three, four = (paired_over_seeds(np.ones(n), np.zeros(n)) for n in (3, 4))
+    assert three.p_value == pytest.approx(2 * stats.t.sf(2.6186, 2), rel=1e-4) and not three.distinguishable
+    assert four.distinguishable  # sd = √(1 − (4/5)²) = .6, t = 1/(.6/2) = 3.33, ν = 3: p = .045
+    # The same rates with a discordant pair the other way; and outcomes that agree are not known to stay so.
+    assert not paired_over_seeds([1, 1, 1, 0], [0, 0, 0, 1]).distinguishable
+    assert paired_over_seeds(np.ones(3), np.ones(3)).difference.high > 0.5
+    # A rate measured on many rows is no outcome, even where it is 0 and 1.
+    rates = least_sd_of_differences(np.ones(3), np.zeros(3), np.full(3, 0.01), np.full(3, 0.01))
+    assert rates == pytest.approx(0.1 * math.hypot(0.01, 0.01))
+
+
+def test_outcomes_are_rarely_told_apart_by_chance():
+    # Two independent coins with the same rate, exactly: the share of all tables that are called different.
+    for seeds in (3, 5, 10):
+        for rate in (0.1, 0.5, 0.9):
+            differ, wrong = rate * (1 - rate), 0.0
+            for plus, minus in itertools.product(range(seeds + 1), repeat=2):
+                if plus + minus > seeds:
+                    continue
+                a = [1] * plus + [0] * (seeds - plus)
+                b = [0] * plus + [1] * minus + [0] * (seeds - plus - minus)
+                ways = math.comb(seeds, plus) * math.comb(seeds - plus, minus)
+                chance = ways * differ ** (plus + minus) * (1 - 2 * differ) ** (seeds - plus - minus)
+                wrong += chance * paired_over_seeds(a, b).distinguishable
+            assert wrong < 0.05, (seeds, rate)
+
+
+def test_equivalence_is_two_one_sided_tests():
+    # d = .1, SE = .2/√4 = .1, ν = 3, margin .5: inside t = (.5 − .1)/.1 = 4, the other side is further away.
+    comparison = paired_over_seeds([1.3, 1.1, 0.9, 1.1], [1.0, 1.0, 1.0, 1.0])
+    error = comparison.standard_error
+    inside, outside = equivalence(comparison, 0.5)
+    assert inside == pytest.approx(stats.t.sf((0.5 - 0.1) / error, 3)) and outside == 1.0
+    low, high = ttost_paired(np.array([1.3, 1.1, 0.9, 1.1]), np.ones(4), -0.5, 0.5)[1:]
+    assert inside == pytest.approx(max(low[1], high[1]))
+    assert equivalence(comparison, 0.01)[1] == pytest.approx(2 * stats.t.sf((0.1 - 0.01) / error, 3))
+
+
+def test_the_detectable_difference_of_three_seeds_is_hardly_known():
+    # s·√(ν/χ²): ν = 2, χ²_{.975} = 7.378, χ²_{.025} = .05064: from .5207 to 6.285 times.
+    comparison = paired_over_seeds([1.0, 2.0, 4.0], [0.5, 1.0, 1.0])
+    low, high = comparison.detectable_range()
+    assert (low, high) == pytest.approx(
+        (0.5207 * comparison.minimum_detectable_effect, 6.285 * comparison.minimum_detectable_effect), rel=1e-3
+    )
+
+
+def test_the_seeds_that_would_decide_have_the_power():
+    comparison = paired_over_seeds([1.6, 0.2, 1.2], [0.0, 0.0, 0.0])  # d = 1, sd .721
+    needed = repetitions_to_decide(comparison)
+    sd = comparison.standard_error * math.sqrt(3)
+    power = TTestPower().power(1.0 / sd, needed, 0.05)
+    assert power >= 0.8 > TTestPower().power(1.0 / sd, needed - 1, 0.05)
+    assert repetitions_to_decide(paired_over_seeds([1.0, -1.0, 0.01], [0.0, 0.0, 0.0])) is None
+    rng = np.random.default_rng(0)
+    small = paired_over_seeds([0.3, -0.3, 0.18], np.zeros(3))  # a claim of sameness within .3
+    count = repetitions_to_decide(small, margin=0.3)
+    draws = rng.normal(small.difference.mean, small.standard_error * math.sqrt(3), size=(2000, count))
+    shown = np.mean([equivalence(paired_over_seeds(row, np.zeros(count)), 0.3)[0] <= 0.05 for row in draws])
+    assert shown == pytest.approx(0.8, abs=0.06)
 
 
 def test_one_pair_proves_nothing():
@@ -288,5 +373,6 @@ def test_the_detectable_unpaired_difference_is_found_with_its_power():
 def test_unpaired_sides_that_bound_nothing_say_so():
     alone = unpaired_difference([1.0, 2.0], [0, 0], [0.0, 1.0], [0, 1])
     assert math.isnan(alone.p_value) and math.isinf(alone.minimum_detectable_effect) and not alone.difference.bounded
-    flat = unpaired_difference([1.0, 1.0], [0, 1], [0.0, 0.0], [0, 1])
-    assert math.isnan(flat.p_value) and flat.test == "none: no variance on either side"
+    flat = unpaired_difference([1.0, 1.0], [0, 1], [0.0, 0.0], [0, 1])  # two coins that fell alike on each side
+    assert flat.p_value > 0.05
+    assert unpaired_difference([0.5, 0.5], [0, 1], [0.7, 0.7], [0, 1]).distinguishable  # two measured values on each

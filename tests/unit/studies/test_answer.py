@@ -164,9 +164,9 @@ def test_smoke_size_is_said_by_run_and_study(make_run, make_study):
     page = write_report(folder).read_text()
     assert page.index("smoke size</span>") < page.index("</h1>") < page.index(SMOKE_CAVEAT)
     study = read_study(make_study())
-    assert SMOKE_CAVEAT not in write_finding(study, build_sections(study))
+    assert SMOKE_CAVEAT not in write_finding(study, build_sections(study)).caveat
     study = replace(study, size="smoke")
-    assert write_finding(study, build_sections(study)).startswith(SMOKE_CAVEAT)
+    assert write_finding(study, build_sections(study)).caveat.startswith(SMOKE_CAVEAT)
 
 
 def test_policies_that_score_the_same_on_every_prompt_are_not_called_indistinguishable(make_run):

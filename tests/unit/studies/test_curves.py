@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import HEADINGS, curve_finding, curve_markdown, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import Study, read_study
@@ -79,7 +80,7 @@ def test_the_finding_says_where_gold_turns_and_where_it_was_not_seen_to(make_cur
     assert "Gold of `bon` turns at KL 0.987" in words
     assert "Gold of `hot` turns at KL 1.0" in words
     assert "No turn of gold is seen in `cold` up to KL 3.2" in words
-    assert words in write_finding(study, build_sections(study))
+    assert words in write_finding(study, build_sections(study)).sentence
 
 
 def test_seeds_that_disagree_are_counted(make_curves):
@@ -126,7 +127,7 @@ def test_the_report_has_figure_table_and_finding(make_curves):
 def test_a_study_that_asks_for_no_curves_has_none(make_study):
     study = read_study(make_study(seeds=2))
     assert study.curves is None and curve_finding(study) == "" and curve_markdown(study) == ""
-    assert "Over-optimisation" not in markdown(study, build_sections(study), "")
+    assert "Over-optimisation" not in markdown(study, build_sections(study), Answer(""))
     write_study_report(study.path)
     assert not (study.path / "overoptimization.svg").exists()
 

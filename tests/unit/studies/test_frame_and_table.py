@@ -12,8 +12,10 @@ from scipy import stats
 
 from rlhf_lab import seal
 from rlhf_lab.errors import DataError
+from rlhf_lab.overrides import level_name
+from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.finding import write_finding
-from rlhf_lab.studies.frame import level_name, read_study
+from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.report import write_study_report
 from rlhf_lab.studies.rundir import read_run
 from rlhf_lab.studies.table import (
@@ -96,36 +98,38 @@ def test_the_finding_names_what_it_can_and_cannot_tell(make_study):
     sections = build_sections(study)
     finding = write_finding(study, sections)
     mixed, stale = sections[0].rows[1:]
-    assert mixed.distinguishable and "`mixed` is higher" in finding
-    assert not stale.distinguishable and "`stale`" in finding.split("not distinguishable")[0]
-    assert "detectable from" in finding and "80 % power" in finding
-    assert "1 of 12 jobs have no result (1 failed)" in finding
+    assert mixed.distinguishable and "It is higher with buffer mixed (" in finding.sentence
+    assert not stale.distinguishable and "Not distinguishable from buffer current: buffer stale (" in finding.sentence
+    assert "detectable from" in finding.sentence and "seeds would" in finding.sentence
+    assert "1 of 12 jobs have no result (1 failed)" in finding.caveat
 
 
 def test_one_seed_is_not_evidence(make_study):
     study = read_study(make_study(seeds=1))
     sections = build_sections(study)
-    assert "one shared seed" in write_finding(study, sections)
+    finding = write_finding(study, sections)
+    assert "One shared seed" in finding.sentence and finding.caveat.startswith("One seed cannot tell")
     assert not any(row.distinguishable for section in sections for row in section.rows)
-    assert "nothing" in markdown(study, sections, "")  # is detectable
+    assert "nothing" in markdown(study, sections, Answer(""))  # is detectable
 
 
 def test_a_study_in_which_nothing_completed_still_has_tables(make_study):
     study = read_study(make_study(seeds=2, missing=tuple(range(6))))
     sections = build_sections(study)
-    assert write_finding(study, sections) == "No finding: none of the 6 jobs completed."
-    assert "unscored" in markdown(study, sections, "")
+    assert write_finding(study, sections) == Answer("No finding: none of the 6 jobs completed.")
+    assert "unscored" in markdown(study, sections, Answer(""))
 
 
 def test_tables_agree_across_formats(make_study):
     study = read_study(make_study(failed=(5,)))
     sections = build_sections(study)
-    text, rows = write_tables(study, sections, "The finding.")
+    text, rows = write_tables(study, sections, Answer("The finding.", "The caveat."))
     table = pd.read_csv(rows).fillna({"test": ""})
     pd.testing.assert_frame_equal(table, table_frame(study, sections), check_dtype=False)
     np.testing.assert_array_equal(table["seeds"].iloc[:3], [4, 3, 4])
     page = text.read_text()
-    assert page.index("The finding.") < page.index("gold reward (primary)") < page.index("proxy reward (exploratory)")
+    order = ["The finding.", "The caveat.", "gold reward (primary)", "proxy reward (exploratory)"]
+    assert [page.index(words) for words in order] == sorted(page.index(words) for words in order)
     assert "Hypothesis: On-policy" in page and "job 5, mixed: failed: NumericError" in page
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(rich_table(study, sections))
@@ -167,7 +171,7 @@ def test_markup_and_pipes_in_level_names_are_text(make_study):
     (folder / "study.json").write_text(plan)
     study = read_study(folder)
     sections = build_sections(study)
-    assert r"[red]a\|b" in markdown(study, sections, "")
+    assert r"[red]a\|b" in markdown(study, sections, Answer(""))
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(rich_table(study, sections))
     assert "[red]a|b" in console.export_text()

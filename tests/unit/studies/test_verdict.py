@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from statsmodels.stats.multitest import multipletests
 
 from rlhf_lab.analysis.statistics import paired_difference
 from rlhf_lab.studies.finding import write_finding
@@ -14,7 +15,7 @@ from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.report import write_study_report
 from rlhf_lab.studies.study_view import primary_dots
 from rlhf_lab.studies.table import build_sections, markdown, table_frame
-from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, decide, verdicts
+from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, claim_p, decide, verdicts
 
 
 def claim(direction: str, level: str = "mixed", **more: object) -> dict[str, object]:
@@ -22,22 +23,24 @@ def claim(direction: str, level: str = "mixed", **more: object) -> dict[str, obj
 
 
 @pytest.mark.parametrize(
-    ("differences", "direction", "margin", "p_holm", "verdict"),
+    ("differences", "direction", "margin", "claims", "verdict"),
     [
-        ([1.0, 1.1, 0.9], "higher", 0.0, 0.003, CONFIRMED),
-        ([1.0, 1.1, 0.9], "lower", 0.0, 0.003, REFUTED),
-        ([1.0, 1.1, 0.9], "higher", 0.0, 0.06, UNCLEAR),  # Holm over many claims
-        ([1.0, -1.1, 0.9], "higher", 0.0, 0.7, UNCLEAR),
-        # sd .1, n = 3: the interval is 4.303 · .1/√3 = ±.248 around the mean
-        ([-0.1, 0.0, 0.1], "same", 0.25, 1.0, CONFIRMED),
-        ([-0.1, 0.0, 0.1], "same", 0.24, 1.0, UNCLEAR),
-        ([0.9, 1.0, 1.1], "same", 0.5, 0.003, REFUTED),
-        ([0.9, 1.0, 1.1], "same", 0.9, 0.003, UNCLEAR),  # .752 to 1.248
+        ([1.0, 1.1, 0.9], "higher", 0.0, 1, CONFIRMED),  # t = 1/(.1/√3) = 17.3 on 2 degrees of freedom: p .0033
+        ([1.0, 1.1, 0.9], "lower", 0.0, 1, REFUTED),
+        ([1.0, 1.1, 0.9], "higher", 0.0, 16, UNCLEAR),  # the smallest of 16 claims: .053
+        ([1.0, -1.1, 0.9], "higher", 0.0, 1, UNCLEAR),
+        # sd .1, n = 3: one-sided 5 % is t = 2.920, so the margin must be 2.920 · .1/√3 = .169 away from the mean
+        ([-0.1, 0.0, 0.1], "same", 0.17, 1, CONFIRMED),
+        ([-0.1, 0.0, 0.1], "same", 0.16, 1, UNCLEAR),
+        # outside is tested on two sides, t = 4.303: .248 away from the mean of 1
+        ([0.9, 1.0, 1.1], "same", 0.75, 1, REFUTED),
+        ([0.9, 1.0, 1.1], "same", 0.76, 1, UNCLEAR),
     ],
 )
-def test_a_claim_is_decided_by_the_interval(differences, direction, margin, p_holm, verdict):
+def test_a_claim_is_decided_at_five_percent(differences, direction, margin, claims, verdict):
     comparison = paired_difference(np.array(differences), np.zeros(3), [0, 1, 2])
-    assert decide(claim(direction, margin=margin), comparison, p_holm) == verdict
+    made = claim(direction, margin=margin)
+    assert decide(made, comparison, min(1.0, claims * claim_p(made, comparison))) == verdict
 
 
 def test_claims_are_paired_adjusted_and_told(make_study):
@@ -50,9 +53,13 @@ def test_claims_are_paired_adjusted_and_told(make_study):
     assert rows[2].comparison.difference.mean == pytest.approx((done["mixed"] - done["stale"]).mean())
     assert all(row.p_holm >= row.comparison.p_value for row in rows if row.comparison)
     assert min(row.p_holm for row in rows) == pytest.approx(3 * min(row.comparison.p_value for row in rows))
-    assert rows[2].claim == "gold reward of `mixed` is lower than that of `stale`"
-    page, finding = markdown(study, build_sections(study), ""), write_finding(study, build_sections(study))
-    assert page.count("**not confirmed**") == 1 and "`mixed` is lower than that of `stale`: not confirmed" in finding
+    assert rows[2].claim == "gold reward is lower with buffer mixed than with buffer stale"
+    assert rows[2].sentence.startswith(f"The opposite of what was claimed ({rows[2].claim}): ")
+    assert rows[1].seeds is None or rows[1].seeds > 4
+    finding = write_finding(study, build_sections(study))
+    assert markdown(study, build_sections(study), finding).count("**not confirmed**") == 1
+    assert finding.sentence.startswith("Of 3 claims, 1 confirmed, 1 not confirmed and 1 not distinguishable. Gold ")
+    assert rows[2].sentence in finding.sentence
     assert verdicts(replace(study, frame=study.frame[study.frame["seed"] == 0]))[0].verdict == UNTESTED
 
 
@@ -82,14 +89,18 @@ def test_levels_are_compared_within_each_value_of_by(divided):
     assert list(table_frame(study, build_sections(study))["model"][:4]) == ["small"] * 3 + ["large"]
     large, both = verdicts(study)
     assert large.comparison.difference.n == 2 and both.comparison.difference.n == 4
-    assert "(model large)" in large.claim
-    finding = write_finding(study, build_sections(study))
-    assert "model small" in finding and "model large" in finding
+    assert large.claim.endswith(", with large")
+    # Two levels against the baseline in each of two panels: four p-values of gold, one family.
+    p_values = [row.versus.p_value for section in sections for row in section.rows if row.versus]
+    adjusted = [row.p_holm for section in sections for row in section.rows if row.versus]
+    assert adjusted == pytest.approx(multipletests(p_values, method="holm")[1])
+    without_claims = write_finding(replace(study, predicts=()), build_sections(study)).sentence
+    assert "Gold reward, small is" in without_claims and "Gold reward, large is" in without_claims
 
 
 def test_the_report_shows_every_part_and_the_claims(divided):
     page = write_study_report(divided).read_text()
-    for text in ("gold reward, model small", "gold reward, model large", "not distinguishable", "<th>claim</th>"):
+    for text in ("gold reward, small", "gold reward, large", "not distinguishable", "<th>claim</th>"):
         assert text in page
     study = read_study(divided)
-    assert primary_dots(study, build_sections(study)).count("large: mixed") >= 1
+    assert primary_dots(study, build_sections(study)).count("large: buffer mixed") >= 1
