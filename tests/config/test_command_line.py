@@ -223,7 +223,8 @@ def test_the_quick_size_of_a_study_is_a_set_of_overrides(tmp_path):
     assert {job["seed"] for job in quick.jobs} == {0, 1}
     assert [claim.level for claim in quick.study.predicts] == [0.2] and len(full.study.predicts) == 2
     small = compose.check_command(["+recipe=dpo", "data=mini_hh_small"]).configs[0]
-    assert all(c.data == small.data != full.configs[0].data for c in quick.configs)
+    assert all(c.data == small.data.of_run(c.seed) != full.configs[0].data for c in quick.configs if c.seed == 0)
+    assert [c.data.seed for c in quick.configs] == [c.seed for c in quick.configs]  # a seed has data of its own
     assert {c.algorithm.epochs for c in quick.configs} == {2.0}  # named on the command line
     assert {c.stages["sft"]["algorithm"]["epochs"] for c in quick.configs} == {0.25}
     assert {c.reward.terms["bt"].weight for c in full.configs} == {1.0, 0.5}  # a mapping as a level
