@@ -258,9 +258,8 @@ def _stored_result(stage: artifacts.Stage) -> dict[str, Any] | None:
 
 
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
-    from rlhf_lab import ranks
+    from rlhf_lab import ranks, side_by_side
     from rlhf_lab.execute import ensure
-    from rlhf_lab.launch import side_by_side
     from rlhf_lab.launch.processes import check_launch
     from rlhf_lab.launch.threads import set_threads
     from rlhf_lab.planning.check import memory_lines
