@@ -13,8 +13,8 @@ os.environ.update(
     OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", NO_COLOR="1"
 )
 # Workers inherit a width of 80 columns, which readline sets in the process that starts them. Logs have no width.
-for name in ("COLUMNS", "LINES"):
-    os.environ.pop(name, None)
+os.environ.pop("COLUMNS", None)
+os.environ.pop("LINES", None)
 
 import rlhf_lab
 

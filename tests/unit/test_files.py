@@ -221,6 +221,7 @@ def test_outputs_that_is_empty_is_refused(tmp_path):
 def test_outputs_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("rlhf_lab.files.os.access", lambda path, mode: False)  # root may write everywhere
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=new/store")
-    assert status == 2 and "cannot be written to: Permission denied; give this user permission to write there" in printed
+    assert status == 2
+    assert "cannot be written to: Permission denied; give this user permission to write there" in printed
     assert not list(tmp_path.iterdir())
     check_outputs(tmp_path, writes=False)
