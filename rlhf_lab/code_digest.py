@@ -28,7 +28,7 @@ NEUTRAL = (
     *("compose", "config", "schema", "registry", "overrides", "artifacts"),
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not what it is.
     *("main", "commands", "summary", "execute", "worker", "sweep", "manifest", "seal", "files", "signals", "errors"),
-    *("launch", "side_by_side", "machine", "planning", "doctor", "code_digest"),
+    *("launch", "side_by_side", "reuse", "machine", "planning", "doctor", "code_digest"),
     *("preflight", "smoke", "invocation", "words", "completion", "explain", "docstrings", "notebook"),
     # What is shown and said of a result.
     *("trackers", "studies", "policy_table", "analysis.silence"),

@@ -27,9 +27,10 @@ from typing import Any
 from rlhf_lab import ranks, registry
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
-from rlhf_lab.execute import ensure, reusable
+from rlhf_lab.execute import ensure
 from rlhf_lab.launch.processes import POLL_SECONDS, STOPPED
 from rlhf_lab.machine import usable_cores
+from rlhf_lab.reuse import reusable
 from rlhf_lab.signals import die_with_parent, handled
 from rlhf_lab.sweep import PROCESSES
 from rlhf_lab.trackers.console import console

@@ -31,6 +31,7 @@ LAYERS = (
         "code_digest",
         "planning",
         "execute",
+        "reuse",
         "side_by_side",
         "completion",
         "explain",
