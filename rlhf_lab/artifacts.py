@@ -126,9 +126,9 @@ class Stage:
     @cached_property
     def folder(self) -> Path:
         folder = self._folder_of(self.code_key)
-        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._is_complete(folder):
+        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._result_in(folder):
             return folder
-        return next(filter(self._is_complete, self.other_builds()), folder)
+        return next(filter(self._result_in, self.other_builds()), folder)
 
     def _folder_of(self, code_key: str) -> Path:
         return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.settings_key}-{code_key}"
@@ -141,7 +141,7 @@ class Stage:
 
     def changed_code(self) -> str | None:
         """Why a stored result of the same settings does not stand for this stage; None where there is none."""
-        for folder in filter(self._is_complete, self.other_builds()):
+        for folder in filter(self._result_in, self.other_builds()):
             stored = read_json(folder / CODE) or {}
             if stored.get("version") != __version__:
                 return f"rlhf_lab {stored.get('version')} is now {__version__}"
@@ -165,12 +165,13 @@ class Stage:
 
     def result(self) -> dict[str, Any] | None:
         """The stage's result when it is complete, else None."""
-        return read_json(self.folder / "result.json") if self._is_complete(self.folder) else None
+        return self._result_in(self.folder)
 
-    def _is_complete(self, folder: Path) -> bool:
+    def _result_in(self, folder: Path) -> dict[str, Any] | None:
         result = read_json(folder / "result.json")
         completed = isinstance(result, dict) and result.get("status") == "completed"
-        return completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
+        whole = completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
+        return result if whole else None
 
     def upstream(self) -> Iterator[Stage]:
         """Stages this one starts from, deepest first, each once, itself last."""
