@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -212,7 +212,7 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
     own["artifacts"]["distinct"] = []
     if role in reseeded:
         own["seed"] += 1000 * (1 + reseeded.index(role))
-    values = _recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
+    values = compose.recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
     values = merge(values, parent.stages.get(source, {}))
     try:
         checked = config.check(values)
@@ -221,12 +221,6 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
         return plan(checked, source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
-
-
-@cache
-def _recipe_values(recipe: str) -> dict[str, Any]:
-    """A recipe as it is composed by itself; a study plans many jobs over the same few upstream recipes."""
-    return compose.compose([f"+recipe={recipe}"])
 
 
 def model_identity(source: str) -> str:
