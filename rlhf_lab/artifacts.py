@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -126,9 +126,9 @@ class Stage:
     @cached_property
     def folder(self) -> Path:
         folder = self._folder_of(self.code_key)
-        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._is_complete(folder):
+        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._result_in(folder):
             return folder
-        return next(filter(self._is_complete, self.other_builds()), folder)
+        return next(filter(self._result_in, self.other_builds()), folder)
 
     def _folder_of(self, code_key: str) -> Path:
         return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.settings_key}-{code_key}"
@@ -141,7 +141,7 @@ class Stage:
 
     def changed_code(self) -> str | None:
         """Why a stored result of the same settings does not stand for this stage; None where there is none."""
-        for folder in filter(self._is_complete, self.other_builds()):
+        for folder in filter(self._result_in, self.other_builds()):
             stored = read_json(folder / CODE) or {}
             if stored.get("version") != __version__:
                 return f"rlhf_lab {stored.get('version')} is now {__version__}"
@@ -165,12 +165,13 @@ class Stage:
 
     def result(self) -> dict[str, Any] | None:
         """The stage's result when it is complete, else None."""
-        return read_json(self.folder / "result.json") if self._is_complete(self.folder) else None
+        return self._result_in(self.folder)
 
-    def _is_complete(self, folder: Path) -> bool:
+    def _result_in(self, folder: Path) -> dict[str, Any] | None:
         result = read_json(folder / "result.json")
         completed = isinstance(result, dict) and result.get("status") == "completed"
-        return completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
+        whole = completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
+        return result if whole else None
 
     def upstream(self) -> Iterator[Stage]:
         """Stages this one starts from, deepest first, each once, itself last."""
@@ -211,7 +212,7 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
     own["artifacts"]["distinct"] = []
     if role in reseeded:
         own["seed"] += 1000 * (1 + reseeded.index(role))
-    values = _recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
+    values = compose.recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
     values = merge(values, parent.stages.get(source, {}))
     try:
         checked = config.check(values)
@@ -220,12 +221,6 @@ def _upstream(parent: config.Config, role: str, source: str) -> Stage | External
         return plan(checked, source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
-
-
-@cache
-def _recipe_values(recipe: str) -> dict[str, Any]:
-    """A recipe as it is composed by itself; a study plans many jobs over the same few upstream recipes."""
-    return compose.compose([f"+recipe={recipe}"])
 
 
 def model_identity(source: str) -> str:

@@ -7,8 +7,8 @@ less than a second and needs no torch.
 
 What does not count: comments, docstrings, formatting, and definitions that nothing on the way refers to. So an edit of
 a report, a tracker or another algorithm's loss leaves a stage as it is. Names are followed as text: a class is taken
-whole, a module that is passed around as a value is taken whole, and code that is only named in a string is not seen
-(`registry.build` is such a place, which is why the caller names the kinds that are in play).
+whole, a module that is passed around as a value or imported with a star is taken whole, and code that is only named in
+a string is not seen (`registry.build` is such a place, which is why the caller names the kinds that are in play).
 Other libraries are not followed; the manifest of a run keeps their versions.
 """
 
@@ -28,12 +28,16 @@ NEUTRAL = (
     *("compose", "config", "schema", "registry", "overrides", "artifacts"),
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not what it is.
     *("main", "commands", "summary", "execute", "worker", "sweep", "manifest", "seal", "files", "signals", "errors"),
-    *("launch", "machine", "planning", "doctor", "code_digest"),
+    *("launch", "side_by_side", "reuse", "machine", "planning", "doctor", "code_digest"),
     *("preflight", "smoke", "invocation", "words", "completion", "explain", "docstrings", "notebook"),
     # What is shown and said of a result.
     *("trackers", "studies", "policy_table", "analysis.silence"),
 )
 """Modules and packages of the lab that cannot change what a stage computes."""
+
+
+STAR = "* of "
+"""Before a module's name: what `from module import *` binds, which is taken whole."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,8 @@ def _uses(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
     aliases = {**source.aliases, **_imports(source, nodes)}
     modules = {alias for alias, target in aliases.items() if target.name is None}
     qualified: set[ast.AST] = set()
+    # Which names a star stands for is known only to Python, and any name of the code may be one of them.
+    yield from (target for alias, target in aliases.items() if alias.startswith(STAR))
     for node in nodes:  # an attribute comes before the name in front of its dot
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             qualified.add(node.value)
@@ -191,7 +197,7 @@ def _imports(source: _Source, nodes: Iterable[ast.AST]) -> dict[str, Reference]:
             for item in node.names:
                 submodule = f"{module}.{item.name}"
                 if item.name == "*":
-                    result[f"* of {module}"] = Reference(module)
+                    result[STAR + module] = Reference(module)
                 elif _source(submodule, source):
                     result[item.asname or item.name] = Reference(submodule)
                 else:

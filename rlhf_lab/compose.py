@@ -240,12 +240,15 @@ def _study(values: dict[str, Any], problems: list[str]) -> sections_module.Study
 
 def sized(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
     """Composed values at the size they name; `written` are the keys of the command line and of the sweep."""
-    return smoke.sized(values, written, _recipe_values)
+    return smoke.sized(values, written, recipe_values)
 
 
 @cache
-def _recipe_values(name: str) -> dict[str, Any]:
-    """A recipe's values as composed by itself. Raises KeyError when there is none of this name."""
+def recipe_values(name: str) -> dict[str, Any]:
+    """A recipe's values as composed by itself. Raises KeyError when there is none of this name.
+
+    They are composed once, since a study plans many jobs over the same few upstream recipes; do not change them.
+    """
     if name not in recipes():
         raise KeyError(name)
     return compose([f"+recipe={name}"])

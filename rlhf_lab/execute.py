@@ -24,6 +24,7 @@ from rlhf_lab.invocation import begin_building
 from rlhf_lab.launch import processes
 from rlhf_lab.manifest import manifest
 from rlhf_lab.models.build import save_model
+from rlhf_lab.reuse import check_source, forget_attempts, reusable
 from rlhf_lab.signals import handled
 from rlhf_lab.trackers.console import console
 from rlhf_lab.trackers.tracker import Outcome
@@ -53,7 +54,7 @@ def ensure(stage: Stage, started: float, *, late_needs_elsewhere: bool = False) 
         if isinstance(need, Stage):
             ensure(need, started)
         else:
-            ranks.on_main(partial(_check_seals, Path(need.source)))
+            ranks.on_main(partial(check_source, Path(need.source)))
     with stoppable(), _locked(stage):
         return ranks.on_main(lambda: reusable(stage, started)) or _build(stage, partial(_await_need, stage, started))
 
@@ -114,35 +115,6 @@ def stoppable() -> Iterator[None]:
 
     with handled(handle):
         yield
-
-
-def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
-    """The stored result of a stage, unless it is older than a run that asked for a new one."""
-    result = stage.result()
-    if stage.config.artifacts.refresh:
-        built = (stage.folder / "result.json").stat().st_mtime if result else 0.0
-        return result if built >= started else None
-    seal.check(stage.folder, rebuilt=True, say=_tell)
-    if result:
-        with suppress(OSError):  # on a read-only disk it stays
-            _forget_attempts(stage.folder)
-    return result
-
-
-def _check_seals(source: Path) -> None:
-    """Of a stage of another store: its run directory, or the model/ in it."""
-    for folder in (source, source.parent):
-        seal.check(folder, rebuilt=False, say=_tell)
-
-
-def _tell(line: str) -> None:
-    console.print(f"  {line}", soft_wrap=True)
-
-
-def _forget_attempts(folder: Path) -> None:
-    """Remove what only an unfinished stage needs, once result.json says that it is complete."""
-    checkpoint.remove(folder)
-    shutil.rmtree(folder / "trl", ignore_errors=True)
 
 
 def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], None] = is_there) -> dict[str, Any]:
@@ -206,7 +178,7 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
             run.tracking.finish(result["status"], partial(_outcome, folder))
     if ranks.is_main():
         with suppress(OSError):  # on a disk that has become read-only it stays
-            _forget_attempts(folder)
+            forget_attempts(folder)
     ranks.wait()
     return read_json(folder / "result.json")
 

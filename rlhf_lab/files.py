@@ -131,9 +131,13 @@ def _rust_errno(error: BaseException) -> int | None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it. Raises StorageError when the disk refuses it."""
-    with explained(path):
+    """Make a folder and those above it. Raises StorageError when the disk refuses it or the name can be no folder."""
+    try:
         path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}"  # such as below /proc, which takes no folders, not even of root
+        refused = StorageError(f"{path} cannot be made ({reason}); choose another folder with outputs=FOLDER")
+        raise storage_error(error, path) or refused from error
 
 
 def check_outputs(folder: Path, *, writes: bool = True) -> None:

@@ -1,7 +1,8 @@
-"""Main memory of the machine: all of it, and what is free; a container's where that is less (Linux)."""
+"""What the machine has for this process: cores, and main memory, a container's where that is less (Linux)."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,3 +36,8 @@ def main_memory() -> Memory | None:
             continue
         total, free = min(total, allowed), min(free, allowed - taken)
     return Memory(total, max(free, 0))
+
+
+def usable_cores() -> int:
+    """Cores this process may use: fewer than the machine has under Slurm or taskset."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

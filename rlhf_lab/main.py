@@ -37,11 +37,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import __version__, artifacts, compose, invocation, preflight, seal, summary, sweep, words
+from rlhf_lab import __version__, artifacts, compose, invocation, preflight, summary, sweep, words
 from rlhf_lab.commands import COMMANDS, described
 from rlhf_lab.errors import ConfigError, DataError, LabError
 from rlhf_lab.files import check_outputs, storage_error
 from rlhf_lab.manifest import git_sha
+from rlhf_lab.reuse import reusable
 from rlhf_lab.signals import handled
 from rlhf_lab.smoke import NOTICE
 from rlhf_lab.trackers.console import console, leave_closed_pipe
@@ -237,30 +238,18 @@ def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int
         started: when the command began (Unix seconds); None is now.
     """
     started = started or time.time()
-    stored = _stored_result(stage)
-    if stored is not None:
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # the processes of a launcher agree first on what is stored
+    stored = reusable(stage, started) if alone else None
+    if stored:
         summary.print_plan(stage, started)
         summary.print_result(stage, stored, time.time() - started)
         return OK, stored
     return _build_and_show(stage, started)
 
 
-def _stored_result(stage: artifacts.Stage) -> dict[str, Any] | None:
-    """The result of a stage that is whole in the store, read without torch; None where something is to be done."""
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    if not alone or stage.config.artifacts.refresh:
-        return None
-    result = stage.result()
-    if result is None or any((stage.folder / name).exists() for name in ("checkpoint.pt", "trl")):
-        return None  # what an attempt left behind is cleared away by `execute.ensure`
-    seal.check(stage.folder, rebuilt=True, say=lambda line: console.print(f"  {line}", soft_wrap=True))
-    return result
-
-
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
-    from rlhf_lab import ranks
+    from rlhf_lab import ranks, side_by_side
     from rlhf_lab.execute import ensure
-    from rlhf_lab.launch import side_by_side
     from rlhf_lab.launch.processes import check_launch
     from rlhf_lab.launch.threads import set_threads
     from rlhf_lab.planning.check import memory_lines

@@ -30,14 +30,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """A run that is complete.
+class Result:
+    """What a command left in the store.
 
     Attributes:
-        folder: the run directory.
+        folder: the run or study directory.
     """
 
     folder: Path
+
+    @property
+    def report(self) -> Path:
+        """Its page."""
+        return self.folder / "report.html"
+
+
+class RunResult(Result):
+    """A run that is complete."""
 
     @cached_property
     def _run(self) -> Run:
@@ -74,21 +83,9 @@ class RunResult:
         """A row per scored reply (evaluation.jsonl)."""
         return self._run.evaluation
 
-    @property
-    def report(self) -> Path:
-        """The page of the run."""
-        return self.folder / "report.html"
 
-
-@dataclass(frozen=True)
-class StudyResult:
-    """The jobs of a study or sweep, complete or not.
-
-    Attributes:
-        folder: the study directory.
-    """
-
-    folder: Path
+class StudyResult(Result):
+    """The jobs of a study or sweep, complete or not."""
 
     @cached_property
     def _study(self) -> Study:
@@ -112,11 +109,6 @@ class StudyResult:
     def runs(self) -> list[RunResult]:
         """The runs of the completed jobs, in job order."""
         return [RunResult(Path(folder)) for folder in self._study.completed["run"]]
-
-    @property
-    def report(self) -> Path:
-        """The page of the study."""
-        return self.folder / "report.html"
 
 
 def run(

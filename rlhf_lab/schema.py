@@ -40,6 +40,8 @@ def defaults(cls: type) -> dict[str, Any]:
     for field in dataclasses.fields(cls):
         if field.default is not dataclasses.MISSING:
             values[field.name] = plain(field.default)
+        elif isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):
+            values[field.name] = defaults(field.default_factory)
         elif field.default_factory is not dataclasses.MISSING:
             values[field.name] = plain(field.default_factory())
     return values

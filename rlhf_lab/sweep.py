@@ -25,6 +25,7 @@ from rich.markup import escape
 from rlhf_lab import artifacts, compose, config, invocation, preflight, schema, sections
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import check_outputs, make_folder, read_json, write_json
+from rlhf_lab.machine import usable_cores
 from rlhf_lab.overrides import forced, literal
 from rlhf_lab.policy_table import number
 from rlhf_lab.signals import die_with_parent
@@ -306,8 +307,3 @@ def print_table(folder: Path) -> None:
         console.print(escape(finding.sentence))
         console.print(escape(finding.caveat), style="dim")
         console.print(rich_table(study, sections))
-
-
-def usable_cores() -> int:
-    """Cores this process may use: fewer than the machine has under Slurm or taskset."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -179,7 +179,7 @@ def command_inside(folder: Path, *arguments: str, cores: int = 1) -> tuple[int, 
     try:
         with pytest.MonkeyPatch.context() as patch, console.capture() as printed:
             patch.setattr(sys, "argv", ["rlhf_lab", *arguments])
-            patch.setattr("rlhf_lab.launch.side_by_side.usable_cores", lambda: cores)
+            patch.setattr("rlhf_lab.side_by_side.usable_cores", lambda: cores)
             with pytest.raises(SystemExit) as end:
                 main()
     finally:

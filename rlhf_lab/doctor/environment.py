@@ -13,8 +13,7 @@ from packaging.specifiers import SpecifierSet
 from rlhf_lab.analysis.memory_model import GIB
 from rlhf_lab.doctor.findings import Check, Finding, found
 from rlhf_lab.doctor.installation import requirements, wrong
-from rlhf_lab.machine import main_memory
-from rlhf_lab.sweep import usable_cores
+from rlhf_lab.machine import main_memory, usable_cores
 from rlhf_lab.trackers.console import console
 
 ENOUGH_GIB = 1.0

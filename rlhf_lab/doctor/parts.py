@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rlhf_lab.doctor.findings import Check, Finding, examine, found
 from rlhf_lab.doctor.installation import install_line, installed, requirements, wrong
-from rlhf_lab.sweep import usable_cores
+from rlhf_lab.machine import usable_cores
 
 SECONDS = 90
 AT_ONCE = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlhf_lab import config, registry
-from rlhf_lab.sweep import usable_cores
+from rlhf_lab.machine import usable_cores
 
 
 def set_threads(checked: config.Config, processes: int) -> None:

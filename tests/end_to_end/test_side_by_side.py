@@ -13,8 +13,8 @@ import pytest
 from sizes import overrides
 from support import command_inside, planned
 
-from rlhf_lab.launch import side_by_side
-from rlhf_lab.launch.side_by_side import _can_overlap, _slots
+from rlhf_lab import side_by_side
+from rlhf_lab.side_by_side import _can_overlap, _slots
 
 pytestmark = pytest.mark.end_to_end
 

@@ -116,6 +116,16 @@ def test_a_file_of_ones_own_counts_whole_with_what_lies_beside_it(tmp_path, fres
     assert differences(before, digests([], [reward])) == ["words.py (count)"]
 
 
+@pytest.mark.parametrize("importing", ["from toy.shapes import *", "from .shapes import *", "from toy.all import *"])
+def test_names_of_a_star_import_are_followed(toy, tmp_path, importing):
+    entry = tmp_path / "toy" / "entry.py"
+    named = "from toy.shapes import Square as Shape"
+    entry.write_text(entry.read_text().replace(named, f"{importing}\nShape = Square"))
+    (tmp_path / "toy" / "all.py").write_text("from toy.shapes import *\n")
+    before = toy()
+    assert differences(before, toy("shapes", "area = 1", "area = 2")) == ["toy/shapes.py (Base)"]
+
+
 def test_an_edit_while_a_process_runs_is_noticed(toy, tmp_path):
     labels = toy()
     assert edited(labels) == []

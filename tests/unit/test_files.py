@@ -212,6 +212,15 @@ def test_outputs_that_is_no_folder_is_one_line_before_anything_runs(tmp_path, ou
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "taken"]
 
 
+@pytest.mark.parametrize("more", [[], ["seed=0,1"]], ids=["run", "sweep"])
+def test_outputs_below_proc_is_one_line(tmp_path, more, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.files.os.access", lambda path, mode: True)  # as for root
+    status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=/proc/store", *more)
+    assert status == 1
+    assert "choose another folder with outputs=FOLDER" in printed.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
 def test_outputs_that_is_empty_is_refused(tmp_path):
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=")
     assert (status, "outputs is empty; write outputs=FOLDER" in printed) == (2, True), printed

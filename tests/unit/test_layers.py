@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +31,8 @@ LAYERS = (
         "code_digest",
         "planning",
         "execute",
+        "reuse",
+        "side_by_side",
         "completion",
         "explain",
         "manifest",
@@ -92,19 +95,31 @@ def test_imports_point_downward():
     assert not upward, "\n".join(upward)
 
 
-def test_no_circular_imports():
+def fail_at_circle(graph: Mapping[str, Iterable[str]]) -> None:
     done: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
         if module in path:
             pytest.fail("circular import: " + " → ".join([*path[path.index(module) :], module]))
         if module not in done:
-            for target in imports(module):
+            for target in graph[module]:
                 visit(target, (*path, module))
             done.add(module)
 
-    for module in MODULES:
+    for module in graph:
         visit(module, ())
+
+
+def test_no_circular_imports():
+    fail_at_circle({module: imports(module) for module in MODULES})
+
+
+def test_no_package_imports_one_that_imports_it():
+    """Modules at the top of the lab count as packages."""
+    packages: dict[str, set[str]] = {top(module): set() for module in MODULES}
+    for module in MODULES:
+        packages[top(module)] |= {top(target) for target in imports(module)} - {top(module)}
+    fail_at_circle(packages)
 
 
 @pytest.mark.parametrize("package", ["losses", "analysis"])

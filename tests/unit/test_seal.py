@@ -10,8 +10,9 @@ from support import ONE_LAYER, SMALL_WORLD, planned
 
 from rlhf_lab import seal
 from rlhf_lab.errors import ArtifactError, StorageError
-from rlhf_lab.execute import _check_seals, execute
+from rlhf_lab.execute import execute
 from rlhf_lab.files import json_text, write_json, write_text
+from rlhf_lab.reuse import check_source
 from rlhf_lab.studies.rundir import read_run
 from rlhf_lab.trackers.tracking import Tracking
 
@@ -178,11 +179,11 @@ def test_a_report_does_not_hash_large_files_again(stage, hashed):
 def test_external_folders_are_checked_themselves_and_as_a_model_in_them(stage):
     (stage / "rounds").mkdir()
     for source in (stage, stage / "model"):
-        _check_seals(source)
+        check_source(source)
     (stage / "metrics.jsonl").write_text("other\n")
     for source in (stage, stage / "model"):
         with pytest.raises(ArtifactError, match=r"metrics\.jsonl"):
-            _check_seals(source)
+            check_source(source)
 
 
 def test_a_seal_that_cannot_be_written_still_ends_the_tracked_run(tmp_path, monkeypatch):

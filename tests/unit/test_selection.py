@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from support import checked, planned
 
 from rlhf_lab.algorithms.settings import DPO, GRPO, PPO, CrossFit, RewardModel, Selection
 from rlhf_lab.analysis.selection import filter_replies, length_matched, prompt_folds, random_subset, top_share
@@ -91,6 +92,17 @@ def test_unscored_replies_fill_up_only_where_they_must():
     assert filter_replies(np.array([np.nan, 1.0, 2.0]), 2, "best_worst", rng).tolist() == [1, 2]
 
 
+def test_a_share_of_the_pairs_needs_a_way_to_choose_them():
+    """Left to the default, not where a sweep has all pairs among its levels."""
+    share = "algorithm.selection.keep=0.5"
+    with pytest.raises(ConfigError, match=r"algorithm.selection.keep=0.5 chooses nothing without by; write selection"):
+        checked("reward_model", share)
+    with pytest.raises(ConfigError, match=r"stage reward_model .* chooses nothing without by"):
+        planned("dpo", f"stages.reward_model.{share}")
+    everything = planned("reward_model", share, "algorithm.selection.by=all")
+    assert everything.settings_key == planned("reward_model").settings_key
+
+
 def test_what_decides_nothing_is_no_other_selection():
     """All pairs are all pairs, so both levels of a sweep are one stage."""
     assert Selection(by="all", keep=0.25, cycle=2, source="in_sample") == Selection()
@@ -102,6 +114,7 @@ def test_what_decides_nothing_is_no_other_selection():
     ("settings", "message"),
     [
         (lambda: Selection(by="margin", keep=0.0), "keep=0.0"),
+        (lambda: Selection(keep=0.25), "keep=0.25 chooses nothing without by"),
         (lambda: RewardModel(max_pairs=-1), "max_pairs=-1"),
         (lambda: RewardModel(selection=Selection(by="difficulty")), "algorithm=dpo"),
         (lambda: DPO(loss="ipo", selection=Selection(by="difficulty")), "loss=sigmoid"),

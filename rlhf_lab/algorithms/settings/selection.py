@@ -19,18 +19,18 @@ class Selection:
     m is the margin r(chosen) − r(rejected) that `needs.margins` (`algorithm=crossfit`) has for a pair.
 
     Args:
-        by: `all` pairs, whatever the other settings say; `random`; `margin`, largest |m| first: the pairs that the
-            reward model is surest about, right or wrong; `agreement`, largest m first: the pairs whose label it shares;
-            `length_matched`, pairs drawn so that chosen − rejected is as long as it is among those that `margin` would
-            keep; `difficulty`, the pairs that DPO's optimum can rank as labelled at the run's β (arXiv:2405.19534, see
-            `analysis.selection.headroom`), largest headroom first.
+        by: None is all pairs; `all` is too, whatever the other settings say, as a level of a sweep needs it; `random`;
+            `margin`, largest |m| first: the pairs that the reward model is surest about, right or wrong; `agreement`,
+            largest m first: the pairs whose label it shares; `length_matched`, pairs drawn so that chosen − rejected is
+            as long as it is among those that `margin` would keep; `difficulty`, the pairs that DPO's optimum can rank
+            as labelled at the run's β (arXiv:2405.19534, see `analysis.selection.headroom`), largest headroom first.
         keep: share of the pairs that is kept, in (0, 1]; with `difficulty` the largest share.
         source: `crossfit`, margins of a model that saw neither the pair nor its prompt; `in_sample`, of one that was
             trained on the pair, which selects on the label: a control.
         cycle: which cycle's margins, from 1; 0 is the last (see `CrossFit`).
     """
 
-    by: Literal["all", "random", "margin", "agreement", "length_matched", "difficulty"] = "all"
+    by: Literal["all", "random", "margin", "agreement", "length_matched", "difficulty"] | None = None
     keep: float = 1.0
     source: Literal["crossfit", "in_sample"] = "crossfit"
     cycle: int = 0
@@ -38,8 +38,14 @@ class Selection:
     def __post_init__(self) -> None:
         require(
             (0 < self.keep <= 1, f"keep={self.keep} is outside (0, 1]"),
+            (
+                self.by is not None or self.keep == 1,
+                f"keep={self.keep} chooses nothing without by; write selection.by=random, or what else ranks the pairs",
+            ),
             (self.cycle >= 0, f"cycle={self.cycle} must be 0 (the last) or above"),
         )
+        if self.by is None:
+            object.__setattr__(self, "by", "all")
         if not self.reads_margins:  # settings that decide nothing do not make another stage
             object.__setattr__(self, "source", "crossfit")
             object.__setattr__(self, "cycle", 0)

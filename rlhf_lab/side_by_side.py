@@ -10,6 +10,7 @@ stage under the stage's lock like any other process; this one hands signals on, 
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
@@ -26,10 +27,12 @@ from typing import Any
 from rlhf_lab import ranks, registry
 from rlhf_lab.artifacts import Stage
 from rlhf_lab.errors import LabError
-from rlhf_lab.execute import ensure, reusable
+from rlhf_lab.execute import ensure
 from rlhf_lab.launch.processes import POLL_SECONDS, STOPPED
+from rlhf_lab.machine import usable_cores
+from rlhf_lab.reuse import reusable
 from rlhf_lab.signals import die_with_parent, handled
-from rlhf_lab.sweep import PROCESSES, usable_cores
+from rlhf_lab.sweep import PROCESSES
 from rlhf_lab.trackers.console import console
 from rlhf_lab.train.loop import Interrupted
 
@@ -93,26 +96,21 @@ def _slots(missing: Sequence[Stage]) -> int:
 
 def _can_overlap(missing: Sequence[Stage]) -> bool:
     """Whether two of the stages may be in the making at once."""
-    for place, stage in enumerate(missing):
-        before = {str(need.folder) for need in _required(stage)}
-        # Upstream order: a stage that starts without the one just before it can run beside it.
-        if place and str(missing[place - 1].folder) not in before:
-            return True
-    return False
+    # Upstream order: a stage that starts without the one just before it can run beside it.
+    return any(before.folder not in _required(stage) for before, stage in itertools.pairwise(missing))
 
 
-def _required(stage: Stage) -> Iterator[Stage]:
-    """Stages that have to be complete before this one begins."""
-    for role, need in stage.needs.items():
-        if isinstance(need, Stage) and role not in stage.config.algorithm.late_needs:
-            yield from need.upstream()
+def _required(stage: Stage) -> set[Path]:
+    """Directories of the stages that have to be complete before this one begins."""
+    late = stage.config.algorithm.late_needs
+    needs = [need for role, need in stage.needs.items() if isinstance(need, Stage) and role not in late]
+    return {before.folder for need in needs for before in need.upstream()}
 
 
-def _awaited(stage: Stage) -> Iterator[Stage]:
-    """Stages that have to be complete before this one ends."""
-    for role, need in stage.needs.items():
-        if isinstance(need, Stage) and role in stage.config.algorithm.late_needs:
-            yield need
+def _awaited(stage: Stage) -> set[Path]:
+    """Directories of the stages that have to be complete before this one ends."""
+    late = stage.config.algorithm.late_needs
+    return {need.folder for role, need in stage.needs.items() if isinstance(need, Stage) and role in late}
 
 
 def _schedule(
@@ -120,14 +118,15 @@ def _schedule(
 ) -> None:
     """Start each stage as soon as it can begin and a core is free, until all are built or one has ended badly."""
     waiting = list(missing)
-    unbuilt = {str(stage.folder) for stage in missing}
+    unbuilt = {stage.folder for stage in missing}
+    required = {stage.folder: _required(stage) for stage in missing}
+    awaited = {stage.folder: _awaited(stage) for stage in missing}
     while unbuilt:
         running = [builder for builder in builders if builder.status is None]
         for stage in list(waiting):
-            begun = {str(builder.stage.folder) for builder in builders}
-            ready = not any(str(need.folder) in unbuilt for need in _required(stage))
-            awaited = {str(need.folder) for need in _awaited(stage)} & unbuilt
-            if ready and awaited <= begun and len(running) < slots and not signals:
+            begun = {builder.stage.folder for builder in builders}
+            ready = required[stage.folder].isdisjoint(unbuilt) and awaited[stage.folder] & unbuilt <= begun
+            if ready and len(running) < slots and not signals:
                 waiting.remove(stage)
                 builders.append(_start(stage, started, errors / stage.folder.name))
                 running.append(builders[-1])
@@ -137,7 +136,7 @@ def _schedule(
                 if builder.status:
                     _stop(builders, builder, signals)
                     return
-                unbuilt.discard(str(builder.stage.folder))
+                unbuilt.discard(builder.stage.folder)
                 seconds = time.monotonic() - builder.began
                 console.print(f"  {builder.stage.recipe} is complete after {seconds:.0f} s", soft_wrap=True)
         if signals and not any(builder.status is None for builder in builders):

@@ -1,0 +1,89 @@
+"""What is complete in the store is taken as it is, in a moment: without torch, and without what an attempt left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import ONE_LAYER, SMALL_WORLD, planned
+
+from rlhf_lab import artifacts, reuse, seal
+from rlhf_lab.artifacts import Stage
+from rlhf_lab.files import json_text, write_json
+from rlhf_lab.reuse import reusable
+from rlhf_lab.studies import written
+
+SETTINGS = (*SMALL_WORLD, *ONE_LAYER)
+HARNESS = """
+import sys
+from rlhf_lab.main import main
+try:
+    main()
+finally:
+    print("heavy:", sorted({"torch", "pandas", "transformers"} & set(sys.modules)))
+"""
+
+
+def completed(outputs: Path, *more: str) -> Stage:
+    """A stage as one that was trained leaves it; only the numbers are missing."""
+    stage = planned("sft", *SETTINGS, *more, f"outputs={outputs}")
+    result = {"status": "completed", "policies": [], "metrics": {"loss": 0.5}, "primary": ["loss"], "notes": []}
+    (stage.folder / "model").mkdir(parents=True)
+    write_json(stage.folder / "manifest.json", {"recipe": "sft"})
+    seal.write(stage.folder, json_text(result))
+    write_json(stage.folder / "result.json", result)
+    (stage.folder / "report.html").write_text("<html>")
+    written.remember(stage.folder, "It falls.", "")
+    return stage
+
+
+def again(outputs: Path) -> str:
+    """What the same command prints."""
+    command = [sys.executable, "-c", HARNESS, "+recipe=sft", *SETTINGS, f"outputs={outputs}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_is_complete_is_shown_without_torch(tmp_path: Path) -> None:
+    stage = completed(tmp_path)
+    printed = again(tmp_path)
+    assert f"reuse  sft            {stage.folder}" in printed and "It falls." in printed
+    assert printed.splitlines()[-1] == "heavy: []"
+
+
+@pytest.mark.parametrize("left", ["checkpoint.pt", "checkpoint-7/rank_0.safetensors", "trl/checkpoint-7/state"])
+def test_what_an_attempt_left_is_cleared_away(tmp_path: Path, left: str) -> None:
+    stage = completed(tmp_path)
+    before = {path.name for path in stage.folder.iterdir()}
+    (stage.folder / left).parent.mkdir(parents=True, exist_ok=True)
+    (stage.folder / left).write_text("of the last step")
+    assert reusable(stage, time.time())
+    assert {path.name for path in stage.folder.iterdir()} == before
+
+
+def test_what_cannot_be_cleared_away_is_no_reason_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(reuse, "forget_attempts", refuse)
+    assert reusable(completed(tmp_path), time.time())
+
+
+def test_a_run_that_asks_for_a_new_result_takes_none_from_before(tmp_path: Path) -> None:
+    began = time.time() - 1
+    stage = completed(tmp_path, "artifacts.refresh=true")
+    assert reusable(stage, began)
+    assert reusable(stage, time.time() + 1) is None
+
+
+def test_a_result_is_read_once_each_time_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = completed(tmp_path)
+    names: list[str] = []
+    read = artifacts.read_json
+    monkeypatch.setattr(artifacts, "read_json", lambda path: (names.append(path.name), read(path))[1])
+    assert stage.result()
+    assert names == ["result.json"]
