@@ -9,9 +9,9 @@ from rlhf_lab.analysis.statistics import repetitions_to_decide
 from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.table import Row, Section, section_title
+from rlhf_lab.studies.table import Row, Section
 from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, more_seeds, verdict_summary, verdicts
-from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, p_equals, signed
+from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 
 SHOWN_CLAIMS = 4
 """Claims that are told in full; a table of them all stands below."""
@@ -69,7 +69,7 @@ def _section(study: Study, section: Section) -> list[str]:
     """What one section shows, level by level."""
     rows = {row.level: row for row in section.rows}
     baseline = study.label(study.baseline)
-    sentences = [_baseline(rows.get(study.baseline), section_title(study, section), baseline)]
+    sentences = [_baseline(rows.get(study.baseline), _phrase(study, section), baseline)]
     others = [row for row in section.rows if row.level != study.baseline and row.versus]
     sentences += [told_apart(study.label(row.level), row) for row in others if row.distinguishable]
     unclear = {study.label(row.level): row for row in others if not row.distinguishable}
@@ -79,6 +79,12 @@ def _section(study: Study, section: Section) -> list[str]:
     if lonely:
         sentences.append(f"Not compared, for want of a shared seed: {_listed(lonely)}.")
     return sentences
+
+
+def _phrase(study: Study, section: Section) -> str:
+    """The metric, and which jobs it is of."""
+    phrase = metric_phrase(section.metric)
+    return f"{phrase}, with {study.panel_label(section.by)}," if section.by else phrase
 
 
 def _baseline(row: Row | None, title: str, baseline: str) -> str:

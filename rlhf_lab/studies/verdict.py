@@ -15,7 +15,7 @@ from rlhf_lab.analysis.statistics import Comparison, Estimate, equivalence, holm
 from rlhf_lab.overrides import level_name
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import level_difference, level_mean
-from rlhf_lab.studies.wording import compact, metric_title, p_equals, signed
+from rlhf_lab.studies.wording import compact, metric_phrase, p_equals, signed
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
 ALPHA = 0.05
@@ -111,7 +111,7 @@ def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> s
 def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     """For example "verbose rate is lower with λ 0.5 than with λ 0"."""
     level, versus = study.label(level_name(claim["level"])), study.label(_versus(study, claim))
-    title, where = metric_title(claim["metric"]), ""
+    title, where = metric_phrase(claim["metric"]), ""
     if claim.get("by") is not None:
         where = f", with {study.panel_label(level_name(claim['by']))}"
     if claim["direction"] == "same":

@@ -130,6 +130,38 @@ TITLES = {
 }
 
 
+PHRASES = {
+    "accuracy/multi_turn": "accuracy on pairs of several turns",
+    "alarm_share/hard_stop": "share of checkpoints in strong warning",
+    "alarm_share/warning": "share of checkpoints in alarm",
+    "best_of_n": "accuracy of best-of-n",
+    "caught_10": "share of wrong reasoning caught at 10 % false alarms",
+    "ece": "calibration error",
+    "ece_scaled": "calibration error after scaling",
+    "ended": "share of replies that end by themselves",
+    "garble": "garble rate",
+    "hacked": "share of hacked runs",
+    "memory/optimizer": "memory of the optimiser",
+    "memory/parameters": "memory of the parameters",
+    "parameters/trained": "number of trained parameters",
+    "planted_caught_10": "share of planted mistakes caught at 10 % false alarms",
+    "row_tokens": "length of a row in tokens",
+    "selection/label_accuracy": "share of right labels among the kept pairs",
+    "spearman/ood": "rank correlation with gold on policy replies",
+    "temperature": "fitted temperature",
+    "tokens": "length of a reply in tokens",
+    "truncated": "share of rows that are cut",
+    "verbose": "verbose rate",
+}
+"""Metrics that are called otherwise within a sentence than above a column."""
+UNITS = re.compile(r", (nats|GiB|MiB|s)$")
+
+
+def metric_phrase(name: str) -> str:
+    """A metric within a sentence: "KL is lower with …", without its unit."""
+    return PHRASES.get(name) or UNITS.sub("", metric_title(name))
+
+
 def metric_title(name: str) -> str:
     return TITLES[name][0] if name in TITLES else name.replace("_", " ")
 

@@ -95,7 +95,7 @@ def test_levels_are_compared_within_each_value_of_by(divided):
     adjusted = [row.p_holm for section in sections for row in section.rows if row.versus]
     assert adjusted == pytest.approx(multipletests(p_values, method="holm")[1])
     without_claims = write_finding(replace(study, predicts=()), build_sections(study)).sentence
-    assert "Gold reward, small is" in without_claims and "Gold reward, large is" in without_claims
+    assert "Gold reward, with small, is" in without_claims and "Gold reward, with large, is" in without_claims
 
 
 def test_the_report_shows_every_part_and_the_claims(divided):
