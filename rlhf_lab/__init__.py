@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlhf_lab.notebook import run as run
     from rlhf_lab.rewards.saved import load_reward as load_reward
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 EXPORTS = {"run": "rlhf_lab.notebook", "load_reward": "rlhf_lab.rewards.saved"}
 """Name → the module that has it."""

@@ -12,11 +12,18 @@ from typing import Literal
 
 import pandas as pd
 
-from rlhf_lab.analysis.statistics import clustered_mean, paired_difference, unpaired_difference
+from rlhf_lab.analysis.statistics import (
+    clustered_mean,
+    least_sd,
+    least_sd_of_differences,
+    paired_difference,
+    unpaired_difference,
+)
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.compare import NO_TEST, Difference, adjusted
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import partners, seeds
+from rlhf_lab.studies.replicates import run_errors
 
 
 def shared_levels(a: Study, b: Study) -> list[str]:
@@ -53,11 +60,16 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
             (of_a, seeds_a), (of_b, seeds_b) = (
                 (side[metric].to_numpy(dtype=float), seeds(side)) for side in (jobs.a, jobs.b)
             )
-            means = clustered_mean(of_a, seeds_a), clustered_mean(of_b, seeds_b)
+            errors_a, errors_b = (run_errors(side, metric) for side in (jobs.a, jobs.b))
+            means = (
+                clustered_mean(of_a, seeds_a, least_sd_N=least_sd(of_a, errors_a)),
+                clustered_mean(of_b, seeds_b, least_sd_N=least_sd(of_b, errors_b)),
+            )
             if means[0].n and means[1].n:
                 versus = NO_TEST
                 if jobs.test == "paired":
-                    versus = paired_difference(of_b, of_a, seeds_a)
+                    least_N = least_sd_of_differences(of_b, of_a, errors_b, errors_a)
+                    versus = paired_difference(of_b, of_a, seeds_a, least_sd_N=least_N)
                 elif jobs.test == "unpaired":
                     versus = unpaired_difference(of_b, seeds_b, of_a, seeds_a)
                 found.append(Difference(metric, *means, versus, level=level, tested=jobs.test != "none"))
