@@ -9,6 +9,10 @@ construction. The error is the count-weighted gap over bins of equal count (arXi
 
     ECE = Σ_b n_b/n · |accuracy_b − confidence_b|
 
+Equal confidences, common with rewards of few values, share a bin, as in scikit-learn's
+`calibration_curve(strategy="quantile")`; a cut through them would make the error depend on the order of rows. With ties
+there are fewer bins than asked for, and they differ in size.
+
 A perfectly calibrated model does not have ECE 0: the gap of a bin of n_b pairs is noise of size √(p(1−p)/n_b), and its
 absolute value does not average out. `perfect_ece` gives what perfect calibration would show on these very confidences;
 an ECE inside that range is no evidence of miscalibration. `overconfidence`, the signed mean gap, has no such bias.
@@ -31,6 +35,8 @@ BINS = 10
 DRAWS = 1000
 PER_BIN = 8
 """Fewest pairs in a bin; fewer pairs have fewer bins."""
+TIE_DIGITS = 6
+"""Decimals to which equal confidences are a tie: scores of one text differ by rounding between batches."""
 SMALLEST, LARGEST = 1e-3, 1e3
 """Bounds of a fitted temperature."""
 
@@ -59,7 +65,7 @@ class Bin:
 
 
 def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> list[Bin]:
-    """Bins of equal count, from least to most confident; unscored pairs are left out.
+    """Bins of equal count up to ties, from least to most confident; unscored pairs are left out.
 
     Args:
         margin_N: (N,) logit margins.
@@ -180,11 +186,23 @@ def _known(margin_N: ArrayLike) -> FloatArray:
 
 
 def _places(sure_N: FloatArray, bins: int) -> np.ndarray:
-    """Bin of each pair, 0 the least confident; sizes differ by at most one."""
+    """Bin of each pair, (N,), 0 the least confident.
+
+    A tie goes to the bin of its mean rank, so that the order of rows says nothing. A bin that ties left with fewer than
+    PER_BIN pairs joins the one below. Without ties sizes differ by at most one.
+    """
+    if not sure_N.size:
+        return np.zeros(0, dtype=int)
     count = max(1, min(bins, sure_N.size // PER_BIN))
-    place_N = np.empty(sure_N.size, dtype=int)
-    place_N[np.argsort(sure_N, kind="stable")] = np.arange(sure_N.size) * count // max(sure_N.size, 1)
-    return place_N
+    _, level_N, pairs_L = np.unique(np.round(sure_N, TIE_DIGITS), return_inverse=True, return_counts=True)
+    rank_L = np.cumsum(pairs_L) - (pairs_L + 1) / 2  # mean rank of each level, from 0
+    _, place_L = np.unique(rank_L * count // sure_N.size, return_inverse=True)
+    while True:
+        sizes = np.bincount(place_L, weights=pairs_L)
+        smallest = int(sizes.argmin())
+        if sizes.size == 1 or sizes[smallest] >= PER_BIN:
+            return place_L[level_N]
+        place_L[place_L >= max(smallest, 1)] -= 1  # the lowest bin has none below and takes the next one in
 
 
 def _miss(logit_N: FloatArray) -> FloatArray:

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlhf_lab.analysis import calibration
 from rlhf_lab.analysis.calibration import (
@@ -52,6 +54,37 @@ def test_the_order_of_pairs_does_not_matter():
     order = np.random.default_rng(0).permutation(400)
     for measure in (expected_calibration_error, brier, fit_temperature):
         assert measure(margin[order], prompts[order]).mean == pytest.approx(measure(margin, prompts).mean, rel=1e-9)
+
+
+@given(order=st.permutations(range(64)), levels=st.integers(1, 5), jitter=st.sampled_from([0.0, 1e-9]))
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_tied_pairs_does_not_matter(order, levels, jitter):
+    """Rewards of few values, as rubrics give: half of the pairs of each confidence are right, right ones first.
+
+    Cut through a tie, the first bins would hold right pairs only and the last ones wrong pairs only. Rounding in the
+    scores, which depends on the batch, does not break a tie.
+    """
+    size_N = np.arange(64) % levels + 1.0
+    margin = np.where(np.arange(64) < 32, size_N, -size_N)
+    prompts = np.arange(64) // 2
+    noise = jitter * np.random.default_rng(0).random(64)
+    shuffled, shuffled_prompts = (margin + noise)[order], prompts[order]
+    plain = expected_calibration_error(margin, prompts)
+    moved = expected_calibration_error(shuffled, shuffled_prompts)
+    assert (moved.mean, moved.low, moved.high) == pytest.approx((plain.mean, plain.low, plain.high), abs=1e-6)
+    bins = [(one.confidence, one.accuracy.mean, one.accuracy.n) for one in reliability(margin, prompts)]
+    again = [(one.confidence, one.accuracy.mean, one.accuracy.n) for one in reliability(shuffled, shuffled_prompts)]
+    assert np.allclose(bins, again)
+
+
+def test_a_bin_keeps_ties_together_and_has_enough_pairs():
+    """90 pairs tie at confidence .75 and 6 at .9: the six would be a bin of their own, smaller than PER_BIN."""
+    tied = reliability(np.repeat([LN3, LN9], [90, 6]), np.arange(96))
+    assert [one.accuracy.n for one in tied] == [96]
+    enough = reliability(np.repeat([LN3, LN9], [88, 8]), np.arange(96))
+    assert [one.accuracy.n for one in enough] == [88, 8]
+    distinct = reliability(np.linspace(1, 3, 84), np.arange(84))
+    assert sorted(one.accuracy.n for one in distinct) == [8] * 6 + [9] * 4
 
 
 def test_a_tie_is_a_coin_at_confidence_one_half():
