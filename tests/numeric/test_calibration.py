@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from rlhf_lab.analysis import calibration
 from rlhf_lab.analysis.calibration import (
@@ -69,9 +70,9 @@ def test_the_order_of_tied_pairs_does_not_matter(order, levels, jitter):
     prompts = np.arange(64) // 2
     noise = jitter * np.random.default_rng(0).random(64)
     shuffled, shuffled_prompts = (margin + noise)[order], prompts[order]
-    plain = expected_calibration_error(margin, prompts)
-    moved = expected_calibration_error(shuffled, shuffled_prompts)
-    assert (moved.mean, moved.low, moved.high) == pytest.approx((plain.mean, plain.low, plain.high), abs=1e-6)
+    for measure in (expected_calibration_error, perfect_ece):
+        plain, moved = measure(margin, prompts), measure(shuffled, shuffled_prompts)
+        assert (moved.mean, moved.low, moved.high) == pytest.approx((plain.mean, plain.low, plain.high), abs=1e-6)
     bins = [(one.confidence, one.accuracy.mean, one.accuracy.n) for one in reliability(margin, prompts)]
     again = [(one.confidence, one.accuracy.mean, one.accuracy.n) for one in reliability(shuffled, shuffled_prompts)]
     assert np.allclose(bins, again)
@@ -99,7 +100,7 @@ def test_unscored_pairs_are_left_out_and_counted():
     for measure in (expected_calibration_error, brier, overconfidence, fit_temperature):
         found, alone = measure(gaps, prompts), measure(margin[kept], prompts[kept])
         assert (found.mean, found.n, found.unscored) == (pytest.approx(alone.mean), 300, 100)
-    assert perfect_ece(gaps).unscored == 100
+    assert perfect_ece(gaps, prompts).unscored == 100
     assert expected_calibration_error([np.nan], [0]).n == 0
     assert math.isnan(fit_temperature([np.nan], [0]).mean)
 
@@ -109,7 +110,7 @@ def test_a_perfectly_calibrated_reward_has_the_ece_of_perfect_calibration():
     inside, excess, covered = 0, [], 0
     for seed in range(100):
         margin, prompts = margins(600, seed)
-        ece, perfect = expected_calibration_error(margin, prompts), perfect_ece(margin)
+        ece, perfect = expected_calibration_error(margin, prompts), perfect_ece(margin, prompts)
         inside += perfect.low <= ece.mean <= perfect.high
         excess.append(ece.mean - perfect.mean)
         temperature = fit_temperature(margin, prompts)
@@ -120,10 +121,45 @@ def test_a_perfectly_calibrated_reward_has_the_ece_of_perfect_calibration():
     assert 86 <= covered <= 100
 
 
+def alike(prompts: int, pairs: int, seed: int, correlation: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
+    """Margins right with probability σ(|Δ|); pairs of a prompt are alike in size and outcome (Gaussian copula)."""
+    rng = np.random.default_rng(seed)
+    shared_P, own_PN = rng.standard_normal((prompts, 1)), rng.standard_normal((prompts, pairs))
+    latent_PN = math.sqrt(correlation) * shared_P + math.sqrt(1 - correlation) * own_PN
+    size_PN = np.abs(rng.normal(0, 1.5, (prompts, 1)) + rng.normal(0, 0.3, (prompts, pairs)))
+    right_PN = stats.norm.cdf(latent_PN) < 1 / (1 + np.exp(-size_PN))
+    return np.where(right_PN, size_PN, -size_PN).ravel(), np.repeat(np.arange(prompts), pairs)
+
+
+def test_the_range_of_perfect_calibration_knows_that_pairs_of_a_prompt_are_alike():
+    """Six pairs a prompt: a range for independent pairs held 68 of 100 samples of right confidences."""
+    inside, excess = 0, []
+    for seed in range(100):
+        margin, prompts = alike(60, 6, seed)
+        ece, perfect = expected_calibration_error(margin, prompts), perfect_ece(margin, prompts)
+        inside += perfect.low <= ece.mean <= perfect.high
+        excess.append(ece.mean - perfect.mean)
+        assert perfect.clusters == 60
+    assert 86 <= inside <= 100
+    assert abs(np.mean(excess)) < 4 * np.std(excess) / 10
+
+
+def test_perfect_calibration_with_one_pair_a_prompt_is_that_of_independent_pairs():
+    margin, prompts = margins(400, 5)
+    apart, together = perfect_ece(margin, np.arange(400)), perfect_ece(margin, prompts)
+    assert together.mean == pytest.approx(apart.mean, rel=0.1)
+    assert not perfect_ece(margin, np.zeros(400)).bounded  # one prompt says nothing about how alike its pairs are
+
+
+def test_ties_are_right_by_half_under_perfect_calibration_too():
+    """All margins 0: every pair counts as half right at confidence one half, and no draw differs from that."""
+    assert perfect_ece(np.zeros(40), np.arange(40)).high == 0.0
+
+
 @pytest.mark.parametrize("planted", [3.0, 0.4])
 def test_a_wrong_temperature_is_found_and_repaired(planted):
     margin, prompts = margins(4000, 7, planted)
-    ece, perfect = expected_calibration_error(margin, prompts), perfect_ece(margin)
+    ece, perfect = expected_calibration_error(margin, prompts), perfect_ece(margin, prompts)
     assert ece.low > perfect.high
     gap = overconfidence(margin, prompts)
     assert gap.low > 0 if planted > 1 else gap.high < 0
@@ -131,7 +167,7 @@ def test_a_wrong_temperature_is_found_and_repaired(planted):
     assert found.low < planted < found.high
     assert found.mean == pytest.approx(planted, rel=0.1)
     repaired = rescaled(margin, prompts)
-    fixed = perfect_ece(repaired)
+    fixed = perfect_ece(repaired, prompts)
     assert fixed.low <= expected_calibration_error(repaired, prompts).mean <= fixed.high
     assert brier(repaired, prompts).mean < brier(margin, prompts).mean
     assert np.array_equal(np.sign(repaired), np.sign(margin)), "scaling never changes which side wins"
