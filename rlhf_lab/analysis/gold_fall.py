@@ -13,10 +13,10 @@ their restricted likelihood (Patterson & Thompson 1971) around a course that cha
 around a constant, a true fall would pass for drift. The threshold is the (1 − level) quantile of the largest loss of
 constant courses, over simulated runs of these noises.
 
-Simulated at 30 and 40 iterations and level 5 %: a constant course is called fallen in at most 1 % of runs with independent
-noise or φ = .5, in 2–5 % with φ = .8 and in 13 % with φ = .9; a rising one less often. Of falls by 3 sd of all noise, at
-40 iterations and r ≤ 1, .60–.85 are found (.4–.6 of those by 2 sd within 5 iterations, .25–.4 of slower ones); with r = 9
-and φ = .5, which cannot be told from φ = .8, .35.
+Simulated at 30 and 40 iterations and level 5 %: of constant courses at most 1 % are called fallen with independent
+noise or φ = .5, 2–5 % with φ = .8 and 13 % with φ = .9; of rising ones less. Of falls by 3 sd of all noise .6–.85 are
+found at 40 iterations and r ≤ 1, .35 with φ = .5 and r = 9, which looks like φ = .8; of falls by 2 sd .4–.6 when they
+take 5 iterations, and .25–.4 when they take 20.
 
 Assumed: normal noise, φ up to about .8, equal noise at all iterations, one peak. Left out: uncertainty of s.
 """
@@ -125,10 +125,9 @@ def _precisions(iterations: int) -> tuple[FloatArray, FloatArray]:
         for correlation in CORRELATIONS
         for drift in DRIFTS
     ]
-    variance_KTT: FloatArray = np.array(noises)
-    precision_KTT: FloatArray = np.linalg.inv(variance_KTT)
-    log_size_K: FloatArray = np.linalg.slogdet(variance_KTT)[1]
-    return precision_KTT, log_size_K
+    variance_KTT = np.array(noises, dtype=np.float64)
+    _, log_size_K = np.linalg.slogdet(variance_KTT)
+    return np.linalg.inv(variance_KTT).astype(np.float64), log_size_K.astype(np.float64)
 
 
 @cache

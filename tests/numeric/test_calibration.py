@@ -184,6 +184,23 @@ def test_the_temperature_is_fitted_on_other_prompts():
     assert ratio[half == 1] == pytest.approx(np.full((half == 1).sum(), 1.0), rel=0.15)
 
 
+def test_the_interval_of_a_temperature_counts_prompts():
+    """Three copies of every pair are no new evidence: the interval stays; as pairs of their own it would be 1/√3."""
+    margin, prompts = margins(200, 9, 2.0)
+    once, thrice = fit_temperature(margin, prompts), fit_temperature(np.repeat(margin, 3), np.repeat(prompts, 3))
+    assert (thrice.mean, thrice.low, thrice.high) == pytest.approx((once.mean, once.low, once.high), rel=1e-6)
+    assert (thrice.n, thrice.clusters) == (600, 100)
+
+
+def test_the_interval_of_a_temperature_covers_with_pairs_that_are_alike():
+    """Six pairs a prompt, alike in outcome: 95 % intervals hold T = 1 in 97 of 100 samples, unclustered ones in 78."""
+    covered = 0
+    for seed in range(100):
+        temperature = fit_temperature(*alike(60, 6, seed))
+        covered += temperature.low <= 1 <= temperature.high
+    assert 86 <= covered <= 100
+
+
 def test_temperatures_at_the_edge_have_no_interval():
     sure, hopeless = fit_temperature([1.0, 2.0, 3.0], [0, 1, 2]), fit_temperature([-1.0, -2.0, 1.0], [0, 1, 2])
     assert (sure.mean, sure.bounded) == (calibration.SMALLEST, False)
