@@ -194,7 +194,7 @@ def calibration_report(logit_N: FloatArray, clusters_N: np.ndarray, bins: int) -
     scaled_N = calibration.rescaled(logit_N, clusters_N)
     return {
         "ece": calibration.expected_calibration_error(logit_N, clusters_N, bins),
-        "ece_perfect": calibration.perfect_ece(logit_N, bins),
+        "ece_perfect": calibration.perfect_ece(logit_N, clusters_N, bins),
         "ece_scaled": calibration.expected_calibration_error(scaled_N, clusters_N, bins),
         "overconfidence": calibration.overconfidence(logit_N, clusters_N),
         "brier": calibration.brier(logit_N, clusters_N),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rlhf_lab.algorithms.common import HELD_OUT_PAIRS, corpus_report, model_size, start_policy
+from rlhf_lab.algorithms.reward_audit import prompt_ids
 from rlhf_lab.algorithms.settings import SFT
 from rlhf_lab.analysis.statistics import clustered_mean
 from rlhf_lab.models.encoding import Row, TokenBatch
@@ -32,6 +33,7 @@ class SupervisedFineTuning(Algorithm):
         self.rows: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in pairs]
         held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
         self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
+        self.held_out_prompts = prompt_ids(held_out)
         self.lengths = [len(p) + len(r) for p, r in self.rows]
         self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
         self.total_steps = len(self.steps)
@@ -49,9 +51,9 @@ class SupervisedFineTuning(Algorithm):
 
     def finish(self) -> Result:
         nll = self._held_out_nll()
-        rows = np.concatenate([np.full(len(values), i) for i, values in enumerate(nll)])
+        prompts = np.repeat(self.held_out_prompts, [len(values) for values in nll])  # tokens of a prompt go together
         metrics: dict[str, Any] = {
-            "heldout_nll": clustered_mean(np.concatenate(nll), rows),
+            "heldout_nll": clustered_mean(np.concatenate(nll), prompts),
             "rows": len(self.rows),
             "steps": self.total_steps,
             **model_size(self.model),

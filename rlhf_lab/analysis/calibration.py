@@ -9,6 +9,10 @@ construction. The error is the count-weighted gap over bins of equal count (arXi
 
     ECE = Σ_b n_b/n · |accuracy_b − confidence_b|
 
+Equal confidences, common with rewards of few values, share a bin, as in scikit-learn's
+`calibration_curve(strategy="quantile")`; a cut through them would make the error depend on the order of rows. With ties
+there are fewer bins than asked for, and they differ in size.
+
 A perfectly calibrated model does not have ECE 0: the gap of a bin of n_b pairs is noise of size √(p(1−p)/n_b), and its
 absolute value does not average out. `perfect_ece` gives what perfect calibration would show on these very confidences;
 an ECE inside that range is no evidence of miscalibration. `overconfidence`, the signed mean gap, has no such bias.
@@ -31,6 +35,8 @@ BINS = 10
 DRAWS = 1000
 PER_BIN = 8
 """Fewest pairs in a bin; fewer pairs have fewer bins."""
+TIE_DIGITS = 6
+"""Decimals to which equal confidences are a tie: scores of one text differ by rounding between batches."""
 SMALLEST, LARGEST = 1e-3, 1e3
 """Bounds of a fitted temperature."""
 
@@ -59,7 +65,7 @@ class Bin:
 
 
 def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> list[Bin]:
-    """Bins of equal count, from least to most confident; unscored pairs are left out.
+    """Bins of equal count up to ties, from least to most confident; unscored pairs are left out.
 
     Args:
         margin_N: (N,) logit margins.
@@ -94,18 +100,58 @@ def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins:
     return Estimate(ece, max(0.0, ece + low), ece + high, sure_N.size, names.size, unscored=unscored)
 
 
-def perfect_ece(margin_N: ArrayLike, bins: int = BINS) -> Estimate:
-    """The ECE that these confidences would show if they were right: mean and 95 % range over drawn outcomes."""
+def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> Estimate:
+    """The ECE that these confidences would show if they were right: mean and 95 % range over drawn outcomes.
+
+    Pairs of one prompt are right or wrong together more often than chance has it, as they share replies or a subject.
+    Drawn outcomes do so too: a pair is right when a uniform number lies below its confidence, and pairs of a prompt
+    share that number as often as `_dependence` finds them to. One prompt does not bound the range.
+
+    Args:
+        margin_N: (N,) logit margins.
+        clusters_N: (N,) prompt of each pair.
+    """
     unscored = int(np.isnan(floats(margin_N)).sum())
-    sure_N = np.sort(confidence(_known(margin_N)))
+    sure_N, right_N, cluster_N = _scored(margin_N, clusters_N)
+    names, prompt_N = np.unique(cluster_N, return_inverse=True)
+    count = (sure_N.size, names.size)
     if not sure_N.size:
-        return Estimate(math.nan, -math.inf, math.inf, 0, 0, unscored=unscored)
-    right_DN = np.random.default_rng(0).random((DRAWS, sure_N.size)) < sure_N
-    starts = np.unique(_places(sure_N, bins), return_index=True)[1]
-    draws_D = np.abs(np.add.reduceat(right_DN - sure_N, starts, axis=1)).sum(axis=1) / sure_N.size
-    low, high = np.quantile(draws_D, _tails())
+        return Estimate(math.nan, -math.inf, math.inf, *count, unscored=unscored)
+    order = np.lexsort((prompt_N, np.round(sure_N, TIE_DIGITS)))  # draws must not depend on the order of rows
+    sure_N, right_N, prompt_N = sure_N[order], right_N[order], prompt_N[order]
+    place_N = _places(sure_N, bins)
+    shared = _dependence(sure_N, right_N, prompt_N, place_N)
+    rng = np.random.default_rng(0)
+    own_DN = rng.random((DRAWS, sure_N.size))
+    prompt_DP = rng.random((DRAWS, names.size))
+    share_DN = rng.random((DRAWS, sure_N.size)) < math.sqrt(shared)  # both of two pairs share with probability `shared`
+    drawn_DN = np.where(share_DN, prompt_DP[:, prompt_N], own_DN) < sure_N
+    gap_DN = np.where(sure_N == 0.5, 0.0, drawn_DN - sure_N)  # a tie is half right, not drawn
+    starts = np.unique(place_N, return_index=True)[1]
+    draws_D = np.abs(np.add.reduceat(gap_DN, starts, axis=1)).sum(axis=1) / sure_N.size
     mean = float(draws_D.mean())
-    return Estimate(mean, min(float(low), mean), max(float(high), mean), sure_N.size, sure_N.size, unscored=unscored)
+    if names.size < 2:
+        return Estimate(mean, -math.inf, math.inf, *count, unscored=unscored)
+    low, high = np.quantile(draws_D, _tails())
+    return Estimate(mean, min(float(low), mean), max(float(high), mean), *count, unscored=unscored)
+
+
+def _dependence(sure_N: FloatArray, right_N: FloatArray, prompt_N: np.ndarray, place_N: np.ndarray) -> float:
+    """How often two pairs of one prompt are decided by the same uniform number, in [0, 1], by moments.
+
+    Two outcomes 1[U < p] and 1[U < q] of one number have covariance min(p, q) − pq, those of two numbers 0. So the
+    share is Σ eᵢeⱼ / Σ (min(pᵢ, pⱼ) − pᵢpⱼ) over the rows i ≠ j of a prompt; e is correct − confidence less its mean
+    in the bin, as miscalibration is no dependence.
+    """
+    gap_N = right_N - sure_N
+    residual_N = gap_N - (np.bincount(place_N, weights=gap_N) / np.bincount(place_N))[place_N]
+    seen, greatest = 0.0, 0.0
+    for rows in np.split(np.argsort(prompt_N, kind="stable"), np.cumsum(np.bincount(prompt_N))[:-1]):
+        residual_n, sure_n = residual_N[rows], sure_N[rows]  # by confidence, as the caller sorted them
+        seen += residual_n.sum() ** 2 - np.square(residual_n).sum()
+        smaller = 2 * (sure_n * np.arange(len(rows) - 1, -1, -1)).sum()
+        greatest += smaller - (sure_n.sum() ** 2 - np.square(sure_n).sum())
+    return min(max(seen / greatest, 0.0), 1.0) if greatest > 0 else 0.0
 
 
 def overconfidence(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
@@ -180,11 +226,23 @@ def _known(margin_N: ArrayLike) -> FloatArray:
 
 
 def _places(sure_N: FloatArray, bins: int) -> np.ndarray:
-    """Bin of each pair, 0 the least confident; sizes differ by at most one."""
+    """Bin of each pair, (N,), 0 the least confident.
+
+    A tie goes to the bin of its mean rank, so that the order of rows says nothing. A bin that ties left with fewer than
+    PER_BIN pairs joins the one below. Without ties sizes differ by at most one.
+    """
+    if not sure_N.size:
+        return np.zeros(0, dtype=int)
     count = max(1, min(bins, sure_N.size // PER_BIN))
-    place_N = np.empty(sure_N.size, dtype=int)
-    place_N[np.argsort(sure_N, kind="stable")] = np.arange(sure_N.size) * count // max(sure_N.size, 1)
-    return place_N
+    _, level_N, pairs_L = np.unique(np.round(sure_N, TIE_DIGITS), return_inverse=True, return_counts=True)
+    rank_L = np.cumsum(pairs_L) - (pairs_L + 1) / 2  # mean rank of each level, from 0
+    _, place_L = np.unique(rank_L * count // sure_N.size, return_inverse=True)
+    while True:
+        sizes = np.bincount(place_L, weights=pairs_L)
+        smallest = int(sizes.argmin())
+        if sizes.size == 1 or sizes[smallest] >= PER_BIN:
+            return place_L[level_N]
+        place_L[place_L >= max(smallest, 1)] -= 1  # the lowest bin has none below and takes the next one in
 
 
 def _miss(logit_N: FloatArray) -> FloatArray:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab.analysis.gold_fall import gold_fall
 from rlhf_lab.analysis.hacking import (
     Baseline,
     Cusum,
@@ -29,7 +30,6 @@ from rlhf_lab.analysis.hacking import (
     by_prompt,
     cusum_threshold,
     fit_baseline,
-    gold_fall,
     shift_kl,
 )
 from rlhf_lab.types import FloatArray
@@ -43,7 +43,8 @@ METRICS = {
     "alarm/<rule>": "whether the rule was in alarm at any checkpoint: 0 or 1; also for warning and hard_stop",
     "alarm_at/<rule>": "iteration of its first alarm",
     "alarm_share/<rule>": "share of checkpoints after warm-up in alarm",
-    "hacked": "whether the true reward fell significantly from its peak (worlds with a known truth)",
+    "hacked": "whether the true reward fell significantly from its peak: 0 or 1 (worlds with a known truth); a fall of "
+    "a few sd of its noise may go unseen",
     "gold_peak": "last iteration of the best window of true reward before it fell",
     "gold_fall": "iteration at which the fall is significant",
     "lead/<rule>": "iterations from the first alarm to gold_fall, in runs that hacked; below 0 is too late",

@@ -1,4 +1,4 @@
-"""The statistics of reward hacking: has a quantity left its baseline, has a distribution moved, has the truth fallen.
+"""The statistics of reward hacking: has a quantity left its baseline, has a distribution moved.
 
 A baseline is a few checkpoints at the start of a run. A checkpoint's mean is noisy because replies are sampled, and
 further because the policy moves; both are estimated from the baseline's own checkpoints:
@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -31,8 +30,6 @@ ALLOWANCE = 1.0
 """CUSUM's reference value k in units of noise: half of the smallest shift that it is tuned for (Page 1954)."""
 SIMULATED = 4000
 """Simulated runs behind a threshold; 5 % of them are 200, so that the rate is known to ±.7 points."""
-WINDOW = 5
-"""Iterations that are averaged before true rewards are compared."""
 
 
 @dataclass(frozen=True)
@@ -168,57 +165,3 @@ def shift_kl(initial_K: FloatArray, current_K: FloatArray) -> float:
         return math.nan
     p, q = p / p.sum(), q / q.sum()
     return float((p * np.log(p / q)).sum() - (used.sum() - 1) / 2 * (1 / n + 1 / m))
-
-
-@dataclass(frozen=True)
-class Fall:
-    """Where the true reward turned.
-
-    Attributes:
-        peak: last iteration of the best window before the fall.
-        fall: iteration at which the loss is significant.
-    """
-
-    peak: int
-    fall: int
-
-
-def gold_fall(mean_T: FloatArray, error_T: FloatArray, *, level: float = 0.05) -> Fall | None:
-    """The first iteration whose window of true rewards lies significantly below the best earlier one, or None.
-
-    Windows of up to WINDOW iterations, not overlapping; a difference counts in its standard errors, against the
-    (1 − level) quantile of the largest such difference anywhere in T iterations of noise about one value. So a run
-    whose true reward never falls is called fallen with probability `level`, and less when it rises.
-
-    Args:
-        mean_T, error_T: true reward of the samples of each iteration and its standard error, (T,).
-    """
-    size = min(WINDOW, max(1, len(mean_T) // 8))
-    if len(mean_T) < 2 * size:
-        return None
-    loss_1T, best_1T = _losses(mean_T[None], error_T[None], size)
-    found = np.flatnonzero(loss_1T[0] > _largest_loss(len(mean_T), size, level))
-    if not len(found):
-        return None
-    at = int(found[0])  # window `at` ends at iteration at + size − 1; losses begin at window `size`
-    return Fall(int(best_1T[0, at]) + size - 1, at + 2 * size - 1)
-
-
-@cache
-def _largest_loss(iterations: int, size: int, level: float) -> float:
-    """The (1 − level) quantile of the largest loss of any window in iterations of pure noise."""
-    noise_RT = np.random.default_rng(0).standard_normal((SIMULATED, iterations))
-    loss_RW, _ = _losses(noise_RT, np.ones((1, iterations)), size)
-    return float(np.quantile(loss_RW.max(axis=1), 1 - level))
-
-
-def _losses(mean_RT: FloatArray, error_RT: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:
-    """Loss of each window from the best one that ends before it, in standard errors, and the start of that one."""
-    kernel = np.ones(size) / size
-    mean_RW = np.apply_along_axis(np.convolve, 1, mean_RT, kernel, "valid")
-    variance_RW = np.apply_along_axis(np.convolve, 1, error_RT**2, kernel, "valid") / size
-    top_RW = np.maximum.accumulate(mean_RW, axis=1)
-    place_RW = np.maximum.accumulate(np.where(mean_RW == top_RW, np.arange(mean_RW.shape[1]), 0), axis=1)
-    variance_top_RW = np.take_along_axis(np.broadcast_to(variance_RW, mean_RW.shape), place_RW, axis=1)
-    error_RW = np.sqrt(variance_top_RW[:, :-size] + variance_RW[:, size:])
-    return (top_RW[:, :-size] - mean_RW[:, size:]) / np.maximum(error_RW, 1e-9), place_RW[:, :-size]

@@ -272,22 +272,31 @@ def ratio_of_means(
 def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
     """Rate of 0/1 outcomes with a Wilson interval that stays inside [0, 1], clustered.
 
-    Wilson with the effective sample size n* = p(1−p)/V, V as in `clustered_mean` (Dean & Pagano 2015). When all
-    outcomes agree V says nothing and n* is the number of clusters, so 8 of 8 is not reported as exactly 1.
+    Wilson with the effective sample size of Korn & Graubard (1998), which accounts for a variance that G clusters of n
+    rows in all know on G−1 degrees of freedom only (compared by Dean & Pagano 2015), V as in `clustered_mean`:
+        n* = p(1−p)/V · (t_{n−1}/t_{G−1})², at most n
+    At n* = n, clusters that agree by chance do not make the interval narrower than that of independent rows. When all
+    outcomes are equal V says nothing and n* is G, so 8 of 8 is not reported as exactly 1.
+
+    Simulated coverage at 3 to 40 clusters of 20 rows is .94–.99. It falls to .87–.90 where a few clusters hold all
+    successes (rate .05 with a correlation of .2 or more within clusters): V is then underestimated with the rate.
     """
     outcomes_N, cluster_N, unscored = _scored(clusters_N, outcomes_N)
     if np.any((outcomes_N != 0) & (outcomes_N != 1)):
         raise NumericError("a rate needs outcomes that are 0, 1 or NaN; use clustered_mean for other scores")
-    clusters = int(np.unique(cluster_N).size)
+    rows, clusters = outcomes_N.size, int(np.unique(cluster_N).size)
+    rate = float(outcomes_N.mean()) if rows else math.nan
     if clusters < 2:
-        rate = float(outcomes_N.mean()) if outcomes_N.size else math.nan
-        return Estimate(rate, 0.0, 1.0, outcomes_N.size, clusters, level, unscored)
-    rate = float(outcomes_N.mean())
-    variance = _standard_error(outcomes_N - rate, cluster_N) ** 2
-    effective = rate * (1 - rate) / variance if variance > 0 else float(clusters)
-    effective = min(max(effective, 1.0), float(outcomes_N.size))
+        return Estimate(rate, 0.0, 1.0, rows, clusters, level, unscored)
+    if rate in (0.0, 1.0):
+        effective = float(clusters)
+    else:
+        variance = _standard_error(outcomes_N - rate, cluster_N) ** 2
+        t_rows, t_clusters = stats.t.ppf((1 + level) / 2, [rows - 1, clusters - 1])
+        binomial = rate * (1 - rate) * float(t_rows / t_clusters) ** 2
+        effective = min(binomial / variance, float(rows)) if variance > 0 else float(rows)
     low, high = _wilson_bounds(rate, effective, level)
-    return Estimate(rate, low, high, outcomes_N.size, clusters, level, unscored)
+    return Estimate(rate, low, high, rows, clusters, level, unscored)
 
 
 def wilson(successes: int, n: int, *, level: float = LEVEL) -> Estimate:

@@ -20,7 +20,6 @@ from rlhf_lab.analysis.hacking import (
     by_prompt,
     cusum_threshold,
     fit_baseline,
-    gold_fall,
     shift_kl,
 )
 
@@ -286,24 +285,6 @@ def test_a_row_is_the_batch():
     assert b.to_row() == {"prompt": [0, 1], "tokens": [3, 4], "reward": [0.123456, None], "gold": [1, 2.5]}
     again = Batch.from_row(b.to_row())
     assert again.to_row() == b.to_row() and np.isnan(again.disagreement_N).all()
-
-
-def test_gold_that_never_falls_is_called_fallen_at_the_stated_rate():
-    calls = 0
-    for seed in range(400):
-        rng = np.random.default_rng(seed)
-        calls += gold_fall(0.2 * rng.standard_normal(30), np.full(30, 0.2), level=0.05) is not None
-    assert stats.binomtest(calls, 400, 0.05, alternative="greater").pvalue > 0.01
-    rising = np.linspace(0, 3, 30) + 0.2 * np.random.default_rng(0).standard_normal(30)
-    assert gold_fall(rising, np.full(30, 0.2)) is None
-
-
-def test_a_planted_fall_is_found_where_it_is():
-    """Up by .1 for 12 iterations, then down by .1: the best window of 3 ends about 12, the loss shows some later."""
-    true = np.minimum(np.arange(30), 24 - np.arange(30)) * 0.1
-    for seed in range(20):
-        found = gold_fall(true + 0.05 * np.random.default_rng(seed).standard_normal(30), np.full(30, 0.05))
-        assert found is not None and 11 <= found.peak <= 15 and found.peak < found.fall <= 20
 
 
 def test_lead_is_from_the_first_alarm_to_the_fall():

@@ -1,12 +1,14 @@
-"""Gain per nat of KL is given only where the KL is clearly away from 0."""
+"""What an evaluation compares with its reference: wins, and gain per nat of KL where the KL is clearly away from 0."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.evaluation import LEAST_NATS, far_enough
+from rlhf_lab.algorithms.best_of_n import estimates, expected_values
+from rlhf_lab.algorithms.evaluation import LEAST_NATS, SAMPLE_KEYS, Evaluator, far_enough
 from rlhf_lab.analysis.estimates import Estimate
 from rlhf_lab.policy_table import PolicyTable
 from rlhf_lab.trackers.console import console
@@ -42,3 +44,42 @@ def test_a_policy_without_the_ratio_has_a_dash():
     with console.capture() as captured:
         console.print(PolicyTable(policies))
     assert "–" in next(line for line in captured.get().splitlines() if "near" in line)
+
+
+def row(policy: str, prompt: int, **values: float) -> dict:
+    return dict.fromkeys(SAMPLE_KEYS) | {"policy": policy, "prompt_id": prompt, **values}
+
+
+def summary(judge: str) -> dict[str, Estimate]:
+    """Proxies 1, 2, 3, 2 of the reference become 4, 2, 4, 2; the KL is half a nat. `judge` has the same values."""
+    start, end = [1.0, 2.0, 3.0, 2.0], [4.0, 2.0, 4.0, 2.0]
+    evaluator = Evaluator.__new__(Evaluator)
+    evaluator._reference_rows = [
+        row("SFT", i, **{"proxy": value, judge: value, "kl": 0.0}) for i, value in enumerate(start)
+    ]
+    return evaluator._summarise([row("PPO", i, **{"proxy": v, judge: v, "kl": 0.5}) for i, v in enumerate(end)])
+
+
+def test_the_gain_per_nat_is_over_the_reference():
+    """(3 − 2)/.5 = 2 per nat; without the reference's 2 it would be 3/.5 = 6."""
+    assert summary("gold")["reward_per_nat"].mean == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("judge", ["gold", "proxy"])
+def test_a_tie_is_half_a_win(judge):
+    """Two better, two equal: (1 + ½ + 1 + ½)/4. As wins they would give 1, as losses ½."""
+    assert summary(judge)["win_rate"].mean == 0.75
+
+
+def test_best_of_n_gains_over_the_policy_and_ties_are_half_wins():
+    """One prompt of two replies, twice: best of 2 by proxy is 3, the policy's mean 2; KL of best of 2 is ln 2 − ½.
+
+    By gold the best reply ties with one of two opponents and beats the other: ¾.
+    """
+    replies = [row("SFT", 0, proxy=1.0, gold=0.0), row("SFT", 0, proxy=3.0, gold=1.0)]
+    opponents = [row("SFT", 0, gold=1.0), row("SFT", 0, gold=0.0)]
+    expected = expected_values([replies, replies], [opponents, opponents], [1, 2])
+    best = {key: values_PS[:, 1] for key, values_PS in expected.items()}
+    found = estimates(2, best, expected["proxy"][:, 0])
+    assert found["reward_per_nat"].mean == pytest.approx((3 - 2) / (np.log(2) - 0.5))
+    assert found["win_rate"].mean == 0.75

@@ -243,6 +243,40 @@ def test_clustered_rate_stays_in_range_and_widens_with_clustering():
         clustered_rate([0.5], [0])
 
 
+@pytest.mark.parametrize("clusters", [3, 5, 10, 40])
+@pytest.mark.parametrize(("rate", "correlation"), [(0.05, 0.05), (0.3, 0.05), (0.3, 0.2), (0.5, 0.2)])
+def test_the_interval_of_a_clustered_rate_covers(clusters: int, rate: float, correlation: float):
+    """20 rows a cluster with beta-binomial rates. With z, 3 clusters cover .89 of rates .3 (ρ .05) and .84 (ρ .2).
+
+    The simulation's standard error is .006 at .95. A rate of .05 often shows no success at all in 3 clusters; the
+    interval of "none" is then wider than need be.
+    """
+    size, runs = 20, 1500
+    rng = np.random.default_rng(0)
+    spread = (1 - correlation) / correlation
+    rate_RG = rng.beta(rate * spread, (1 - rate) * spread, (runs, clusters))
+    outcomes_RGN = rng.random((runs, clusters, size)) < rate_RG[:, :, None]
+    prompt_N = np.repeat(np.arange(clusters), size)
+    estimates = [clustered_rate(outcomes_GN, prompt_N) for outcomes_GN in outcomes_RGN]
+    coverage = np.mean([estimate.low <= rate <= estimate.high for estimate in estimates])
+    assert 0.93 <= coverage <= (0.98 if rate > 0.05 else 0.995)
+
+
+def test_a_clustered_rate_is_continuous_in_its_clusters():
+    """Clusters that agree exactly are as good as independent rows, and nearly the same as clusters that nearly agree.
+
+    Ten clusters of 100 with 50 successes each have no variance between them: Wilson on 1,000 rows.
+    """
+    prompt_N = np.repeat(np.arange(10), 100)
+    equal_N = np.tile(np.arange(100) % 2, 10)
+    estimate, independent = clustered_rate(equal_N, prompt_N), wilson(500, 1000)
+    assert (estimate.low, estimate.high) == pytest.approx((independent.low, independent.high))
+    nearly_N = equal_N.copy()
+    nearly_N[:2] = 1  # one cluster has 51
+    nearly = clustered_rate(nearly_N, prompt_N)
+    assert nearly.high - nearly.low == pytest.approx(independent.high - independent.low, rel=1e-3)
+
+
 def test_mcnemar_needs_more_than_two_discordant_tasks():
     # "+16.7 points on 12 tasks" is 2 discordant tasks: p = 2 · ¼ = 0.5.
     assert mcnemar_exact(2, 0) == 0.5

@@ -70,6 +70,17 @@ def test_the_report_counts_unscored_pairs_and_ties():
     assert found["ece"].unscored == 1
 
 
+def test_a_tie_is_not_right_in_any_accuracy():
+    """Equal scores for everything: accuracies are 0, wins over the truth and of the longer reply are ½."""
+    pairs = [Pair(f"p{i}", "a b c", "d e f", {"gold_chosen": 1.0, "gold_rejected": 0.0}) for i in range(4)]
+    reward = lambda prompts, replies: RewardBatch(np.ones(len(replies)))  # noqa: E731
+    found = pairs_report(reward, ScoredPairs.of(reward, pairs), 1.0, 10)
+    for name in ("accuracy", "accuracy/length_matched", "accuracy/rejected_padded"):
+        assert found[name].mean == 0.0, name
+    assert found["gold_agreement"].mean == found["longer_wins"].mean == 0.5
+    assert [group["mean"] for group in rm_figures.accuracy_by_length(np.zeros(4), pairs)] == [0.0]
+
+
 @pytest.mark.parametrize("bias", [0.6, -0.4, 0.0])
 def test_a_planted_length_bias_is_measured_in_sign_and_size(corpus, bias):
     world, reward = corpus.oracle, biased(corpus.oracle, bias)
