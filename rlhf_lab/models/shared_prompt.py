@@ -7,6 +7,7 @@ reply see its own prompt and itself. Gradients flow through the cache. The resul
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,12 @@ def _shared(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_
     return torch.cat([last_Bd[:, None], rest], dim=1)[row_N, slot_N]
 
 
+def within_vocabulary(tokens: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    """Any token ids, for trying a model, as ids that it has, however small its vocabulary is."""
+    config: Any = model.config
+    return tokens % config.get_text_config().vocab_size
+
+
 @torch.no_grad()
 def can_share(backbone: nn.Module) -> bool:
     """True when two passes give what whole rows give, tried once per model on a few tokens."""
@@ -99,6 +106,7 @@ def can_share(backbone: nn.Module) -> bool:
         body: Any = backbone
         rows = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
         batch = TokenBatch.from_rows(rows, next(backbone.parameters()).device)
+        batch = dataclasses.replace(batch, tokens_BT=within_vocabulary(batch.tokens_BT, backbone))
         row_N, column_N = batch.targets()
         whole = body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
         try:
