@@ -134,11 +134,12 @@ def _load(
     """A model of class `auto`, a missing scalar head zero, an adapter merged. Raises ArtifactError when it cannot."""
     base = lora.adapter_base(source)
     place = f"{base}, the base of adapter {source}," if base else str(source)
+    attention = getattr(settings, "attention", "auto")
     try:
         model, info = auto.from_pretrained(
             base or str(source),
             dtype=torch.float32,
-            attn_implementation=getattr(settings, "attention", "sdpa"),
+            attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
             revision=_revision(settings, base or source),
             use_safetensors=True,
             output_loading_info=True,
@@ -172,7 +173,8 @@ def _without_dropout(model: nn.Module) -> nn.Module:
 
 def _load_message(what: str, source: str | Path, error: Exception) -> str:
     first = str(error).strip().splitlines()[0][:300]
-    return (
-        f"{source} cannot be loaded as {what}: {first}. "
-        "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
-    )
+    if "attention" in first.casefold():
+        instead = "If it cannot have this attention, write model.attention=auto, which takes one that it can"
+    else:
+        instead = "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
+    return f"{source} cannot be loaded as {what}: {first}. {instead}"

@@ -122,7 +122,8 @@ _SHARING = ("dpo", "dpo_iterative", "ppo", "grpo")
 
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
     """How the stage's passes are computed."""
-    attention: Attention = getattr(stage.config.model, "attention", "sdpa")
+    written: Any = getattr(stage.config.model, "attention", "auto")
+    attention: Attention = "sdpa" if written == "auto" else written  # every family with a memory plan can have sdpa
     return Arithmetic(stage.config.runtime.dtype, attention, stage.config.sharding.checkpointing, cuda)
 
 
