@@ -76,16 +76,16 @@ def _shared(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_
         return last_Bd[row_N]
     cache.batch_select_indices(prompt_of_B)
     slot_S = torch.arange(slots, device=device)
-    position_BS = batch.prompt_len_B[:, None] + slot_S
-    tokens_BS = batch.tokens_BT.gather(1, position_BS.clamp(max=batch.tokens_BT.shape[1] - 1))
+    # slots beyond a reply hold nothing: they get the last place, which the model's positions reach
+    position_BS = (batch.prompt_len_B[:, None] + slot_S).clamp(max=batch.tokens_BT.shape[1] - 1)
+    tokens_BS = batch.tokens_BT.gather(1, position_BS)
     sees_prompt = (torch.arange(width, device=device) < batch.prompt_len_B[:, None])[:, None].expand(-1, slots, -1)
     sees_self = (slot_S[None, :] <= slot_S[:, None]).expand(len(position_BS), -1, -1)
     mask = torch.cat([sees_prompt, sees_self], dim=2)[:, None]
-    positions = getattr(body.config, "max_position_embeddings", None)
     rest = body(
         input_ids=tokens_BS,
         past_key_values=cache,
-        position_ids=position_BS if positions is None else position_BS.clamp(max=positions - 1),
+        position_ids=position_BS,
         attention_mask=mask,
         use_cache=True,
     ).last_hidden_state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from rlhf_lab.analysis.memory_model import work_of
 from rlhf_lab.analysis.memory_shapes import ModelShape
