@@ -90,5 +90,5 @@ def test_a_reward_model_from_a_model_without_fused_attention(tmp_path: Path) -> 
 
 def test_an_attention_that_the_model_cannot_have_is_refused(tmp_path: Path) -> None:
     saved("gemma2", tmp_path)
-    with pytest.raises(ArtifactError, match="Gemma2ForCausalLM.*write model.attention=auto"):
+    with pytest.raises(ArtifactError, match=r"Gemma2ForCausalLM.*write model.attention=auto"):
         load_policy(tmp_path, HuggingFace(path=str(tmp_path), attention="sdpa"))

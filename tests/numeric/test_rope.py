@@ -84,9 +84,9 @@ def test_beyond_the_original_length_the_model_refuses(rope: dict[str, Any], posi
     """A prompt of 4 tokens and 12 new ones fill the 16 positions; 30 new ones do not fit."""
     model = loaded(rope, positions, tmp_path)
     assert gap(model, sample(model, 12)) < 1e-5
-    with pytest.raises(ConfigError, match="a row.s length=34 is beyond the 16 positions.*yarn or linear"):
+    with pytest.raises(ConfigError, match=r"a row.s length=34 is beyond the 16 positions.*yarn or linear"):
         sample(model, 30)
-    with pytest.raises(ConfigError, match="a row.s length=17"):
+    with pytest.raises(ConfigError, match=r"a row.s length=17"):
         token_logps(model, TokenBatch.from_rows([([5] * 8, [6] * 9)]))
 
 
