@@ -35,6 +35,7 @@ LAYERS = (
         "manifest",
         "preflight",
         "sweep",
+        "typed_sweep",
         "summary",
         "policy_table",
         "commands",
