@@ -35,11 +35,14 @@ def _section(study: Study, section: Section) -> list[str]:
     """What one section shows, level by level."""
     rows = {row.level: row for row in section.rows}
     sentences = [_baseline(rows.get(study.baseline), section_title(study, section), study)]
-    others = [row for row in section.rows if row.level != study.baseline and row.versus]
+    compared = [row for row in section.rows if row.level != study.baseline and row.versus]
+    others = [row for row in compared if row.versus and row.versus.difference.clusters]
     sentences += [told_apart(row) for row in others if row.distinguishable]
     unclear = [row for row in others if not row.distinguishable]
     if unclear:
         sentences.append(not_told_apart(unclear, study.baseline))
+    if unscored := [row.level for row in compared if row not in others]:
+        sentences.append(f"{_names(unscored)}: no seed has it scored on both sides, so not compared.")
     if lonely := [row.level for row in section.rows if row.level != study.baseline and row.versus is None]:
         sentences.append(f"{_names(lonely)}: no completed seed shared with the baseline, so not compared.")
     return sentences
@@ -66,11 +69,10 @@ def not_told_apart(rows: list[Row], baseline: str, *, unit: str = "seed") -> str
     Args:
         unit: what the pairs share: "seed" or "prompt".
     """
-    effects = [row.versus.minimum_detectable_effect for row in rows if row.versus]
     parts = [f"`{row.level}` ({_reach(row)})" for row in rows]
     verb = "is" if len(rows) == 1 else "are"
     sentence = f"{_names(parts, quote=False)} {verb} not distinguishable from `{baseline}`"
-    if any(math.isinf(effect) for effect in effects):
+    if any(row.versus.difference.clusters == 1 for row in rows if row.versus):
         return f"{sentence}: one shared {unit} cannot tell a difference from noise between {unit}s. Take 3 or more."
     return f"{sentence}; a detectable difference is one that would be found with 80 % power."
 
