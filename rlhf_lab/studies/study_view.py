@@ -17,7 +17,7 @@ from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.policy_view import policy_view
 from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, section_title
 from rlhf_lab.studies.verdict import numbers, verdicts
-from rlhf_lab.studies.wording import metric_note, metric_title
+from rlhf_lab.studies.wording import judged_title, metric_note
 
 
 def study_view(study: Study, sections: list[Section], finding: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def level_dots(study: Study, sections: list[Section], *, standalone: bool = Fals
             runs = done.loc[done["level"] == row.level, section.metric].tolist()
             name = f"{section.by}: {row.level}" if len(sections) > 1 else row.level
             levels.append(Level(name, row.mean, runs, row.level == study.baseline))
-    title = metric_title(sections[0].metric)
+    title = judged_title(sections[0].metric, study.has_gold)
     return dots(levels, title=f"{title} by {study.compare}", x_label=title, standalone=standalone)
 
 
@@ -98,7 +98,7 @@ def policy_paths(study: Study, metric: str) -> str | None:
         if points:
             series.append(Series(level, points, colour))
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
-    title = metric_title(metric)
+    title = judged_title(metric, study.has_gold)
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
     if not series:
         return None
@@ -118,7 +118,7 @@ def level_frontier(study: Study) -> str | None:
             series.append(Series(level, [_level_point(part, metric)], colour))
     if not series:
         return None
-    title = metric_title(metric)
+    title = judged_title(metric, study.has_gold)
     x_label = "√KL from the reference policy, √nats per response"
     return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
 

@@ -27,7 +27,7 @@ from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs, seeds
 from rlhf_lab.studies.verdict import verdict_markdown
-from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
+from rlhf_lab.studies.wording import compact, judged_title, p_text, signed
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def label(study: Study) -> str:
 
 def section_title(study: Study, section: Section) -> str:
     """The metric, and which jobs it is of."""
-    title = metric_title(section.metric)
+    title = judged_title(section.metric, study.has_gold)
     return f"{title}, {study.by.split('.')[-1]} {section.by}" if section.by else title
 
 

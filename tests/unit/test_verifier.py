@@ -128,9 +128,7 @@ FORMS = [
 
 @pytest.mark.parametrize("lenient", [False, True])
 def test_the_metric_judges_answers_as_the_verifier_does(tmp_path, lenient):
-    rows = [
-        json.dumps({"question": f"Question {i}?", "answer": f"#### {form[1]}"}) for i, form in enumerate(FORMS * 2)
-    ]
+    rows = [json.dumps({"question": f"Question {i}?", "answer": f"#### {form[1]}"}) for i, form in enumerate(FORMS * 2)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
     data = ("data=gsm8k", f"data.path={tmp_path / 'rows.jsonl'}", "data.test_fraction=0.2", "model=micro")
     config = checked("grpo_math", *data, f"reward.terms.verifier.lenient={lenient}")
