@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_lab import compose, registry, summary, sweep
+from rlhf_lab import compose, registry, summary, sweep, typed_sweep
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.schema import did_you_mean
 from rlhf_lab.trackers.console import console
@@ -20,6 +20,7 @@ def report_command(arguments: Sequence[str]) -> None:
         raise ConfigError("report takes one folder: python -m rlhf_lab report outputs/studies/NAME")
     from rlhf_lab.studies.report import write_report
 
+    typed_sweep.choose_metrics(Path(arguments[0]))
     path = write_report(arguments[0])
     sweep.print_table(path.parent)
     console.print(f"report: {path}")

@@ -36,6 +36,7 @@ from rlhf_lab import registry, schema, smoke, words
 from rlhf_lab import sections as sections_module
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.overrides import forced, is_choice, literal, merge, put
+from rlhf_lab.typed_sweep import typed_study
 
 HERE = Path(__file__).resolve().parent
 
@@ -154,9 +155,10 @@ class Command:
     Attributes:
         overrides: overrides of every job, as typed, without the swept keys.
         recipe: the recipe's name, or None.
-        study: the study section when the recipe is a study.
+        study: the study section when the recipe is a study, or the study that a typed sweep amounts to.
         jobs: one list of overrides per job: what the job differs in.
         configs: the checked config of every job.
+        typed: whether the sweep was typed instead of written in a recipe.
     """
 
     overrides: list[str]
@@ -164,6 +166,7 @@ class Command:
     study: sections_module.Study | None
     jobs: list[dict[str, Any]]
     configs: list[config_module.Config]
+    typed: bool = False
 
 
 def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
@@ -174,11 +177,16 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
     swept = {_key(o): _sweep_values(o) for o in usable if o.is_sweep_override()}
     fixed = [o.input_line or "" for o in usable if not o.is_sweep_override()]
     recipe = next((str(o.value()) for o in usable if _key(o) == "recipe"), None)
-    study, jobs, configs = None, [], []
+    study, jobs, configs, typed = None, [], [], False
     try:
         base = compose(fixed, config_dir)
-        study = _study(base, problems)
-        if study:
+        written_study = base["study"] or {}
+        typed = "sweep" not in written_study and bool(swept or written_study)
+        if typed:
+            study = typed_study(recipe, swept, written_study, problems)
+        elif written_study:
+            study = schema.build(sections_module.Study, written_study, "study", problems)
+        if study and not typed:
             named = {_key(o) for o in usable}
             if base["size"] == "smoke":
                 quick, _ = _quick(study, named)  # its levels; the rest is smaller at smoke size
@@ -198,7 +206,7 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
         problems.extend(error.problems)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None])
+    return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None], typed)
 
 
 def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
@@ -230,12 +238,6 @@ def _check_job(
     except KeyError as error:
         problems.append(f"{error.args[0]} is not a setting of what was chosen{_near_key(error.args[0])}")
     return None
-
-
-def _study(values: dict[str, Any], problems: list[str]) -> sections_module.Study | None:
-    if not values.get("study"):
-        return None
-    return schema.build(sections_module.Study, values["study"], "study", problems)
 
 
 def sized(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:

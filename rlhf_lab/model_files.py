@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,55 @@ def has_head(source: str) -> bool:
     return any(name.startswith(HEAD) for name in names or ())
 
 
-def positions(source: str) -> int | None:
-    """Longest row that a local model can read, in tokens; None when its config does not say."""
-    config = read_json(Path(source) / "config.json") or {}
+def config_of(source: str) -> dict[str, Any]:
+    """The config of a model's folder, of an adapter's base, or of a hub model that was downloaded before; else {}."""
+    folder = Path(source)
+    if folder.is_dir():
+        base = (read_json(folder / ADAPTER) or {}).get("base_model_name_or_path")
+        return read_json(folder / "config.json") or (config_of(base) if base else {})
+    cached = _cached_config(source) if source.count("/") <= 1 and not source.startswith((".", "/", "~")) else None
+    return (read_json(Path(cached)) or {}) if cached else {}
+
+
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Longest row that a model can read, in tokens; None when its config does not say."""
     found = config.get("n_positions") or config.get("max_position_embeddings")
     return found if isinstance(found, int) else None
+
+
+def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
+    """(kind, positions) of a rotary embedding whose frequencies change once a sequence is longer than `positions`.
+
+    NTK scaling ("dynamic") and LongRoPE compute them from the length of the sequence. Keys that a sampler has cached
+    were turned by the frequencies of a shorter one, and a row depends on the longest row of its batch. None for
+    embeddings that are the same at every length.
+    """
+    written = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    by_layer = [value for value in written.values() if isinstance(value, Mapping)]
+    limits = []
+    for rope in by_layer or [written]:
+        kind, limit = str(rope.get("rope_type") or rope.get("type")), positions(config)
+        if kind == "longrope":
+            original = "original_max_position_embeddings"
+            limit = config.get(original) or rope.get(original) or limit
+        if limit and (kind == "longrope" or "dynamic" in kind):
+            limits.append((kind, limit))
+    return min(limits, key=lambda each: each[1], default=None)
+
+
+def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -> str:
+    """Why rows of `length` tokens are refused where `rope_limit` is below it.
+
+    Args:
+        where: the setting that asks for the length, or what is that long.
+    """
+    kind, most = limit
+    return (
+        f"{where}={length} is beyond the {most} positions up to which {source} is one model: the frequencies of its "
+        f"rotary embedding ({kind}) then depend on the length of the sequence, so that the sampler and training, and "
+        f"batches of other lengths, would compute different probabilities; lower it to {most}, or give config.json a "
+        "rope_type that is the same at every length, such as yarn or linear"
+    )
 
 
 def _folder_problems(folder: Path, here: str, *, reward: bool) -> list[str]:
@@ -141,11 +186,17 @@ def _hub_problems(source: str, here: str) -> list[str]:
         return [f"{here}: there is no such folder, and a hub id is owner/name"]
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("1", "TRUE", "YES", "ON"):
         return []
-    from huggingface_hub import try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(source, "config.json"), str):
+    if _cached_config(source):
         return []
     return [
         f"{here}: there is no such folder, HF_HUB_OFFLINE is set, and the hub model is not in the cache; unset "
         "HF_HUB_OFFLINE to download it once, or write a folder"
     ]
+
+
+def _cached_config(hub_id: str) -> str | None:
+    """Path of a hub model's config in the cache of downloads."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(hub_id, "config.json")
+    return path if isinstance(path, str) else None

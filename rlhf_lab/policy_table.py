@@ -83,7 +83,10 @@ class PolicyTable:
     def _caption(self) -> str:
         first = next((p["metrics"]["kl"] for p in self.policies if "kl" in p["metrics"]), None)
         size = "" if first is None else f"; {first.get('n')} replies, {first.get('clusters')} prompts"
-        return f"± half of the 95 % interval, clustered by prompt{size}"
+        lines = [f"± half of the 95 % interval, clustered by prompt{size}"]
+        if "win_rate" in self.columns and not any("gold" in policy["metrics"] for policy in self.policies):
+            lines.append("win rate: by the training reward, for there is no gold here")
+        return "\n".join(lines)
 
 
 def number(value: Any) -> str:

@@ -121,19 +121,20 @@ def _policy_problems(stage: Stage, source: str) -> list[str]:
 
 
 def _length_problems(stage: Stage, source: str) -> list[str]:
-    """Settings whose rows are longer than the model's positions."""
-    limit, algorithm, rollout = model_files.positions(source), stage.config.algorithm, stage.config.rollout
-    if limit is None:
-        return []
+    """Settings whose rows are longer than the model's positions, or than those at which it is one model."""
+    algorithm, rollout, model_config = stage.config.algorithm, stage.config.rollout, model_files.config_of(source)
+    limit, rope_limit = model_files.positions(model_config), model_files.rope_limit(model_config)
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.uses:
         sampled = (rollout.max_prompt_tokens or 0) + (rollout.max_new_tokens or 0)
         lengths["rollout.max_prompt_tokens + rollout.max_new_tokens"] = sampled
-    return [
-        f"{name}={length} does not fit the {limit} positions of {source}; lower it"
-        for name, length in lengths.items()
-        if length > limit
-    ]
+    found = []
+    for name, length in lengths.items():
+        if rope_limit and length > rope_limit[1]:
+            found.append(model_files.rope_problem(name, length, source, rope_limit))
+        elif limit and length > limit:
+            found.append(f"{name}={length} does not fit the {limit} positions of {source}; lower it")
+    return found
 
 
 def _data_problems(stage: Stage) -> list[str]:

@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.markup import escape
 
-from rlhf_lab import artifacts, compose, config, invocation, preflight, schema, sections
+from rlhf_lab import artifacts, compose, config, invocation, preflight, schema, sections, typed_sweep
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.machine import usable_cores
@@ -39,7 +39,6 @@ SWEEP = "RLHF_LAB_SWEEP"
 """Environment variable of the jobs that joblib starts: the process that they may not outlive."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of the jobs that submitit started."""
-DEFAULT_METRICS = ["gold", "proxy", "win_rate", "kl", "tokens"]
 LAUNCHERS = {
     "joblib": ("hydra.launcher.n_jobs={processes}", "hydra.launcher.verbose=0"),
     "submitit_local": ("hydra.launcher.timeout_min=10080", "hydra.sweeper.max_batch_size={processes}"),
@@ -56,7 +55,9 @@ jobs of a sweep at once and does not queue a job again at its time limit; srun d
 
 def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
     """Run every job of a checked command and write the study's table, plot and report. Returns the exit status."""
-    study = command.study or _ad_hoc(command)
+    study = command.study
+    if study is None:
+        raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
     check_outputs(Path(command.configs[0].outputs))
     folder, fixed = study_folder(command), _fixed(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
@@ -76,10 +77,10 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
 
 
 def study_folder(command: compose.Command) -> Path:
-    """Where the study of a checked command lies; fixed overrides, or a sweep without a study, mark its name."""
+    """Where the study of a checked command lies; fixed overrides, or a typed sweep, mark its name."""
     name = (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
     fixed = _fixed(command)
-    if fixed or not command.study:
+    if fixed or command.typed:
         name += "-" + sha256("\n".join(sorted(fixed)).encode()).hexdigest()[:6]
     return Path(command.configs[0].outputs) / "studies" / name
 
@@ -120,21 +121,6 @@ def _levels(command: compose.Command) -> dict[str, list[Any]]:
     return levels
 
 
-def _ad_hoc(command: compose.Command) -> sections.Study:
-    """A study for a sweep that was typed instead of written: compares the first swept key that is not the seed."""
-    levels = _levels(command)
-    compare = next((key for key in levels if key != "seed"), "seed")
-    if not levels:
-        raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
-    return sections.Study(
-        question=f"How does {compare} change the outcome of {command.recipe}?",
-        sweep=levels,
-        compare=compare,
-        baseline=levels[compare][0],
-        metrics=DEFAULT_METRICS,
-    )
-
-
 def _write_plan(folder: Path, command: compose.Command, study: sections.Study, fixed: list[str]) -> None:
     make_folder(folder)
     jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
@@ -143,11 +129,17 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
     values: dict[str, Any] = {"recipe": command.recipe, "command": invocation.command_line(), "overrides": fixed}
     values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
     values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0]}
+    chosen_later = command.typed and not any(_names_metrics(override) for override in command.overrides)
+    values |= {"metrics_from": typed_sweep.FROM_RESULTS if chosen_later else typed_sweep.WRITTEN}
     values |= {"curves": study.curves, "by": study.by, "labels": study.labels}
     values |= {"replication": replication(command.configs).to_dict()}
     values |= {"size": "smoke" if command.configs[0].size == "smoke" else study.size}
     values |= {"predicts": [schema.plain(claim) for claim in study.predicts], "jobs": jobs}
     write_json(folder / "study.json", values)
+
+
+def _names_metrics(override: str) -> bool:
+    return override.lstrip("+").startswith("study.metrics")
 
 
 def _arguments(command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None) -> list[str]:
@@ -235,12 +227,13 @@ def job_words(folder: Path, event: str) -> str:
 
 
 def done_words(folder: Path, result: Mapping[str, Any], seconds: float) -> str:
-    """How a job ended, in one line with the study's first metric."""
-    primary = read_json(folder.parents[1] / "study.json")["primary"]
+    """How a job ended, in one line with the study's first metric, or the run's where it has not got that."""
     metrics = result.get("metrics") or {}
     if result.get("policies"):
         metrics = {**metrics, **result["policies"][-1]["metrics"]}
-    value = f"{primary} {number(metrics[primary])}, " if primary in metrics else ""
+    wanted = [read_json(folder.parents[1] / "study.json")["primary"], *(result.get("primary") or [])]
+    primary = next((name for name in wanted if name in metrics), None)
+    value = f"{primary} {number(metrics[primary])}, " if primary else ""
     event = "done" if result["status"] == "completed" else result["status"]
     return f"{job_words(folder, event)}: {value}{seconds:.0f} s"
 
@@ -287,6 +280,7 @@ def _finish(folder: Path, jobs: int) -> int:
     """Write table, plot and report; returns the number of jobs that did not complete."""
     from rlhf_lab.studies.report import write_study_report
 
+    typed_sweep.choose_metrics(folder)
     report = write_study_report(folder)
     print_table(folder)
     console.print(f"table   {folder / 'table.md'}\nplot    {folder / 'plot.svg'}\nreport  {report}", soft_wrap=True)

@@ -122,6 +122,15 @@ class Grading(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswerChecking(Protocol):
+    """What the oracle of data with verifiable answers can do besides: read them as a lenient verifier does."""
+
+    def leniently(self) -> Oracle:
+        """The same oracle, whose "correct" takes an answer without "####" too; see `world.answers.final_answer`."""
+        ...
+
+
 Reward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
 """(prompts, responses) → RewardBatch. A reward sees text, so it works with any tokenizer and in any process."""
 

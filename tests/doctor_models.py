@@ -50,7 +50,6 @@ def load(folders: dict[str, Path], work: Path, family: str, *overrides: str) -> 
     """A subject of a family, with overrides of the command."""
     data = ("data=pairs", f"data.path={folders['data']}", "data.test_fraction=0.2")
     model = ("model=hf", f"model.path={folders[family]}", "algorithm.max_length=96")
-    overrides = (*overrides, *(["model.attention=eager"] if family == "gemma2" else []))
     return load_subject(planned("sft", *data, *model, "rollout.max_new_tokens=12", *overrides), work)
 
 

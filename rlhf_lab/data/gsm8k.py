@@ -18,7 +18,7 @@ from rlhf_lab.data.settings import GSM8K
 from rlhf_lab.data.transcript import Split, prompt_oddities, render_prompt
 from rlhf_lab.errors import DataError, LabError
 from rlhf_lab.types import Corpus, FloatArray
-from rlhf_lab.world.answers import final_answer, same_answer
+from rlhf_lab.world.answers import final_answer, reaches, same_answer
 from rlhf_lab.world.chains import without_annotations
 
 NO_ANSWER = 'no number after "####"'
@@ -63,13 +63,17 @@ class AnswerKey:
 
     Args:
         answers: prompt → answer.
+        lenient: how replies are read; see `final_answer`.
     """
 
-    def __init__(self, answers: Mapping[str, str]):
-        self._answers = answers
+    def __init__(self, answers: Mapping[str, str], *, lenient: bool = False):
+        self._answers, self._lenient = answers, lenient
+
+    def leniently(self) -> AnswerKey:
+        return AnswerKey(self._answers, lenient=True)
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """ "correct" (N,): 1 where the reply's "#### N" is the answer, else 0. Raises DataError for unknown prompts."""
+        """ "correct" (N,): 1 where the reply states the answer, else 0. Raises DataError for unknown prompts."""
         return {"correct": np.array([self._is_right(p, r) for p, r in zip(prompts, responses, strict=True)], float)}
 
     def _is_right(self, prompt: str, response: str) -> bool:
@@ -77,8 +81,7 @@ class AnswerKey:
             raise DataError(
                 f"the answer key has no answer to {prompt.strip()[:60]!r}; it grades the corpus' own prompts"
             )
-        stated = final_answer(response)
-        return stated is not None and same_answer(stated, self._answers[prompt])
+        return reaches(response, self._answers[prompt], lenient=self._lenient)
 
     def prefer(self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int) -> NoReturn:
         """Raises LabError: an answer key does not say which of two wrong, or of two right, replies is better."""

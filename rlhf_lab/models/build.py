@@ -25,7 +25,8 @@ from transformers.utils import logging as hf_logging
 
 from rlhf_lab import ranks
 from rlhf_lab.data.transcript import to_messages
-from rlhf_lab.errors import ArtifactError
+from rlhf_lab.errors import ArtifactError, ConfigError
+from rlhf_lab.model_files import rope_limit, rope_problem
 from rlhf_lab.models import lora
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -134,11 +135,12 @@ def _load(
     """A model of class `auto`, a missing scalar head zero, an adapter merged. Raises ArtifactError when it cannot."""
     base = lora.adapter_base(source)
     place = f"{base}, the base of adapter {source}," if base else str(source)
+    attention = getattr(settings, "attention", "auto")
     try:
         model, info = auto.from_pretrained(
             base or str(source),
             dtype=torch.float32,
-            attn_implementation=getattr(settings, "attention", "sdpa"),
+            attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
             revision=_revision(settings, base or source),
             use_safetensors=True,
             output_loading_info=True,
@@ -150,7 +152,28 @@ def _load(
         raise ArtifactError(f"{place} is an adapter on a hub; download it and write its folder here")
     if any(key.startswith("score.") for key in info["missing_keys"]):
         nn.init.zeros_(model.score.weight)
+    _refuse_longer_rows(model, str(base or source))
     return lora.apply_adapter(model, source) if base else model
+
+
+def _refuse_longer_rows(model: nn.Module, source: str) -> None:
+    """Let a rotary embedding raise ConfigError at lengths that change it (see `rope_limit`).
+
+    Preflight compares settings with the config of a folder; of a hub model it may not have it yet.
+    """
+    limit = rope_limit(model.config.to_dict())  # type: ignore[operator, union-attr]
+    if limit is None:
+        return
+
+    def check(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        position_ids = named["position_ids"] if "position_ids" in named else arguments[1]
+        length = int(position_ids.max()) + 1
+        if length > limit[1]:
+            raise ConfigError(rope_problem("a row's length", length, source, limit))
+
+    for name, module in model.named_modules():
+        if name.endswith("rotary_emb"):
+            module.register_forward_pre_hook(check, with_kwargs=True)
 
 
 def _revision(settings: Scratch | HuggingFace, source: str | Path) -> str | None:
@@ -172,7 +195,8 @@ def _without_dropout(model: nn.Module) -> nn.Module:
 
 def _load_message(what: str, source: str | Path, error: Exception) -> str:
     first = str(error).strip().splitlines()[0][:300]
-    return (
-        f"{source} cannot be loaded as {what}: {first}. "
-        "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
-    )
+    if "attention" in first.casefold():
+        instead = "If it cannot have this attention, write model.attention=auto, which takes one that it can"
+    else:
+        instead = "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
+    return f"{source} cannot be loaded as {what}: {first}. {instead}"

@@ -14,7 +14,7 @@ from torch import nn
 
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.shared_prompt import hidden_states
+from rlhf_lab.models.shared_prompt import hidden_states, within_vocabulary
 
 KEPT_ENTRIES = 2**27  # N·V probabilities kept for backward; above this each chunk is computed again
 CHUNK_ENTRIES = 2**24
@@ -137,20 +137,40 @@ def _logits(
 
 @torch.no_grad()
 def has_linear_head(model: nn.Module) -> bool:
-    """True when logits = head(backbone(x)) exactly, checked once per model on a short input."""
+    """True when logits = head(backbone(x)) exactly, checked once per model on a short input.
+
+    Logits of ±100 are put in place of the head's own: a cap or a scale hardly shows on those of an untrained model.
+    """
     known = getattr(model, "_rlhf_lab_linear_head", None)
     if known is None:
         causal: Any = model
-        head = causal.get_output_embeddings()
-        ids = torch.arange(4, device=head.weight.device)[None]
         training = model.training
         model.eval()
-        direct = causal(input_ids=ids, use_cache=False).logits
-        ours = head(causal.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        known = _head_is_all(causal)
         model.train(training)
-        known = direct.shape == ours.shape and torch.allclose(direct, ours, atol=1e-5, rtol=1e-4)
         causal._rlhf_lab_linear_head = known
-    return bool(known)
+    return known
+
+
+def _head_is_all(causal: Any) -> bool:
+    """Whether the head reads what the backbone gives, and nothing follows it."""
+    head, planted, read = causal.get_output_embeddings(), [], []
+
+    def plant(_: nn.Module, inputs: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
+        read.append(inputs[0])
+        planted.append(torch.linspace(-100, 100, logits.numel(), device=logits.device).view_as(logits).to(logits))
+        return planted[0]
+
+    ids = within_vocabulary(torch.arange(4, device=head.weight.device), causal)[None]
+    hook = head.register_forward_hook(plant)
+    try:
+        logits = causal(input_ids=ids, use_cache=False).logits
+    finally:
+        hook.remove()
+    hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    if not read or read[0].shape != hidden.shape:
+        return False
+    return torch.equal(logits.float(), planted[0].float()) and torch.allclose(read[0], hidden, atol=1e-5, rtol=1e-4)
 
 
 class _LinearLogProb(torch.autograd.Function):

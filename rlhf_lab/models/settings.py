@@ -125,7 +125,8 @@ class HuggingFace:
         revision: hub revision; a commit hash makes a run reproducible.
         chat_template: format prompts with the tokenizer's chat template instead of the plain Human/Assistant
             transcript.
-        attention: Hugging Face's attention implementation.
+        attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) where the model can have it, else
+            `eager`: Gemma 2 caps its attention scores, which no fused kernel of PyTorch does.
         lora: train an adapter instead of all parameters.
         tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
     """
@@ -133,7 +134,7 @@ class HuggingFace:
     path: str = ""
     revision: str | None = None
     chat_template: bool = False
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=_tuned_gpt2)
 

@@ -7,6 +7,7 @@ reply see its own prompt and itself. Gradients flow through the cache. The resul
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -75,20 +76,26 @@ def _shared(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_
         return last_Bd[row_N]
     cache.batch_select_indices(prompt_of_B)
     slot_S = torch.arange(slots, device=device)
-    position_BS = batch.prompt_len_B[:, None] + slot_S
-    tokens_BS = batch.tokens_BT.gather(1, position_BS.clamp(max=batch.tokens_BT.shape[1] - 1))
+    # slots beyond a reply hold nothing: they get the last place, which the model's positions reach
+    position_BS = (batch.prompt_len_B[:, None] + slot_S).clamp(max=batch.tokens_BT.shape[1] - 1)
+    tokens_BS = batch.tokens_BT.gather(1, position_BS)
     sees_prompt = (torch.arange(width, device=device) < batch.prompt_len_B[:, None])[:, None].expand(-1, slots, -1)
     sees_self = (slot_S[None, :] <= slot_S[:, None]).expand(len(position_BS), -1, -1)
     mask = torch.cat([sees_prompt, sees_self], dim=2)[:, None]
-    positions = getattr(body.config, "max_position_embeddings", None)
     rest = body(
         input_ids=tokens_BS,
         past_key_values=cache,
-        position_ids=position_BS if positions is None else position_BS.clamp(max=positions - 1),
+        position_ids=position_BS,
         attention_mask=mask,
         use_cache=True,
     ).last_hidden_state
     return torch.cat([last_Bd[:, None], rest], dim=1)[row_N, slot_N]
+
+
+def within_vocabulary(tokens: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    """Any token ids, for trying a model, as ids that it has, however small its vocabulary is."""
+    config: Any = model.config
+    return tokens % config.get_text_config().vocab_size
 
 
 @torch.no_grad()
@@ -99,6 +106,7 @@ def can_share(backbone: nn.Module) -> bool:
         body: Any = backbone
         rows = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
         batch = TokenBatch.from_rows(rows, next(backbone.parameters()).device)
+        batch = dataclasses.replace(batch, tokens_BT=within_vocabulary(batch.tokens_BT, backbone))
         row_N, column_N = batch.targets()
         whole = body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from rlhf_lab.analysis.memory_model import work_of
 from rlhf_lab.analysis.memory_shapes import ModelShape
@@ -122,7 +123,8 @@ _SHARING = ("dpo", "dpo_iterative", "ppo", "grpo")
 
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
     """How the stage's passes are computed."""
-    attention: Attention = getattr(stage.config.model, "attention", "sdpa")
+    written: Any = getattr(stage.config.model, "attention", "auto")
+    attention: Attention = "sdpa" if written == "auto" else written  # every family with a memory plan can have sdpa
     return Arithmetic(stage.config.runtime.dtype, attention, stage.config.sharding.checkpointing, cuda)
 
 

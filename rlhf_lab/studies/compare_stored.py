@@ -9,7 +9,7 @@ from rlhf_lab.analysis.statistics import Estimate, unpaired_from_intervals
 from rlhf_lab.studies.compare import Side
 from rlhf_lab.studies.compare_scales import mismatches
 from rlhf_lab.studies.reward_view import SKIPPED
-from rlhf_lab.studies.wording import compact, metric_note, metric_title, p_text
+from rlhf_lab.studies.wording import compact, judged_title, metric_note, p_text
 
 COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
 
@@ -26,7 +26,8 @@ def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored
         of_a, of_b = values_a[name], values_b[name]
         if not name.startswith(SKIPPED) and not math.isnan(of_a.mean + of_b.mean):
             words = "–" if any(one.covers(name) for one in odd) else _test(of_a, of_b)
-            row = (metric_title(name), compact(of_a), compact(of_b), words, metric_note(name))
+            has_gold = a.run.has_gold and b.run.has_gold
+            row = (judged_title(name, has_gold), compact(of_a), compact(of_b), words, metric_note(name))
             found.append((row, bool(of_a.n or of_b.n)))
     return found
 

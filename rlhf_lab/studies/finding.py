@@ -70,11 +70,14 @@ def _section(study: Study, section: Section) -> list[str]:
     rows = {row.level: row for row in section.rows}
     baseline = study.label(study.baseline)
     sentences = [_baseline(rows.get(study.baseline), _phrase(study, section), baseline)]
-    others = [row for row in section.rows if row.level != study.baseline and row.versus]
+    compared = [row for row in section.rows if row.level != study.baseline and row.versus]
+    others = [row for row in compared if row.versus and row.versus.difference.clusters]
     sentences += [told_apart(study.label(row.level), row) for row in others if row.distinguishable]
     unclear = {study.label(row.level): row for row in others if not row.distinguishable}
     if unclear:
         sentences.append(not_told_apart(unclear, baseline))
+    if unscored := [study.label(row.level) for row in compared if row not in others]:
+        sentences.append(f"Not compared, because no seed has both sides scored: {_listed(unscored)}.")
     lonely = [study.label(row.level) for row in section.rows if row.level != study.baseline and row.versus is None]
     if lonely:
         sentences.append(f"Not compared, for want of a shared seed: {_listed(lonely)}.")

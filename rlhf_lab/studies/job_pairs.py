@@ -14,7 +14,7 @@ import pandas as pd
 from rlhf_lab.analysis.statistics import Estimate, paired_difference
 from rlhf_lab.overrides import level_name
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
+from rlhf_lab.studies.wording import compact, judged_title, p_text, signed
 from rlhf_lab.types import FloatArray
 
 MAX_TESTS = 300
@@ -49,7 +49,7 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
     return {
         "folder": str(study.path),
         "factors": list(study.factors),
-        "metrics": [metric_title(metric) for metric in study.metrics],
+        "metrics": [judged_title(metric, study.has_gold) for metric in study.metrics],
         "jobs": jobs,
         "tests": {pair: found for pair, found in tests.items() if any(found)},
     }

@@ -25,7 +25,16 @@ from rlhf_lab.studies.reward_view import benchmark_dots, reward_view
 from rlhf_lab.studies.rundir import Run
 from rlhf_lab.studies.samples import pack, pick_samples
 from rlhf_lab.studies.training import training_curves
-from rlhf_lab.studies.wording import TITLES, compact, duration, metric_note, metric_title, p_text, signed
+from rlhf_lab.studies.wording import (
+    TITLES,
+    compact,
+    duration,
+    judged_title,
+    metric_note,
+    metric_title,
+    p_text,
+    signed,
+)
 
 MAX_CONFIG = 12_000
 BUDGET_BYTES = 3_000_000
@@ -142,7 +151,7 @@ def policy_table(run: Run) -> dict[str, Any] | None:
         counted = max((value for value in values if value), key=lambda value: value.n, default=None)
         size = f"{counted.n} / {counted.clusters}" if counted and counted.n else "–"
         rows.append((name, size, [compact(value) if value else "–" for value in values]))
-    heads = [(metric_title(column), metric_note(column)) for column in columns]
+    heads = [(judged_title(column, run.has_gold), metric_note(column)) for column in columns]
     return {"columns": heads, "rows": rows}
 
 

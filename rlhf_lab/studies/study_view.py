@@ -18,7 +18,7 @@ from rlhf_lab.studies.pairing import seeds
 from rlhf_lab.studies.policy_view import policy_view
 from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, method, section_title
 from rlhf_lab.studies.verdict import verdict_numbers, verdicts
-from rlhf_lab.studies.wording import metric_note, metric_title
+from rlhf_lab.studies.wording import judged_title, metric_note
 
 
 def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def level_dots(study: Study, sections: list[Section], *, standalone: bool = Fals
             name = study.label(row.level)
             name = f"{study.panel_label(section.by)}: {name}" if len(sections) > 1 else name
             levels.append(Level(name, row.mean, runs, row.level == study.baseline))
-    title = metric_title(sections[0].metric)
+    title = judged_title(sections[0].metric, study.has_gold)
     compared = study.compare.rpartition(".")[2].replace("_", " ")
     return dots(levels, title=f"{title} by {compared}", x_label=title, standalone=standalone)
 
@@ -103,7 +103,7 @@ def policy_paths(study: Study, metric: str) -> str | None:
         if points:
             series.append(Series(study.label(level), points, colour))
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
-    title = metric_title(metric)
+    title = judged_title(metric, study.has_gold)
     note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
     if not series:
         return None
@@ -123,7 +123,7 @@ def level_frontier(study: Study) -> str | None:
             series.append(Series(study.label(level), [_level_point(part, metric)], colour))
     if not series:
         return None
-    title = metric_title(metric)
+    title = judged_title(metric, study.has_gold)
     x_label = "√KL from the reference policy, √nats per response"
     return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
 

@@ -30,7 +30,7 @@ from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import RULE, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
-from rlhf_lab.studies.wording import compact, metric_title, p_text, signed
+from rlhf_lab.studies.wording import compact, judged_title, p_text, signed
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def label(study: Study) -> str:
 
 def section_title(study: Study, section: Section) -> str:
     """The metric, and which jobs it is of."""
-    title = metric_title(section.metric)
+    title = judged_title(section.metric, study.has_gold)
     return f"{title}, {study.panel_label(section.by)}" if section.by else title
 
 

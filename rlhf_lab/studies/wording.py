@@ -12,7 +12,10 @@ TITLES = {
     "proxy": ("proxy reward", "the reward that training maximises, per response"),
     "gold_sd": ("gold sd", "standard deviation of the gold reward across responses"),
     "proxy_sd": ("proxy sd", "standard deviation of the proxy reward across responses"),
-    "win_rate": ("win rate", "share of responses preferred over those of the starting policy"),
+    "win_rate": (
+        "win rate",
+        "share of responses preferred over the starting policy's, by gold if known, else by the training reward",
+    ),
     "kl": ("KL, nats", "divergence from the reference policy, nats per response"),
     "reward_per_nat": ("proxy per nat", "proxy reward gained over the starting policy per nat of KL"),
     "tokens": ("tokens", "response length"),
@@ -164,6 +167,11 @@ def metric_phrase(name: str) -> str:
 
 def metric_title(name: str) -> str:
     return TITLES[name][0] if name in TITLES else name.replace("_", " ")
+
+
+def judged_title(name: str, has_gold: bool) -> str:
+    """The title of a metric; of a win rate also who judges it where nobody knows the true reward."""
+    return "win rate by the training reward" if name == "win_rate" and not has_gold else metric_title(name)
 
 
 def metric_note(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rlhf_lab.config import Config
 from rlhf_lab.files import append_jsonl, truncate
 from rlhf_lab.trackers.tracking import Tracking
 from rlhf_lab.train import memory
-from rlhf_lab.types import Corpus
+from rlhf_lab.types import AnswerChecking, Corpus
 
 METRICS = {
     "loss": "mean loss of the logged steps, per token (sft), per pair or as the algorithm weighs its tokens",
@@ -76,7 +76,13 @@ class Run:
 
     @cached_property
     def corpus(self) -> Corpus:
-        return registry.build("data", self.config.data)
+        """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
+        corpus = registry.build("data", self.config.data)
+        terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
+        lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in terms)
+        if lenient and isinstance(corpus.oracle, AnswerChecking):
+            return replace(corpus, oracle=corpus.oracle.leniently())
+        return corpus
 
     @cached_property
     def device(self) -> str:

@@ -40,9 +40,9 @@ def final_answer(text: str, *, lenient: bool = False) -> str | None:
     return normalised(numbers[-1]) if numbers else None
 
 
-def reaches(reply: str, answer: str) -> bool:
-    """Whether a solution states this answer."""
-    stated = final_answer(reply)
+def reaches(reply: str, answer: str, *, lenient: bool = False) -> bool:
+    """Whether a solution states this answer; see `final_answer`. Rewards and metrics both ask here."""
+    stated = final_answer(reply, lenient=lenient)
     return stated is not None and same_answer(stated, answer)
 
 

@@ -6,6 +6,7 @@ Reading path: problems.py → answers.py → solutions.py → here.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from zlib import crc32
 
@@ -41,7 +42,12 @@ class ArithmeticWorld:
         slip: probability that a demonstration has a slip, 0…1.
         temperature: of the annotator, in answers; 0 always takes the better side, and tosses a coin on a tie.
         seed: draws the problems and the slips.
+
+    Attributes:
+        lenient: whether replies need not mark their answer with "####"; see `answers.final_answer`.
     """
+
+    lenient = False
 
     def __init__(self, *, min_steps: int, max_steps: int, largest: int, slip: float, temperature: float, seed: int):
         require(
@@ -59,13 +65,18 @@ class ArithmeticWorld:
         """Grade replies: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        rows = [_grade(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        rows = [_grade(prompt, response, self.lenient) for prompt, response in zip(prompts, responses, strict=True)]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
         return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
 
+    def leniently(self) -> ArithmeticWorld:
+        lenient = copy.copy(self)
+        lenient.lenient = True
+        return lenient
+
     def read(self, prompt: str, response: str) -> Solution:
         """A reply's steps, each judged against the problem, and its answer. Raises DataError for an unknown prompt."""
-        return read_solution(read_problem(prompt), response)
+        return read_solution(read_problem(prompt), response, lenient=self.lenient)
 
     def step_labels(self, prompts: Sequence[str], responses: Sequence[str]) -> list[list[int]]:
         """1 for each right line of each reply, 0 for each wrong one; see `solutions.line_labels`."""
@@ -136,10 +147,10 @@ class ArithmeticWorld:
         return Pair(problem.text, chosen, rejected, meta)
 
 
-def _grade(prompt: str, response: str) -> tuple[float, ...]:
+def _grade(prompt: str, response: str, lenient: bool) -> tuple[float, ...]:
     """Values of `MEASURES` for one reply."""
     problem = read_problem(prompt)
-    solution = read_solution(problem, response)
+    solution = read_solution(problem, response, lenient=lenient)
     readable = not solution.garbled and bool(response.strip())
     sound = solution.correct and readable and solution.labels == [1] * len(problem.events)
     return solution.correct, not readable, sound, sum(solution.labels)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhf_lab.world.answers import final_answer, same_answer
+from rlhf_lab.world.answers import final_answer, reaches
 from rlhf_lab.world.chains import step_lines
 from rlhf_lab.world.problems import OPERATIONS, Problem
 
@@ -71,7 +71,7 @@ class Solution:
 
     Attributes:
         steps: the lines that are steps, in order.
-        answer: what follows "####", as plain number text; None when nothing does.
+        answer: what follows "####", or what a lenient reader finds, as plain number text; None when nothing does.
         correct: the answer is the problem's.
         garbled: lines that are neither a step nor the answer, and all lines after the answer.
     """
@@ -91,8 +91,12 @@ _LINE = re.compile(r"([0-9]{1,9}) ([-+*]) ([0-9]{1,9}) = ([0-9]{1,9})")
 _ANSWER = re.compile(r"#### ?[0-9]{1,9}")
 
 
-def read_solution(problem: Problem, reply: str) -> Solution:
-    """Any text → its steps, judged against the problem, and its answer. Empty lines and outer space do not count."""
+def read_solution(problem: Problem, reply: str, *, lenient: bool = False) -> Solution:
+    """Any text → its steps, judged against the problem, and its answer. Empty lines and outer space do not count.
+
+    Args:
+        lenient: how the answer is read; see `final_answer`.
+    """
     steps: list[Step] = []
     garbled: list[str] = []
     end, answered = 0, False
@@ -110,8 +114,8 @@ def read_solution(problem: Problem, reply: str) -> Solution:
             steps.append(Step(text, begin + len(line.rstrip()), left, operation, operand, result, computes, right))
         else:
             answered = True
-    answer = final_answer(reply)
-    correct = answer is not None and same_answer(answer, str(problem.answer))
+    answer = final_answer(reply, lenient=lenient)
+    correct = reaches(reply, str(problem.answer), lenient=lenient)
     return Solution(tuple(steps), answer, correct, tuple(garbled))
 
 

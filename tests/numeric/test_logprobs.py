@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Gemma2Config, GPT2Config, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+)
 
 from rlhf_lab.models import logprobs
 from rlhf_lab.models.build import reward_scores
@@ -81,6 +88,40 @@ def test_equal_the_full_log_softmax(family: str, temperature: float) -> None:
     assert found.row_N.tolist() == [0] * 7 + [1] + [2] * 3 + [3] * 9
     sums = torch.stack([part.sum() for part in expected.split([7, 1, 3, 9])])
     assert (found.sum_B() - sums).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 4])
+def test_a_vocabulary_of_a_few_tokens(vocabulary: int) -> None:
+    """The short inputs that models are tried on have no token beyond the vocabulary. Two rows share their prompt."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**{**SMALL, "vocab_size": vocabulary})).eval()
+    batch = TokenBatch.from_rows([([0, 1, 0, 1], [1, 0]), ([0, 1, 0, 1], [1, 1])])
+    with torch.no_grad():
+        table_BTV = model(batch.tokens_BT).logits.double().log_softmax(-1)
+        expected = torch.stack([table_BTV[0, 3, 1], table_BTV[0, 4, 0], table_BTV[1, 3, 1], table_BTV[1, 4, 1]])
+        assert has_linear_head(model)
+        assert (token_logps(model, batch).logps_N - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("vocabulary", [3, VOCABULARY])
+def test_a_cap_far_above_the_logits_of_an_untrained_model_is_seen(vocabulary: int) -> None:
+    """Logits of about 0.1 under Gemma 2's cap of 30 are changed by 0.1³/(3·30²) = 4e-7, those of 20 by 2.5."""
+    torch.manual_seed(0)
+    config = Gemma2Config(**{**SMALL, "vocab_size": vocabulary}, head_dim=8, final_logit_softcapping=30.0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    batch = TokenBatch.from_rows([([0, 1], [2, 1, 0])])
+    assert not has_linear_head(model)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(300)
+        logits_TV = model(batch.tokens_BT).logits[0]
+        assert logits_TV.abs().max() > 10
+        expected = logits_TV.double().log_softmax(-1)[[1, 2, 3], [2, 1, 0]]
+        assert (token_logps(model, batch).logps_N - expected).abs().max() < 1e-5
+
+
+def test_a_scale_of_the_logits_near_one_is_seen() -> None:
+    config = GraniteConfig(**SMALL, logits_scaling=1.0001)
+    assert not has_linear_head(AutoModelForCausalLM.from_config(config).eval())
 
 
 def test_a_row_without_prompt_starts_at_its_second_token() -> None:

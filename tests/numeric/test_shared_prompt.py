@@ -92,6 +92,19 @@ def test_the_second_pass_is_really_taken(monkeypatch):
     assert seen == [(6, 24), (3, 15), (6, 8)]
 
 
+def test_rotary_positions_beyond_what_the_config_names(monkeypatch):
+    """Rows of 24 tokens for 16 positions: a rotary embedding goes on counting, and so do the replies' positions."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**SMALL, max_position_embeddings=16)
+    model = AutoModelForCausalLM.from_config(config).double().eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.data.normal_(0, 0.3)
+    batch = TokenBatch.from_rows(groups())
+    whole, shared = both_ways(monkeypatch, lambda: token_logps(model, batch).logps_N.detach())
+    assert (whole - shared).abs().max() < 1e-5
+
+
 def test_exact_kl(monkeypatch):
     policy, reference = model_of("llama", 0), model_of("llama", 1)
     batch = TokenBatch.from_rows(groups())

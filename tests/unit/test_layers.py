@@ -38,6 +38,7 @@ LAYERS = (
         "manifest",
         "preflight",
         "sweep",
+        "typed_sweep",
         "summary",
         "policy_table",
         "commands",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import checked, planned
+from support import checked, planned, prompt_text
 
 from rlhf_lab import registry
 from rlhf_lab.data.arithmetic import build as build_corpus
@@ -15,6 +16,7 @@ from rlhf_lab.data.settings import Arithmetic
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.settings import Verifier
+from rlhf_lab.train.run import Run
 from rlhf_lab.types import Corpus
 
 ANSWERS = {"p": "7", "q": "1000"}
@@ -103,3 +105,60 @@ def test_the_version_of_the_world_is_part_of_a_stage(monkeypatch):
 def test_settings_that_make_no_reward(values):
     with pytest.raises(ConfigError, match=next(iter(values))):
         Verifier(**values)
+
+
+FORMS = [
+    ("#### 42", "42", True, True),
+    (r"\boxed{42}", "42", False, True),
+    (r"so \boxed{43}, no: $\boxed{42}$.", "42", False, True),
+    (r"\boxed{\frac{2}{3}}", "2/3", False, True),
+    (r"\boxed{-\dfrac{2}{3}}", "-2/3", False, True),
+    (r"\boxed{\frac{3}{2}}", "2/3", False, False),
+    (r"\boxed{\$1,000}", "1000", False, True),
+    ("The answer is 42.", "42", False, True),
+    ("42, or rather 41", "42", False, False),
+    (r"#### 42 but \boxed{7}", "42", True, True),
+    (r"#### 7 but \boxed{42}", "42", False, False),
+    ("#### 0.5", "1/2", True, True),
+    ("no number", "42", False, False),
+    ("", "42", False, False),
+]
+"""Reply, answer key, and whether the reply is right, read strictly and leniently."""
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_the_metric_judges_answers_as_the_verifier_does(tmp_path, lenient):
+    rows = [json.dumps({"question": f"Question {i}?", "answer": f"#### {form[1]}"}) for i, form in enumerate(FORMS * 2)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    data = ("data=gsm8k", f"data.path={tmp_path / 'rows.jsonl'}", "data.test_fraction=0.2", "model=micro")
+    config = checked("grpo_math", *data, f"reward.terms.verifier.lenient={lenient}")
+    run = Run(folder=tmp_path, config=config, needs={})
+    prompts = [prompt_text(f"Question {i}?") for i in range(len(FORMS))]
+    replies = [reply for reply, *_ in FORMS]
+    expected = [float(forms[3 if lenient else 2]) for forms in FORMS]
+    rewarded = registry.build("reward", config.reward.terms["verifier"], run)(prompts, replies).total_N
+    counted = run.corpus.oracle.measure(prompts, replies)["correct"]
+    assert rewarded.tolist() == expected
+    assert counted.tolist() == expected
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_so_does_the_metric_of_the_arithmetic_world(tmp_path, lenient):
+    config = checked("grpo_math", "data=arithmetic_small", "model=micro", f"reward.terms.verifier.lenient={lenient}")
+    run = Run(folder=tmp_path, config=config, needs={})
+    verifier = registry.build("reward", config.reward.terms["verifier"], run)
+    prompt, answer = next(iter(run.corpus.answers.items()))
+    replies = [f"#### {answer}", rf"\boxed{{{answer}}}", f"It is {answer}.", f"{answer} or 99999", ""]
+    expected = [1, lenient, lenient, 0, 0]
+    assert verifier([prompt] * 5, replies).total_N.tolist() == expected
+    assert run.corpus.oracle.measure([prompt] * 5, replies)["correct"].tolist() == expected
+    assert run.corpus.oracle.measure([prompt], [replies[1]])["sound"].tolist() == [0]
+
+
+def test_a_reward_that_nothing_reads_does_not_change_the_metric(tmp_path):
+    """Supervised training has no reward: the section is not part of its identity, so not of its results."""
+    reward = ("reward=verifier", "reward.terms.verifier.lenient=true")
+    config = checked("sft", "data=arithmetic_small", "model=micro", *reward)
+    run = Run(folder=tmp_path, config=config, needs={})
+    prompt, answer = next(iter(run.corpus.answers.items()))
+    assert run.corpus.oracle.measure([prompt], [f"It is {answer}."])["correct"].tolist() == [0]

@@ -33,7 +33,8 @@ class Verifier(TermSettings):
     Args:
         right, wrong: reward of a reply whose answer is, and is not, the known one; no answer is a wrong one.
         format_bonus: added for every reply that states an answer at all, right or wrong.
-        lenient: without "#### N", take what is boxed, else the last number of the reply.
+        lenient: without "#### N", take what is boxed, else the last number of the reply. The metrics `correct` and
+            `correct_greedy` of a run read answers the same way.
     """
 
     right: float = 1.0

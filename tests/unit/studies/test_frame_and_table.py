@@ -113,6 +113,17 @@ def test_one_seed_is_not_evidence(make_study):
     assert "nothing" in markdown(study, sections, Answer(""))  # is detectable
 
 
+def test_what_nobody_scored_is_not_one_shared_seed(make_study):
+    """Both seeds of both levels are there, the metric is not: no number of seeds would help."""
+    folder = make_study(seeds=2)
+    plan = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(plan | {"metrics": ["accuracy"], "primary": "accuracy"}))
+    study = read_study(folder)
+    finding = write_finding(study, build_sections(study)).sentence
+    assert "ne shared seed" not in finding and "three or more" not in finding
+    assert "no seed has both sides scored: buffer mixed and buffer stale." in finding
+
+
 def test_a_study_in_which_nothing_completed_still_has_tables(make_study):
     study = read_study(make_study(seeds=2, missing=tuple(range(6))))
     sections = build_sections(study)

@@ -1,0 +1,94 @@
+"""Gemma, Gemma 2 and Gemma 3 from a folder, on the settings of `model=hf` as they are: log-probabilities and sampler.
+
+Gemma 2 caps its attention scores, which PyTorch's fused attention cannot; Gemma 2 and 3 have sliding windows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig
+
+from rlhf_lab.errors import ArtifactError
+from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores
+from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.rollout.local import LocalSampler
+from rlhf_lab.rollout.settings import Local
+
+VOCABULARY, EOS = 97, 1
+SMALL: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 24,
+    "head_dim": 8,
+    "vocab_size": VOCABULARY,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": EOS,
+}
+CONFIGS: dict[str, Any] = {
+    "gemma": GemmaConfig(**SMALL),
+    "gemma2": Gemma2Config(**SMALL, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma2_window": Gemma2Config(**SMALL, sliding_window=8),
+    "gemma3": Gemma3TextConfig(**SMALL),
+    "gemma3_window": Gemma3TextConfig(**SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
+}
+
+
+def saved(family: str, folder: Path) -> nn.Module:
+    """A random model with logits of several nats, written to a folder; its attention is Hugging Face's eager one."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[family], attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.2)
+    model.save_pretrained(folder)
+    return model
+
+
+def expected_logps(model: Any, rows: list[Row]) -> torch.Tensor:
+    """Row by row through Hugging Face's forward: float64 log-softmax of the logits before each reply token."""
+    logps = []
+    with torch.no_grad():
+        for prompt, reply in rows:
+            table_TV = model(torch.tensor([prompt + reply])).logits[0].double().log_softmax(-1)
+            logps.append(table_TV[len(prompt) - 1 : -1].gather(1, torch.tensor(reply)[:, None])[:, 0])
+    return torch.cat(logps)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_log_probabilities_and_sampler_are_those_of_the_models_own_forward(family: str, tmp_path: Path) -> None:
+    """Replies of up to 20 tokens after prompts of up to 12, so windows of 8 are left behind."""
+    original = saved(family, tmp_path)
+    model = load_policy(tmp_path, HuggingFace(path=str(tmp_path)))
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 9, 3, 12)]
+    samples = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=20), EOS).sample(model, prompts, 3, seed=0)
+    rows = [(p, reply) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for reply in replies]
+    sampled = torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
+    with torch.no_grad():
+        ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+    expected = expected_logps(original, rows)
+    assert (ours - expected).abs().max() < 1e-5
+    assert (sampled - expected).abs().max() < 1e-5
+
+
+def test_a_reward_model_from_a_model_without_fused_attention(tmp_path: Path) -> None:
+    saved("gemma2", tmp_path)
+    model = load_reward_model(tmp_path, HuggingFace(path=str(tmp_path)))
+    assert reward_scores(model, TokenBatch.from_rows([([5, 6], [7]), ([8], [9])])).tolist() == [0, 0]
+
+
+def test_an_attention_that_the_model_cannot_have_is_refused(tmp_path: Path) -> None:
+    saved("gemma2", tmp_path)
+    with pytest.raises(ArtifactError, match=r"Gemma2ForCausalLM.*write model.attention=auto"):
+        load_policy(tmp_path, HuggingFace(path=str(tmp_path), attention="sdpa"))

@@ -1,0 +1,119 @@
+"""Numbers that training and evaluation log about how far a policy has moved: their direction, side and temperature.
+
+The models have two or three tokens and a head that is a bias alone, so every distribution is written on the page.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from support import checked
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from rlhf_lab.algorithms.dpo import preference_step
+from rlhf_lab.algorithms.evaluation import Evaluator
+from rlhf_lab.algorithms.experience import Micro
+from rlhf_lab.algorithms.on_policy import OnPolicy
+from rlhf_lab.losses.policy import Clip
+from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import reply_states
+
+
+def model_of(*logits: float) -> nn.Module:
+    """A causal model that gives every next token the same logits, whatever came before."""
+    config = LlamaConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        vocab_size=len(logits),
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=None,
+        tie_word_embeddings=False,
+    )
+    model: Any = AutoModelForCausalLM.from_config(config).eval()
+    model.lm_head = nn.Linear(8, len(logits))
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.tensor(logits))
+    return model
+
+
+def logits(*probabilities: float) -> tuple[float, ...]:
+    return tuple(math.log(p) for p in probabilities)
+
+
+OLD, NEW = (0.8, 0.2), (0.5, 0.5)
+
+
+def test_approx_kl_is_that_of_the_sampling_policy_from_the_new_one() -> None:
+    """Replies were drawn from `old`, so r = new/old, and Σ old·(r − 1 − log r) is KL(old ‖ new), not its reverse.
+
+    Token 0: r = .5/.8 = .625, r − 1 − log r = −.375 + .4700 = .0950.   Token 1: r = 2.5, 1.5 − .9163 = .5837.
+    .8·.0950 + .2·.5837 = .1927 = .8·log 1.6 + .2·log .4; the reverse KL is .5·log .625 + .5·log 2.5 = .2231.
+    """
+    batch = TokenBatch.from_rows([([0], [0, 1])])
+    micro = Micro(batch, {"old": torch.tensor(logits(*OLD)), "advantage": torch.zeros(2)}, torch.ones(2))
+    settings = SimpleNamespace(steps_per_iteration=2, policy_loss="ppo_clip", kl_in="reward")
+    algorithm: Any = SimpleNamespace(settings=settings, temperature=1.0, beta=0.0, clip=Clip(0.2, 0.2))
+    moved_N = OnPolicy.policy_loss(algorithm, micro, reply_states(model_of(*logits(*NEW)), batch)).metrics["approx_kl"]
+    assert moved_N.tolist() == pytest.approx([0.0950, 0.5837], abs=1e-4)
+    assert float((torch.tensor(OLD) * moved_N).sum()) == pytest.approx(0.1927, abs=1e-4)
+
+
+def test_chosen_drift_is_of_the_chosen_reply() -> None:
+    """Policy (.5, .3, .2). Chosen replies are token 0, then 0 0: log .5 = −.6931, −1.3863. Rejected ones are token 1.
+
+    The reference gave the chosen ones −1 and −1, so they drifted by .3069 and −.3863; the rejected ones had −5.
+    """
+    pairs = [(([0], [0]), ([0], [1])), (([1], [0, 0]), ([1], [1]))]
+    ref = PairLogps(torch.tensor([-1.0, -1.0]), torch.tensor([-5.0, -5.0]))
+    settings: Any = checked("dpo", "model=micro").algorithm
+    metrics = preference_step(model_of(*logits(0.5, 0.3, 0.2)), pairs, ref, settings, "cpu").metrics
+    assert metrics["chosen_drift"].tolist() == pytest.approx([0.3069, -0.3863], abs=1e-4)
+    assert metrics["chosen_logp"].tolist() == pytest.approx([-0.6931, -1.3863], abs=1e-4)
+    assert metrics["rejected_logp"].tolist() == pytest.approx([math.log(0.3)] * 2, abs=1e-4)
+
+
+def evaluator(reference: nn.Module, **settings: Any) -> Any:
+    """As much of an evaluator as one of its metrics needs."""
+    corpus = SimpleNamespace(preferences=True)
+    run = SimpleNamespace(device="cpu", corpus=corpus)
+    return SimpleNamespace(run=run, reference=reference, _reference_pairs=None, beta=None, p_chosen=[None], **settings)
+
+
+def test_held_out_drift_is_of_the_chosen_reply() -> None:
+    """Chosen reply: token 0, from .25 to .5, log 2 = .6931. Rejected: token 1, from .5 to .25, −.6931."""
+    pairs = [(([2], [0]), ([2], [1]))] * 2
+    told = evaluator(model_of(*logits(0.25, 0.5, 0.25)), pairs=pairs, pair_prompts=["a", "b"])
+    metrics = Evaluator._pair_metrics(told, model_of(*logits(0.5, 0.25, 0.25)))
+    assert metrics["chosen_logp_drift"].mean == pytest.approx(math.log(2), abs=1e-5)
+    assert metrics["implicit_accuracy"].mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [
+        (2.0, 0.1308),  # logits (2 log 3, 0)/2: policy (.75, .25); .75·log 1.5 + .25·log .5
+        (1.0, 0.3681),  # policy (.9, .1); .9·log 1.8 + .1·log .2
+        (0.0, 0.3681),  # greedy replies: the distributions themselves
+    ],
+)
+def test_the_kl_of_an_evaluation_is_at_the_temperature_of_its_samples(temperature: float, expected: float) -> None:
+    """Per token, against a reference of (.5, .5); a reply of three tokens has three times as much."""
+    told = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=temperature))
+    rows = [([0], [1]), ([1], [0, 1, 1])]
+    kl: list[float] = Evaluator._kl(told, model_of(2 * math.log(3), 0.0), rows)
+    assert kl == pytest.approx([expected, 3 * expected], abs=3e-4)
+
+
+def test_the_model_of_these_tests() -> None:
+    table_TV: Tensor = model_of(*logits(0.5, 0.3, 0.2))(torch.tensor([[0, 2, 1]])).logits[0].softmax(1)
+    assert table_TV.tolist() == [pytest.approx([0.5, 0.3, 0.2])] * 3

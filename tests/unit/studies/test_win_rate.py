@@ -1,0 +1,63 @@
+"""Who judged a win rate stands beside it: gold where it is known, else the reward that training maximised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rlhf_lab.policy_table import PolicyTable
+from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.report import write_run_report, write_study_report
+from rlhf_lab.studies.table import build_sections, rich_table
+
+BY_REWARD = "win rate by the training reward"
+
+
+def with_wins(folder: Path) -> Path:
+    """A run in whose result every policy but the first has a win rate."""
+    result = json.loads((folder / "result.json").read_text())
+    for policy in result["policies"][1:]:
+        policy["metrics"]["win_rate"] = {"mean": 0.6, "low": 0.5, "high": 0.7, "n": 60, "clusters": 30}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def printed(renderable: object) -> str:
+    console = Console(width=200, no_color=True)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+@pytest.mark.parametrize("gold", [True, False])
+def test_of_a_run(make_run: Callable[..., Path], gold: bool) -> None:
+    folder = with_wins(make_run(gold=gold))
+    write_run_report(folder)
+    for page in ("table.md", "report.html"):
+        text = (folder / page).read_text()
+        assert "win rate" in text and (BY_REWARD in text) != gold, page
+    policies = json.loads((folder / "result.json").read_text())["policies"]
+    assert ("win rate: by the training reward" in printed(PolicyTable(policies))) != gold
+
+
+@pytest.mark.parametrize("gold", [True, False])
+def test_of_a_study(make_study: Callable[..., Path], gold: bool) -> None:
+    folder = make_study(seeds=2, gold=gold)
+    plan = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(plan | {"metrics": ["proxy", "win_rate"], "primary": "win_rate"}))
+    for job in sorted((folder / "jobs").iterdir()):
+        with_wins(job / "run")
+    write_study_report(folder)
+    for page in ("table.md", "report.html", "plot.svg"):
+        text = (folder / page).read_text()
+        assert "win rate" in text and (BY_REWARD in text) != gold, page
+    study = read_study(folder)
+    assert (BY_REWARD in printed(rich_table(study, build_sections(study)))) != gold
+
+
+def test_a_table_without_a_win_rate_says_nothing_of_it() -> None:
+    assert "win rate" not in printed(PolicyTable([{"name": "SFT", "metrics": {"proxy": 0.5}}]))

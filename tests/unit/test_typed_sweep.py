@@ -1,0 +1,126 @@
+"""A sweep that is typed instead of written as a study: its settings, its jobs, and what its table shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sizes import COMMON, DATA
+from support import command_inside
+
+from rlhf_lab import compose, typed_sweep
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.sweep import done_words
+
+SWEEP = ("+recipe=reward_model", "algorithm.centering=0,0.01", "seed=0,1")
+
+
+def estimate(mean: float | None) -> dict[str, Any]:
+    return {"mean": mean, "low": mean, "high": mean, "n": 8, "clusters": 4}
+
+
+def study_folder(tmp_path: Path, *results: dict[str, Any], **plan: Any) -> Path:
+    """The folder of a typed sweep whose jobs hold these results."""
+    jobs = [{"index": index, "overrides": {"seed": index}} for index in range(len(results))]
+    values = {"metrics": ["gold", "proxy"], "primary": "gold", "metrics_from": "results", "jobs": jobs, **plan}
+    (tmp_path / "study.json").write_text(json.dumps(values))
+    for index, result in enumerate(results):
+        run = tmp_path / f"run-{index}"
+        run.mkdir()
+        (run / "result.json").write_text(json.dumps(result))
+        (tmp_path / f"jobs/{index}").mkdir(parents=True)
+        (tmp_path / f"jobs/{index}/job.json").write_text(json.dumps({"status": "completed", "run": str(run)}))
+    return tmp_path
+
+
+def chosen(folder: Path) -> tuple[str, list[str]]:
+    typed_sweep.choose_metrics(folder)
+    plan = json.loads((folder / "study.json").read_text())
+    return plan["primary"], plan["metrics"]
+
+
+def test_metrics_are_those_that_the_runs_print(tmp_path):
+    reward_model = {
+        "policies": [],
+        "metrics": {"accuracy": estimate(0.7), "ece": estimate(0.1), "rest": estimate(1.0)},
+        "primary": ["accuracy", "ece"],
+    }
+    other = {"policies": [], "metrics": {"accuracy": estimate(0.6), "gold_agreement": estimate(0.5)}}
+    folder = study_folder(tmp_path, reward_model, {**other, "primary": ["accuracy", "gold_agreement"]})
+    assert chosen(folder) == ("accuracy", ["accuracy", "ece", "gold_agreement"])
+
+
+def test_of_policies_those_of_the_last_one_come_first(tmp_path):
+    policies = [
+        {"name": "SFT", "metrics": {"gold": estimate(0.0), "kl": estimate(0.0)}},
+        {"name": "GRPO", "metrics": {"correct": estimate(0.4), "gold": estimate(None), "kl": estimate(1.0)}},
+    ]
+    result = {"policies": policies, "metrics": {"heldout_nll": estimate(2.0)}, "primary": ["heldout_nll"]}
+    assert chosen(study_folder(tmp_path, result)) == ("correct", ["correct", "kl", "heldout_nll"])
+
+
+def test_results_without_a_choice_of_their_own_show_what_they_have(tmp_path):
+    result = {"policies": [], "metrics": {"auroc": estimate(0.7), "seconds": 3.0}, "primary": []}
+    assert chosen(study_folder(tmp_path, result)) == ("auroc", ["auroc", "seconds"])
+
+
+def test_metrics_that_were_written_stay_and_so_do_those_of_a_sweep_without_results(tmp_path):
+    result = {"policies": [], "metrics": {"accuracy": estimate(0.7)}, "primary": ["accuracy"]}
+    written = study_folder(tmp_path, result, metrics_from="study")
+    assert chosen(written) == ("gold", ["gold", "proxy"])
+    (tmp_path / "empty").mkdir()
+    assert chosen(study_folder(tmp_path / "empty")) == ("gold", ["gold", "proxy"])
+
+
+def test_the_line_of_a_job_names_a_metric_that_it_has(tmp_path):
+    folder = study_folder(tmp_path, {})
+    result = {"status": "completed", "metrics": {"accuracy": estimate(0.75)}, "primary": ["accuracy"]}
+    assert done_words(folder / "jobs/0", result, 3.0) == "job 1 of 1 done: seed=0: accuracy 0.75 ±0.00, 3 s"
+
+
+def test_settings_of_a_study_fit_a_typed_sweep():
+    command = compose.check_command([*SWEEP, "study.processes=1", "study.metrics=[ece]", "study.baseline=0.01"])
+    assert command.typed and len(command.jobs) == 4
+    study = command.study
+    assert study is not None
+    assert (study.processes, study.metrics, study.compare) == (1, ["ece"], "algorithm.centering")
+    assert study.baseline == 0.01 and study.sweep == {"algorithm.centering": [0, 0.01], "seed": [0, 1]}
+    assert compose.check_command(SWEEP).study.baseline == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["study.proceses=1"], ["study.proceses is not a setting; did you mean processes?"]),
+        (
+            ["study.compare=algorithm.lr"],
+            ["study.compare=algorithm.lr is not a key of sweep: algorithm.centering, seed"],
+        ),
+    ],
+)
+def test_wrong_settings_of_a_typed_sweep(more, expected):
+    with pytest.raises(ConfigError) as error:
+        compose.check_command([*SWEEP, *more])
+    assert error.value.problems == expected
+
+
+def test_a_study_setting_where_nothing_is_swept_is_one_problem():
+    with pytest.raises(ConfigError) as error:
+        compose.check_command(["+recipe=reward_model", "study.processes=1"])
+    (problem,) = error.value.problems
+    assert problem.startswith("study.processes=1: reward_model is one run, not a study; ")
+    assert "sweep a setting, for example seed=0,1,2" in problem
+
+
+def test_the_table_of_a_typed_sweep_has_numbers(tmp_path):
+    """Two levels, one job after the other."""
+    small = (*DATA["mini_hh"], *COMMON, "algorithm.on_policy_fraction=0", "algorithm.epochs=1", "study.processes=1")
+    status, printed = command_inside(tmp_path, *SWEEP[:2], *small)
+    assert status == 0, printed
+    (folder,) = (tmp_path / "outputs/studies").iterdir()
+    plan = json.loads((folder / "study.json").read_text())
+    assert plan["primary"] == "accuracy" and "gold_agreement" in plan["metrics"] and "win_rate" not in plan["metrics"]
+    table = (folder / "table.md").read_text()
+    assert "accuracy" in table and "unscored" not in table
