@@ -87,7 +87,7 @@ def _section(study: Study, section: Section) -> list[str]:
 def _phrase(study: Study, section: Section) -> str:
     """The metric, and which jobs it is of."""
     phrase = metric_phrase(section.metric)
-    return f"{phrase}, with {study.panel_label(section.by)}," if section.by else phrase
+    return f"{phrase} ({study.panel_label(section.by)})" if section.by else phrase
 
 
 def _baseline(row: Row | None, title: str, baseline: str) -> str:

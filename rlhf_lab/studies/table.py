@@ -30,7 +30,7 @@ from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import RULE, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
-from rlhf_lab.studies.wording import compact, judged_title, p_text, signed
+from rlhf_lab.studies.wording import compact, judged_title, p_text, rough, signed
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def detectable(comparison: Comparison) -> str:
     low, high = comparison.detectable_range()
     if not comparison.freedom < 30 or effect == 0:
         return compact(effect)
-    return f"{compact(effect)} ({compact(low)}–{compact(high)})"
+    return f"{rough(effect)} ({rough(low)}–{rough(high)})"
 
 
 def rich_table(study: Study, sections: list[Section]) -> RenderableType:

@@ -113,7 +113,7 @@ def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     level, versus = study.label(level_name(claim["level"])), study.label(_versus(study, claim))
     title, where = metric_phrase(claim["metric"]), ""
     if claim.get("by") is not None:
-        where = f", with {study.panel_label(level_name(claim['by']))}"
+        where = f" ({study.panel_label(level_name(claim['by']))})"
     if claim["direction"] == "same":
         return f"{title} with {level} is within {compact(claim['margin'])} of that with {versus}{where}"
     return f"{title} is {claim['direction']} with {level} than with {versus}{where}"
@@ -165,7 +165,10 @@ def verdict_summary(rows: list[Verdict]) -> str:
         every = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
         return f"{every} {rows[0].verdict}."
     named = [f"{count} {name}" for name, count in counts.items() if count]
-    return f"Of {len(rows)} claims, {', '.join(named[:-1])} and {named[-1]}."
+    verb = "is" if named[0].startswith("1 ") else "are"
+    first, *rest = (text.partition(" ") for text in named)
+    others = [" ".join((count, name)) for count, _, name in rest]
+    return f"Of {len(rows)} claims, {first[0]} {verb} {first[2]}, {' and '.join(others)}."
 
 
 def verdict_markdown(study: Study) -> str:

@@ -205,6 +205,13 @@ def compact(value: Estimate | float) -> str:
     return _minus(format_estimate(value, digits=digits))
 
 
+def rough(value: float) -> str:
+    """A number to two significant digits, never in powers of ten."""
+    if not math.isfinite(value) or value == 0:
+        return compact(value)
+    return f"{value:.{max(0, 1 - math.floor(math.log10(abs(value))))}f}"
+
+
 def _minus(text: str) -> str:
     """A typographic minus, and none before a zero."""
     return re.sub(r"-(?=0(\.0*)?( |$))", "", text).replace("-", "−")

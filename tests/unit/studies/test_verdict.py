@@ -58,7 +58,7 @@ def test_claims_are_paired_adjusted_and_told(make_study):
     assert rows[1].seeds is None or rows[1].seeds > 4
     finding = write_finding(study, build_sections(study))
     assert markdown(study, build_sections(study), finding).count("**not confirmed**") == 1
-    assert finding.sentence.startswith("Of 3 claims, 1 confirmed, 1 not confirmed and 1 not distinguishable. Gold ")
+    assert finding.sentence.startswith("Of 3 claims, 1 is confirmed, 1 not confirmed and 1 not distinguishable. Gold ")
     assert rows[2].sentence in finding.sentence
     assert verdicts(replace(study, frame=study.frame[study.frame["seed"] == 0]))[0].verdict == UNTESTED
 
@@ -89,13 +89,13 @@ def test_levels_are_compared_within_each_value_of_by(divided):
     assert list(table_frame(study, build_sections(study))["model"][:4]) == ["small"] * 3 + ["large"]
     large, both = verdicts(study)
     assert large.comparison.difference.n == 2 and both.comparison.difference.n == 4
-    assert large.claim.endswith(", with large")
+    assert large.claim.endswith("(large)")
     # Two levels against the baseline in each of two panels: four p-values of gold, one family.
     p_values = [row.versus.p_value for section in sections for row in section.rows if row.versus]
     adjusted = [row.p_holm for section in sections for row in section.rows if row.versus]
     assert adjusted == pytest.approx(multipletests(p_values, method="holm")[1])
     without_claims = write_finding(replace(study, predicts=()), build_sections(study)).sentence
-    assert "Gold reward, with small, is" in without_claims and "Gold reward, with large, is" in without_claims
+    assert "Gold reward (small) is" in without_claims and "Gold reward (large) is" in without_claims
 
 
 def test_the_report_shows_every_part_and_the_claims(divided):
