@@ -166,9 +166,8 @@ def verdict_summary(rows: list[Verdict]) -> str:
         return f"{every} {rows[0].verdict}."
     named = [f"{count} {name}" for name, count in counts.items() if count]
     verb = "is" if named[0].startswith("1 ") else "are"
-    first, *rest = (text.partition(" ") for text in named)
-    others = [" ".join((count, name)) for count, _, name in rest]
-    return f"Of {len(rows)} claims, {first[0]} {verb} {first[2]}, {' and '.join(others)}."
+    named[0] = named[0].replace(" ", f" {verb} ", 1)
+    return f"Of {len(rows)} claims, {', '.join(named[:-1])} and {named[-1]}."
 
 
 def verdict_markdown(study: Study) -> str:
