@@ -38,6 +38,7 @@ class LevelCurve:
     """One level's points and fits.
 
     Attributes:
+        level: what it is called.
         points: one row per policy: seed, position, d (√nats), proxy and gold (gains; NaN where unknown).
         gold, proxy: their fits; None when there is too little to fit.
         problem: why there is no fit of gold.
@@ -59,7 +60,7 @@ def level_curves(study: Study) -> list[LevelCurve]:
         if len(points):
             form: Form = "bon" if _kind(study, level) == "best_of_n" else "rl"
             (gold, problem), (proxy, _) = (_fit(form, points, metric) for metric in ("gold", "proxy"))
-            found.append(LevelCurve(level, form, points, gold, proxy, problem))
+            found.append(LevelCurve(study.label(level), form, points, gold, proxy, problem))
     return found
 
 
@@ -152,7 +153,7 @@ def curve_finding(study: Study) -> str:
 
 def _sentence(curve: LevelCurve) -> str:
     if curve.gold is None:
-        return f"No curve is fitted to `{curve.level}`: {curve.problem}."
+        return f"No curve is fitted with {curve.level}: {curve.problem}."
     fits, over = curve.gold.fits, curve.gold.over_seeds
     seen = [fit for fit in fits if fit.place in ("inside", "before")]
     reach = compact(min(fit.d_max for fit in fits) ** 2)
@@ -161,16 +162,16 @@ def _sentence(curve: LevelCurve) -> str:
         lead = (
             f"; {len(beyond)} of {len(fits)} fitted curves turn farther out, which is extrapolation" if beyond else ""
         )
-        return f"No turn of gold is seen in `{curve.level}` up to KL {reach}{lead}."
+        return f"No turn of gold is seen with {curve.level} up to KL {reach}{lead}."
     if len(seen) < len(fits) or over.peak_kl is None:
         middle = math.exp(float(np.mean([2 * fit.log_peak for fit in seen])))
         where = f"turns near KL {compact(middle)}" if middle > 0 else "falls from the start"
-        return f"Gold of `{curve.level}` {where} in {len(seen)} of {len(fits)} seeds; no interval."
+        return f"Gold with {curve.level} {where} in {len(seen)} of {len(fits)} seeds; no interval."
     unsure = over.beta.bounded and over.beta.low <= 0
     doubt = " The interval of β holds 0, so a curve that never turns fits as well." if unsure else ""
     early = sum(fit.place == "before" for fit in fits)
     before = f", in {early} of {len(fits)} seeds before the first evaluated policy" if early else ""
-    return f"Gold of `{curve.level}` turns at KL {_on_log_scale(over.peak_kl)}{before}.{doubt}"
+    return f"Gold with {curve.level} turns at KL {_on_log_scale(over.peak_kl)}{before}.{doubt}"
 
 
 def curve_markdown(study: Study) -> str:

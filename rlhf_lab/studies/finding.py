@@ -44,8 +44,8 @@ def _claims(study: Study) -> list[str]:
 def _limits(study: Study) -> list[str]:
     """What the intervals speak for, where the truth comes from, and what is missing."""
     sentences = [SMOKE_CAVEAT] if study.size == "smoke" else []
-    total, done, seeds = len(study.frame), len(study.completed), seed_count(study)
-    if seeds == 1:
+    total, done, seeds = len(study.frame), len(study.completed), seeds_of(study)
+    if len(seeds) == 1:
         sentences.append("One seed cannot tell a difference from noise between seeds: take three or more.")
     elif seeds:
         sentences.append(study.replication.sentence(seeds))
@@ -60,9 +60,9 @@ def _limits(study: Study) -> list[str]:
     return sentences
 
 
-def seed_count(study: Study) -> int:
-    """How many seeds the completed jobs have; 0 for a study that sets none."""
-    return int(study.completed["seed"].nunique()) if "seed" in study.completed else 0
+def seeds_of(study: Study) -> list[int]:
+    """Seeds of the completed jobs; none for a study that sets none."""
+    return sorted(study.completed["seed"].astype(int).unique()) if "seed" in study.completed else []
 
 
 def _section(study: Study, section: Section) -> list[str]:

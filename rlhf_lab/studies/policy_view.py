@@ -39,9 +39,9 @@ def policy_view(study: Study) -> dict[str, Any]:
             examples.setdefault(level, run)
             last = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
             means[job["index"]] = prompt_means(last, study.metrics)
-    samples = _side_by_side(examples, [level for level in study.levels if level in examples])
+    samples = _side_by_side({study.label(level): examples[level] for level in study.levels if level in examples})
     return {
-        "lights": _light_table(states, study.levels),
+        "lights": _light_table(states, study),
         "last": last_policies(study),
         "samples": samples,
         "samples_json": pack(samples),
@@ -66,36 +66,40 @@ def last_policies(study: Study) -> dict[str, Any] | None:
     for level in study.levels:
         part = last[last["level"] == level]
         means = [clustered_mean(part[name].to_numpy(dtype=float), seeds(part)) for name in names]
-        table.append((level, len(part), [compact(mean) for mean in means]))
+        table.append((study.label(level), len(part), [compact(mean) for mean in means]))
     return {"columns": [(metric_title(name), metric_note(name)) for name in names], "rows": table}
 
 
-def _light_table(states: dict[str, dict[str, list[str]]], levels: list[str]) -> dict[str, Any] | None:
+def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[str, Any] | None:
     """Per level and light: in how many jobs it is on, with the worst state among them."""
     names = list(dict.fromkeys(name for found in states.values() for name in found))
     if not names:
         return None
     rows = []
-    for level in (level for level in levels if level in states):
+    for level in (level for level in study.levels if level in states):
         cells = []
         for name in names:
             found = states[level].get(name, [])
             worst = next((state for state in MARKS if state in found), "unknown")
             on = sum(state in ("bad", "watch") for state in found)
             cells.append((worst, "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(found)}"))
-        rows.append((level, cells))
+        rows.append((study.label(level), cells))
     return {"columns": names, "rows": rows}
 
 
-def _side_by_side(examples: dict[str, Run], levels: list[str]) -> dict[str, Any]:
-    """Replies of one job's last policy per level, after those of the policy that the first job starts from."""
-    if not levels:
+def _side_by_side(examples: dict[str, Run]) -> dict[str, Any]:
+    """Replies of one job's last policy per level, after those of the policy that the first job starts from.
+
+    Args:
+        examples: what a level is called → one of its runs.
+    """
+    if not examples:
         return {"policies": [], "prompts": [], "total": 0}
-    first = examples[levels[0]]
+    first = next(iter(examples.values()))
     start = first.evaluation[first.evaluation["policy"] == policy_names(first)[0]]
     parts = [start.assign(policy=f"start: {policy_names(first)[0]}")] if len(policy_names(first)) > 1 else []
-    for level in levels:
-        rows = examples[level].evaluation
-        parts.append(rows[rows["policy"] == policy_names(examples[level])[-1]].assign(policy=level))
+    for level, run in examples.items():
+        rows = run.evaluation
+        parts.append(rows[rows["policy"] == policy_names(run)[-1]].assign(policy=level))
     together = dataclasses.replace(first, evaluation=pd.concat(parts, ignore_index=True), policies=())
     return pick_samples(together, budget=SAMPLE_BYTES)

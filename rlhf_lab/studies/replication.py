@@ -30,28 +30,29 @@ class Replication:
         """Whether all seeds are tested on the same prompts."""
         return self.data == "given" or any(setting.startswith("data.test_seed=") for setting in self.kept)
 
-    def sentence(self, seeds: int) -> str:
-        """What the study's intervals speak for."""
+    def sentence(self, seeds: Sequence[int]) -> str:
+        """What the intervals of a study over these seeds speak for."""
+        named = f"{len(seeds)} seeds ({', '.join(map(str, seeds))})"
         if self.data == "redrawn":
             return (
-                f"Each of the {seeds} seeds draws its own facts, corpus, labels and test prompts and trains on them: "
+                f"Each of the {named} draws its own facts, corpus, labels and test prompts and trains on them: "
                 "intervals speak for another run of the whole experiment."
             )
         if self.data == "given":
             return (
-                f"The data are given and the same for all {seeds} seeds: intervals speak for another training run on "
+                f"The data are given and the same for all {named}: intervals speak for another training run on "
                 "them, tested on other prompts of the same kind, and not for other training data."
             )
         if self.data == "kept":
             names = [setting.removeprefix("data.").partition("=")[0] for setting in self.kept]
             same = " and ".join(DRAWN_BY[name] for name in names)
             return (
-                f"{', '.join(self.kept)}: {same} are the same for all {seeds} seeds, and intervals do not cover what "
+                f"{', '.join(self.kept)}: {same} are the same for all {named}, and intervals do not cover what "
                 "others would change."
             )
         return (
-            "All seeds may share one corpus and one test set (the study does not say): intervals then cover training "
-            "alone."
+            f"All {named} may share one corpus and one test set (the study does not say): intervals then cover "
+            "training alone."
         )
 
     def to_dict(self) -> dict[str, Any]:

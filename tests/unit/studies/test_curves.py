@@ -77,9 +77,9 @@ def test_every_level_takes_the_curve_of_its_algorithm(make_curves):
 def test_the_finding_says_where_gold_turns_and_where_it_was_not_seen_to(make_curves):
     study = make_curves()
     words = curve_finding(study)
-    assert "Gold of `bon` turns at KL 0.987" in words
-    assert "Gold of `hot` turns at KL 1.0" in words
-    assert "No turn of gold is seen in `cold` up to KL 3.2" in words
+    assert "Gold with bon turns at KL 0.987" in words
+    assert "Gold with hot turns at KL 1.0" in words
+    assert "No turn of gold is seen with cold up to KL 3.2" in words
     assert words in write_finding(study, build_sections(study)).sentence
 
 
@@ -87,7 +87,7 @@ def test_seeds_that_disagree_are_counted(make_curves):
     study = make_curves()
     lifted = (study.policies["level"] == "hot") & (study.policies["seed"] == 2)
     study.policies.loc[lifted, "gold"] = 1 + study.policies.loc[lifted, "kl"]
-    assert "Gold of `hot` turns near KL 1.03 in 2 of 3 seeds; no interval." in curve_finding(study)
+    assert "Gold with hot turns near KL 1.03 in 2 of 3 seeds; no interval." in curve_finding(study)
 
 
 def test_the_table_has_both_intervals(make_curves):
@@ -100,7 +100,7 @@ def test_the_table_has_both_intervals(make_curves):
 
 def test_one_policy_per_run_is_not_a_curve(make_curves):
     study = make_curves(points=1)
-    assert "No curve is fitted to `hot`: no run has two policies away from its start" in curve_finding(study)
+    assert "No curve is fitted with hot: no run has two policies away from its start" in curve_finding(study)
     assert all(row[2].startswith("no run has two policies") for row in fit_rows(level_curves(study)))
 
 
@@ -135,4 +135,4 @@ def test_a_study_that_asks_for_no_curves_has_none(make_study):
 def test_one_seed_has_no_interval(make_curves):
     study = make_curves(seeds=1)
     assert "[no interval]" in fit_rows(level_curves(study))[0][3]
-    assert "Gold of `bon` turns at KL" in curve_finding(study)
+    assert "Gold with bon turns at KL" in curve_finding(study)

@@ -23,8 +23,8 @@ from rlhf_lab.studies.wording import p_text, signed
 def test_lights_are_counted_over_the_jobs_of_a_level(make_study):
     view = policy_view(read_study(make_study(seeds=3)))
     lights = dict(view["lights"]["rows"])
-    assert list(lights) == ["current", "mixed", "stale"]
-    cells = dict(zip(view["lights"]["columns"], lights["current"], strict=True))
+    assert list(lights) == ["buffer current", "buffer mixed", "buffer stale"]
+    cells = dict(zip(view["lights"]["columns"], lights["buffer current"], strict=True))
     assert cells["length"] == ("watch", "! 3 of 3")  # tokens of the synthetic runs grow by 24
     assert cells["garbling"] == ("good", "✓ 0 of 3")
 
@@ -38,7 +38,7 @@ def test_without_gold_over_optimisation_is_unknown(make_study):
 
 def test_replies_of_all_levels_stand_side_by_side(make_study):
     samples = policy_view(read_study(make_study(seeds=2, failed=(0,))))["samples"]
-    assert samples["policies"] == ["start: SFT", "current", "mixed", "stale"]
+    assert samples["policies"] == ["start: SFT", "buffer current", "buffer mixed", "buffer stale"]
     assert all(len(prompt["replies"]) == 4 and all(prompt["replies"]) for prompt in samples["prompts"])
 
 

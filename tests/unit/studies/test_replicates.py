@@ -31,7 +31,7 @@ def test_a_seed_draws_its_own_data_unless_one_is_kept():
     kept = jobs("data.test_seed=7")
     assert [(c.data.seed, c.data.test_seed, c.data.facts_seed) for c in kept] == [(s, 7, s) for s in range(3)]
     assert replication(kept) == Replication("kept", ("data.test_seed=7",)) and replication(kept).shares_prompts
-    assert "test prompts are the same for all 3 seeds" in replication(kept).sentence(3)
+    assert "test prompts are the same for all 3 seeds (0, 1, 2)" in replication(kept).sentence(range(3))
     whole = replication(jobs("data.seed=0"))
     assert whole.kept == ("data.facts_seed=0", "data.seed=0", "data.test_seed=0")
     assert not replication(jobs("data.facts_seed=0")).shares_prompts
@@ -49,7 +49,7 @@ def test_stages_upstream_read_the_same_data_as_the_run():
 def test_given_data_have_no_seed(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
     given = jobs("data=pairs", f"data.path={tmp_path / 'rows.jsonl'}")
-    assert replication(given).data == "given" and "not for other training data" in replication(given).sentence(3)
+    assert replication(given).data == "given" and "not for other training data" in replication(given).sentence(range(3))
     with pytest.raises(ConfigError, match=r"data\.seed is not a setting"):
         jobs("data=pairs", f"data.path={tmp_path / 'rows.jsonl'}", "data.seed=1")
 
@@ -117,4 +117,4 @@ def test_outcomes_of_runs_are_rates(tmp_path):
 
 def test_a_study_written_before_seeds_had_data_says_so(make_study):
     study = read_study(make_study(seeds=2))
-    assert study.replication == UNKNOWN and "training alone" in study.replication.sentence(2)
+    assert study.replication == UNKNOWN and "training alone" in study.replication.sentence(range(2))
