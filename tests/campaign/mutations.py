@@ -436,8 +436,8 @@ INFERENCE = (
     Mutant(
         "unanimous_rate_counts_rows",
         STATISTICS,
-        "if variance > 0 else float(clusters)",
-        "if variance > 0 else float(outcomes_N.size)",
+        "float(clusters)",
+        "float(outcomes_N.size)",
         "8 of 8 replies to two prompts look like eight independent successes",
     ),
     Mutant(
