@@ -31,6 +31,7 @@ from functools import cache, partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 # What tests/conftest.py sets, before torch is imported here for all test runs.
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
@@ -53,16 +54,10 @@ LIMIT_S = 3600
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant.
-
-    Attributes:
-        noticed_by: the first test that failed; None when every fast test passed.
-        files: test files that ran.
-    """
+    """What became of one mutant: the first test that failed, or None when every fast test passed."""
 
     mutant: Mutant
     noticed_by: str | None
-    files: int
     seconds: float
 
     def line(self) -> str:
@@ -82,15 +77,13 @@ class Copy:
 
     def judge(self, mutant: Mutant) -> Outcome:
         """Run the fast tests on a mutant until one fails."""
-        begin, path, files = time.monotonic(), self.root / mutant.file, 0
+        begin, path = time.monotonic(), self.root / mutant.file
         original = path.read_text(encoding="utf-8")
         try:
             self._write(path, mutant.apply(original))
-            for group in test_files(mutant.file):
-                files += len(group)
-                if failed := self.first_failure(group):
-                    return Outcome(mutant, failed, files, time.monotonic() - begin)
-            return Outcome(mutant, None, files, time.monotonic() - begin)
+            failures = (self.first_failure(group) for group in test_files(mutant.file))
+            noticed_by = next(filter(None, failures), None)
+            return Outcome(mutant, noticed_by, time.monotonic() - begin)
         finally:
             self._write(path, original)
 
@@ -156,6 +149,9 @@ def run_pytest(root: Path, arguments: list[str], log: Path) -> None:
 
     os.chdir(root)
     os.environ["PYTHONPATH"] = str(root)
+    sys.argv = ["pytest", *arguments]
+    # Processes that a test starts would otherwise import this script as their main module.
+    sys.modules["__main__"] = ModuleType("__main__")
     sys.path[:] = [str(root), *(entry for entry in sys.path if not Path(entry).is_relative_to(ROOT / "tests"))]
     with log.open("w", encoding="utf-8") as file:
         for stream in (sys.stdout, sys.stderr):

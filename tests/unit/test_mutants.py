@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -15,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def _table():
     spec = spec_from_file_location("mutations", ROOT / "tests" / "campaign" / "mutations.py")
     module = module_from_spec(spec)
-    sys.modules.setdefault("mutations", module)
     spec.loader.exec_module(module)
     return module
 
