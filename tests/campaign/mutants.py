@@ -112,7 +112,7 @@ class Copy:
             process.kill()
             return None
         said = log.read_text(encoding="utf-8")
-        found = re.search(r"^(?:FAILED|ERROR) (\S+::\S+)", said, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", said, re.MULTILINE)
         if process.exitcode == 1 and found:
             return found[1]
         if process.exitcode in (0, 5):  # 5: the markers left no test of these files

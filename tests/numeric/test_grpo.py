@@ -26,7 +26,7 @@ SIZE = (
 
 @pytest.fixture
 def built(policy, tmp_path):
-    """GRPO on the length of replies, its policy away from the reference; overrides → the algorithm after its first rollout."""
+    """Overrides → GRPO on the length of replies after its first rollout, the policy away from its reference."""
 
     def build(*overrides: str):
         config = planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", *overrides).config
