@@ -5,9 +5,9 @@
 `mutations.py` lists the faults. Each one is made in a copy of the checkout, never in the checkout itself, and the tests
 of tests/numeric, tests/unit and tests/config run on the copy until one fails. Test files that import the mutated module
 come first, then those that reach it through one other module, then all the rest: a fault counts as survived only after
-every fast test has passed. Before the first fault a control run shows that all tests pass on a copy whose mutated files
-got one more comment, so that no test fails merely because a file changed. `--only` repeats single faults, without the
-control. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault breaks an import.
+every fast test has passed. At the end a control shows that each test that noticed a fault passes on a copy whose
+mutated files got one more comment instead: no test fails by itself, or merely because a file changed. `--only` repeats
+single faults. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault breaks an import.
 """
 
 from __future__ import annotations
@@ -87,18 +87,15 @@ class Copy:
         finally:
             self._write(path, original)
 
-    def control(self, mutants: Sequence[Mutant]) -> float:
-        """Seconds that all fast tests take when nothing but a comment changed. Raises Broken when one fails."""
-        begin = time.monotonic()
-        originals = {name: (self.root / name).read_text(encoding="utf-8") for name in {m.file for m in mutants}}
-        for name, text in originals.items():
-            self._write(self.root / name, text + "# a comment\n")
-        failed = self.first_failure(FAST)
-        for name, text in originals.items():
-            self._write(self.root / name, text)
+    def control(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise Broken when a test that noticed a mutant also fails where nothing but a comment changed."""
+        for name in {outcome.mutant.file for outcome in outcomes}:
+            path = self.root / name
+            self._write(path, path.read_text(encoding="utf-8") + "# a comment\n")
+        tests = {outcome.noticed_by.partition("[")[0] for outcome in outcomes if outcome.noticed_by}
+        failed = self.first_failure(sorted(tests)) if tests else None
         if failed:
-            raise Broken(f"{failed} fails without a mutant; nothing can be said about mutants until it passes")
-        return time.monotonic() - begin
+            raise Broken(f"{failed} also fails without a mutant; correct it, as it says nothing about mutants")
 
     def first_failure(self, tests: Sequence[str]) -> str | None:
         """The first test that fails, or None."""
@@ -251,7 +248,7 @@ A survivor has passed every fast test. Tests that train (tests/learn, tests/end_
 """
 
 
-def render(outcomes: Sequence[Outcome], control_s: float, seconds: float, options: str) -> str:
+def render(outcomes: Sequence[Outcome], seconds: float, options: str) -> str:
     """The page as Markdown, survivors first."""
     from rlhf_lab.manifest import git_sha
 
@@ -262,7 +259,7 @@ def render(outcomes: Sequence[Outcome], control_s: float, seconds: float, option
         f"- **{len(noticed)} of {len(outcomes)} noticed ({len(noticed) / len(outcomes):.0%}); the bar is {BAR:.0%}.**",
         f"- `python tests/campaign/mutants.py {options}--out docs/results/mutants.md` (`make mutants`)",
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
-        f"{versions}; {seconds / 60:.0f} min. Without a mutant all fast tests passed in {control_s / 60:.0f} min.",
+        f"{versions}, {platform.system()}, {seconds / 60:.0f} min. Every test named here passed without a mutant.",
     ]
     columns = ["mutant", "what a researcher would get wrong", "file", "noticed by", "s"]
     rows = [columns, ["---", "---", "---", "---", "---:"]]
@@ -289,34 +286,33 @@ def main() -> int:
     options = parse()
     mutants = [mutant for mutant in MUTANTS if options.only is None or mutant.name in options.only]
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
-    begin, control_s = time.monotonic(), math.nan
+    begin = time.monotonic()
     outcomes = []
     preload()
     try:
-        if options.only is None:
-            control_s = Copy(folder / "control").control(mutants)
-            print(f"control: all fast tests pass in {control_s:.0f} s", flush=True)
         with ProcessPoolExecutor(options.workers, mp_context=FORK) as pool:
             for outcome in pool.map(partial(judged, folder=folder), mutants):
                 outcomes.append(outcome)
                 print(outcome.line(), flush=True)
+        Copy(folder / "control").control(outcomes)
     except Broken as broken:
         print(broken)
         return 2
     finally:
         shutil.rmtree(folder)
+    seconds = time.monotonic() - begin
     if options.out:
         chosen = f"--only {' '.join(options.only)} " if options.only else ""
-        options.out.write_text(render(outcomes, control_s, time.monotonic() - begin, chosen), encoding="utf-8")
+        options.out.write_text(render(outcomes, seconds, chosen), encoding="utf-8")
     noticed = sum(outcome.noticed_by is not None for outcome in outcomes)
-    print(f"{noticed} of {len(outcomes)} noticed, {time.monotonic() - begin:.0f} s")
+    print(f"{noticed} of {len(outcomes)} noticed, {seconds:.0f} s")
     return 0 if noticed >= BAR * len(outcomes) else 1
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [mutant.name for mutant in MUTANTS]
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these mutants; no control run")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these mutants")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time, a copy of the checkout for each")
     parser.add_argument("--out", type=Path, help="Markdown report to write")
     return parser.parse_args()

@@ -394,8 +394,8 @@ INFERENCE = (
     Mutant(
         "clusters_ignored",
         STATISTICS,
-        "_interval(mean, _standard_error(values_N - mean, cluster_N), cluster_N,",
-        "_interval(mean, _standard_error(values_N - mean, np.arange(values_N.size)), cluster_N,",
+        "_standard_error(values_N - mean, cluster_N)",
+        "_standard_error(values_N - mean, np.arange(values_N.size))",
         "replies to one prompt count as independent: intervals are too narrow",
     ),
     Mutant(
