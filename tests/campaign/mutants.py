@@ -149,7 +149,8 @@ def run_pytest(root: Path, arguments: list[str], log: Path) -> None:
     sys.argv = ["pytest", *arguments]
     # Processes that a test starts would otherwise import this script as their main module.
     sys.modules["__main__"] = ModuleType("__main__")
-    sys.path[:] = [str(root), *(entry for entry in sys.path if not Path(entry).is_relative_to(ROOT / "tests"))]
+    of_checkout = (ROOT, ROOT / "tests", ROOT / "tests" / "campaign")
+    sys.path[:] = [str(root), *(entry for entry in sys.path if Path(entry) not in of_checkout)]
     with log.open("w", encoding="utf-8") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -250,7 +251,8 @@ A survivor has passed every fast test. Tests that train (tests/learn, tests/end_
 
 def render(outcomes: Sequence[Outcome], seconds: float, options: str) -> str:
     """The page as Markdown, survivors first."""
-    from rlhf_lab.manifest import git_sha
+    sys.path.insert(0, str(ROOT))  # another checkout may be the installed one
+    from rlhf_lab.manifest import git_sha  # not earlier: a fork that has the package imported would not run the copy's
 
     noticed = [outcome for outcome in outcomes if outcome.noticed_by]
     survivors = [outcome for outcome in outcomes if not outcome.noticed_by]
