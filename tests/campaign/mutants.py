@@ -5,9 +5,10 @@
 `mutations.py` lists the faults. Each one is made in a copy of the checkout, never in the checkout itself, and the tests
 of tests/numeric, tests/unit and tests/config run on the copy until one fails. Test files that import the mutated module
 come first, then those that reach it through one other module, then all the rest: a fault counts as survived only after
-every fast test has passed. At the end a control shows that each test that noticed a fault passes on a copy whose
-mutated files got one more comment instead: no test fails by itself, or merely because a file changed. `--only` repeats
-single faults. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault breaks an import.
+every fast test has passed. A test that fails has to fail alone as well, and at the end a control shows that it passes
+on a copy whose mutated files got one more comment instead: no test fails by its order, or merely because a file changed.
+`--only` repeats single faults. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault
+breaks an import.
 """
 
 from __future__ import annotations
@@ -81,26 +82,34 @@ class Copy:
         original = path.read_text(encoding="utf-8")
         try:
             self._write(path, mutant.apply(original))
-            failures = (self.first_failure(group) for group in test_files(mutant.file))
-            noticed_by = next(filter(None, failures), None)
-            return Outcome(mutant, noticed_by, time.monotonic() - begin)
+            return Outcome(mutant, self._noticed_by(mutant), time.monotonic() - begin)
         finally:
             self._write(path, original)
+
+    def _noticed_by(self, mutant: Mutant) -> str | None:
+        """The first test that fails, among others and alone; one that only fails after others says nothing."""
+        doubtful: list[str] = []
+        for group in test_files(mutant.file):
+            while failed := self.first_failure(group, without=doubtful):
+                if self.first_failure([function_of(failed)]):
+                    return failed
+                doubtful.append(function_of(failed))
+        return None
 
     def control(self, outcomes: Sequence[Outcome]) -> None:
         """Raise Broken when a test that noticed a mutant also fails where nothing but a comment changed."""
         for name in {outcome.mutant.file for outcome in outcomes}:
             path = self.root / name
             self._write(path, path.read_text(encoding="utf-8") + "# a comment\n")
-        tests = {outcome.noticed_by.partition("[")[0] for outcome in outcomes if outcome.noticed_by}
+        tests = {function_of(outcome.noticed_by) for outcome in outcomes if outcome.noticed_by}
         failed = self.first_failure(sorted(tests)) if tests else None
         if failed:
             raise Broken(f"{failed} also fails without a mutant; correct it, as it says nothing about mutants")
 
-    def first_failure(self, tests: Sequence[str]) -> str | None:
+    def first_failure(self, tests: Sequence[str], without: Sequence[str] = ()) -> str | None:
         """The first test that fails, or None."""
         options = ["-x", "--no-header", "--tb=no", "-rfE", f"--basetemp={self.scratch}"]
-        fast = ["-m", "not learn and not end_to_end and not slurm"]
+        fast = ["-m", "not learn and not end_to_end and not slurm", *(f"--deselect={test}" for test in without)]
         log = self.root.with_name("pytest.txt")
         process = FORK.Process(target=run_pytest, args=(self.root, [*options, *fast, *tests], log))
         process.start()
@@ -122,6 +131,11 @@ class Copy:
         # Python takes stored bytecode for a file of the same size and second, which a mutant and its original may be.
         for stored in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             stored.unlink()
+
+
+def function_of(test: str) -> str:
+    """The id of a test without its parameters, which may hold anything."""
+    return test.partition("[")[0]
 
 
 def preload() -> None:
