@@ -6,7 +6,7 @@
 of tests/numeric, tests/unit and tests/config run on the copy until one fails. Test files that import the mutated module
 come first, then those that reach it through one other module, then all the rest: a fault counts as survived only after
 every fast test has passed. A test that fails has to fail alone as well, and at the end a control shows that it passes
-on a copy whose mutated files got one more comment instead: no test fails by its order, or merely because a file changed.
+on a copy whose mutated files got one more comment instead: no test fails by its order, or because a file changed.
 `--only` repeats single faults. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault
 breaks an import.
 """
