@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -79,6 +80,55 @@ def test_rows_are_the_source_of_every_mean(dpo):
         if key in summary:
             assert summary[key]["mean"] == pytest.approx(sum(r[key] for r in rows) / len(rows), abs=1e-6)
             assert (summary[key]["n"], summary[key]["clusters"]) == (12, 6)
+
+
+def test_held_out_pairs_by_hand(dpo):
+    """Each reply on its own: the drift of the chosen one, and both rankings, with and without the reference."""
+    generator = torch.Generator().manual_seed(0)
+    for p in dpo.model.parameters():
+        p.data.add_(0.1 * torch.randn(p.shape, generator=generator))
+    dpo.evaluator.evaluate("SFT", dpo.reference)
+    found = dpo.evaluator.evaluate("moved", dpo.model)["metrics"]
+
+    def logp(model, row) -> float:
+        with torch.no_grad():
+            return token_logps(model, TokenBatch.from_rows([row])).sum_B().item()
+
+    models = (dpo.model, dpo.reference)
+    now, ref = ([[logp(model, row) for row in pair] for pair in dpo.evaluator.pairs] for model in models)
+    count = len(now)
+    drift = sum(a - b for (a, _), (b, _) in zip(now, ref, strict=True)) / count
+    ranked = sum(chosen > rejected for chosen, rejected in now) / count
+    implicit = sum(a - c > b - d for (a, b), (c, d) in zip(now, ref, strict=True)) / count
+    assert abs(drift) > 0.1 and implicit != ranked
+    assert found["chosen_logp_drift"]["mean"] == pytest.approx(drift, abs=1e-3)
+    assert found["ranking_accuracy"]["mean"] == pytest.approx(ranked)
+    assert found["implicit_accuracy"]["mean"] == pytest.approx(implicit)
+
+
+def row(policy: str, prompt: int, *, gold: float | None, proxy: float | None) -> dict[str, Any]:
+    """A row of evaluation.jsonl."""
+    rest = {"kl": 1.0, "tokens": 4, "verbose": 0, "garble": 0, "correct": None, "ended": 1}
+    return {"policy": policy, "prompt_id": prompt, "gold": gold, "proxy": proxy, **rest}
+
+
+@pytest.mark.parametrize(("known", "expected"), [(True, 1.0), (False, 0.0)])
+def test_the_truth_judges_wins_where_it_is_known(known, expected, dpo):
+    """Two prompts at which the truth rises and the learned reward falls."""
+
+    def rows(policy: str, gold: float, proxy: float) -> list[dict[str, Any]]:
+        return [row(policy, prompt, gold=gold if known else None, proxy=proxy) for prompt in range(2)]
+
+    dpo.evaluator._reference_rows = rows("SFT", 0.0, 0.0)
+    assert dpo.evaluator._summarise(rows("moved", 1.0, -1.0))["win_rate"].mean == expected
+
+
+def test_an_unscored_reply_counts_in_no_mean(dpo):
+    """Rewards 1, none, 3 at three prompts: 2 over two replies, and one unscored."""
+    rows = [row("SFT", prompt, gold=None, proxy=proxy) for prompt, proxy in enumerate((1.0, None, 3.0))]
+    dpo.evaluator._reference_rows = rows
+    proxy = dpo.evaluator._summarise(rows)["proxy"]
+    assert (proxy.mean, proxy.n, proxy.unscored) == (2.0, 2, 1)
 
 
 def test_a_policy_is_evaluated_once(dpo, monkeypatch):

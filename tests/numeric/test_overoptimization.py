@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from rlhf_lab.algorithms.best_of_n import estimates
 from rlhf_lab.analysis.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
 from rlhf_lab.analysis.overoptimization import fit_bon, fit_over_seeds, fit_rl
 from rlhf_lab.errors import NumericError
@@ -133,6 +134,14 @@ def test_best_of_two_of_three_by_hand():
     assert best_of_n_weights(3, (2,))[0] == pytest.approx([0, 1 / 3, 2 / 3])
     # proxy 5, 1, 3 → ranks 3, 1, 2; gold 0, 6, 9: (9 + 2·0)/3 = 3.
     assert best_of_n([5, 1, 3], [0, 6, 9], [2]) == pytest.approx([3])
+
+
+def test_the_gain_of_best_of_n_per_nat_starts_from_the_policys_own_reward():
+    """Best of 4 has proxy 1.5 and 2.5 at prompts where the policy has .5 and 1.5: a gain of 1 for ln 4 − ¾ nats."""
+    found = estimates(4, {"proxy": np.array([1.5, 2.5])}, np.array([0.5, 1.5]))
+    assert found["kl"].mean == pytest.approx(0.636294, abs=1e-6)
+    assert found["reward_per_nat"].mean == pytest.approx(1 / 0.636294, abs=1e-5)
+    assert found["proxy"].mean == 2.0
 
 
 def test_best_of_n_is_the_mean_over_all_subsets():

@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
+from rlhf_lab.algorithms import common
 from rlhf_lab.algorithms.common import mismatched_rows
 from rlhf_lab.algorithms.settings import DPO, IterativeDPO
 from rlhf_lab.algorithms.settings.preference import LOSS_SETTINGS
@@ -151,6 +152,16 @@ def test_kto_mismatches_within_the_step():
     assert mismatched_rows(step, 2)[0] == ([0], [22])  # cut at the end
 
 
+def test_kto_measures_a_kl_that_is_never_negative(monkeypatch):
+    """Two pairs are four mismatched rows: the mean of log π/π_ref over them, and 0 where noise makes it negative."""
+    step = [(([i], [10 + i]), ([i], [20 + i])) for i in range(2)]
+    monkeypatch.setattr(common, "sequence_logps", lambda logps, rows, device: torch.tensor(logps)[: len(rows)])
+    likelier, unlikelier = [-1.0, -2.0, -3.0, -4.0], [-2.0, -2.0, -4.0, -6.0]  # gaps 1, 0, 1, 2
+    assert common.mismatched_kl(likelier, unlikelier, step, 8, "cpu").item() == 1.0
+    assert common.mismatched_kl(unlikelier, likelier, step, 8, "cpu").item() == 0.0
+    assert common.mismatched_kl(likelier, unlikelier, step[:1], 8, "cpu").item() == 0.0  # no other prompt
+
+
 def test_simpo():
     """Per token (−1, −4), β = 2, γ/β = 0.5: m = 2·3 = 6, −log σ(6 − 1) = 0.006715."""
     loss = simpo(pairs(POLICY), beta=2.0, gamma_beta_ratio=0.5)
@@ -176,6 +187,15 @@ def test_orpo():
     loss = orpo(pairs((math.log(0.5), math.log(0.2))), beta=0.1)
     assert loss.per_pair_B.item() == pytest.approx(0.715462, abs=1e-6)
     assert loss.margin_B.item() == pytest.approx(math.log(4))
+
+
+def test_orpo_of_whole_replies():
+    """Tokens (2, 4): (−0.5, −1), P = (0.606531, 0.367879), log odds 0.432752 and −0.541325, m = 0.974077.
+
+    NLL per token 0.5; 0.5 − 0.1·log σ(0.974077) = 0.5 + 0.1·0.320300 = 0.532030.
+    """
+    found = PREFERENCE_LOSSES["orpo"](given(), {"beta": 0.1})
+    assert found.per_pair_B.item() == pytest.approx(0.532030, abs=1e-6)
 
 
 @pytest.mark.parametrize("logp", [0.0, -1e-9, -1e-3, -0.693, -5.0, -200.0])

@@ -115,6 +115,15 @@ def test_logps_hold_when_rows_finish_at_different_times(family: str) -> None:
     assert (logps_N - expected).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize(("eagerness", "ended"), [(100.0, True), (-100.0, False)])
+def test_an_eos_in_the_last_place_allowed_ends_the_reply(eagerness: float, ended: bool) -> None:
+    """With room for one token, EOS is a whole reply; any other token is one that was cut."""
+    model = eager_eos(random_model(CONFIGS["llama"]), eagerness)
+    samples = sample(model, max_new_tokens=1)
+    assert all(len(reply) == 1 for replies in samples.replies_BG for reply in replies)
+    assert {flag for flags in samples.ended_BG for flag in flags} == {ended}
+
+
 def test_one_prompt_alone_gives_what_it_gives_among_others() -> None:
     model = random_model(CONFIGS["llama"])
     sampler = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=64), EOS)

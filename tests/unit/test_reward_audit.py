@@ -55,6 +55,16 @@ def test_a_reward_that_scores_nothing_has_no_accuracy():
     assert found["accuracy"].unscored == 3
 
 
+def test_agreement_with_the_truth_counts_a_tie_as_half():
+    """Right, wrong, a tie of the reward, a tie of the truth, unscored: (1 + 0 + ½ + ½)/4."""
+    gold = [(2.0, 1.0), (1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (2.0, 1.0)]
+    pairs = [Pair(f"p{i}", f"c{i}", f"r{i}", {"gold_chosen": a, "gold_rejected": b}) for i, (a, b) in enumerate(gold)]
+    scores = {"c": [3.0, 3.0, 1.0, 3.0, math.nan], "r": [1.0, 1.0, 1.0, 1.0, 1.0]}
+    reward = of({f"{side}{i}": value for side, values in scores.items() for i, value in enumerate(values)})
+    agreement = audit_pairs(reward, pairs)["gold_agreement"]
+    assert (agreement.mean, agreement.n, agreement.unscored) == (0.5, 4, 1)
+
+
 def test_the_report_counts_unscored_pairs_and_ties():
     texts = [p.chosen for p in PAIRS] + [p.rejected for p in PAIRS]
     table = {"a": 2.0, "b": 2.0, "c": 3.0, "d": 1.0, "e": math.nan, "f": 5.0}

@@ -1,0 +1,338 @@
+"""The mutation campaign: small semantic faults in the lab's own code, one at a time, and whether the fast tests notice.
+
+    python tests/campaign/mutants.py --out docs/results/mutants.md
+
+`mutations.py` lists the faults. Each one is made in a copy of the checkout, never in the checkout itself, and the tests
+of tests/numeric, tests/unit and tests/config run on the copy until one fails. Test files that import the mutated module
+come first, then those that reach it through one other module, then all the rest: a fault counts as survived only after
+every fast test has passed. A test that fails has to fail alone as well, and at the end a control shows that it passes
+on a copy whose mutated files got one more comment instead: no test fails by its order, or because a file changed.
+`--only` repeats single faults. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault
+breaks an import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+
+# What tests/conftest.py sets, before torch is imported here for all test runs.
+os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
+os.environ.update(HF_HUB_OFFLINE="1", NO_COLOR="1")
+
+from mutations import MUTANTS, Mutant
+
+FORK = get_context("fork")
+ROOT = Path(__file__).resolve().parents[2]
+FAST = ("tests/numeric", "tests/unit", "tests/config")
+OWN_TEST = "test_mutants.py"
+"""Checks that the text of every mutant is still there, so that it would notice each of them and say nothing."""
+LEFT_BEHIND = (".git", ".venv", "outputs", "build", "dist", "__pycache__", ".*_cache", "*.egg-info", OWN_TEST)
+BUILT_BY_NAME = ("algorithms", "data", "models", "rewards", "rollout", "sharding")
+"""Packages whose modules the registry imports by a name in a config: a test says "ppo" and runs algorithms/ppo.py."""
+BAR = 0.95
+LIMIT_S = 3600
+"""A pytest process that runs longer than this has noticed nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one mutant: the first test that failed, or None when every fast test passed."""
+
+    mutant: Mutant
+    noticed_by: str | None
+    seconds: float
+
+    def line(self) -> str:
+        return f"{self.mutant.name:45} {self.seconds:6.0f} s  {self.noticed_by or 'SURVIVED'}"
+
+
+class Broken(RuntimeError):
+    """The campaign cannot be judged: the control failed, or a mutant keeps a module from being imported."""
+
+
+class Copy:
+    """A copy of the checkout in which one mutant at a time lives."""
+
+    def __init__(self, folder: Path):
+        self.root, self.scratch = folder / "checkout", folder / "tmp"
+        shutil.copytree(ROOT, self.root, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
+
+    def judge(self, mutant: Mutant) -> Outcome:
+        """Run the fast tests on a mutant until one fails."""
+        begin, path = time.monotonic(), self.root / mutant.file
+        original = path.read_text(encoding="utf-8")
+        try:
+            self._write(path, mutant.apply(original))
+            return Outcome(mutant, self._noticed_by(mutant), time.monotonic() - begin)
+        finally:
+            self._write(path, original)
+
+    def _noticed_by(self, mutant: Mutant) -> str | None:
+        """The first test that fails, among others and alone; one that only fails after others says nothing."""
+        doubtful: list[str] = []
+        for group in test_files(mutant.file):
+            while failed := self.first_failure(group, without=doubtful):
+                if self.first_failure([function_of(failed)]):
+                    return failed
+                doubtful.append(function_of(failed))
+        return None
+
+    def control(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise Broken when a test that noticed a mutant also fails where nothing but a comment changed."""
+        for name in {outcome.mutant.file for outcome in outcomes}:
+            path = self.root / name
+            self._write(path, path.read_text(encoding="utf-8") + "# a comment\n")
+        tests = {function_of(outcome.noticed_by) for outcome in outcomes if outcome.noticed_by}
+        failed = self.first_failure(sorted(tests)) if tests else None
+        if failed:
+            raise Broken(f"{failed} also fails without a mutant; correct it, as it says nothing about mutants")
+
+    def first_failure(self, tests: Sequence[str], without: Sequence[str] = ()) -> str | None:
+        """The first test that fails, or None."""
+        options = ["-x", "--no-header", "--tb=no", "-rfE", f"--basetemp={self.scratch}"]
+        fast = ["-m", "not learn and not end_to_end and not slurm", *(f"--deselect={test}" for test in without)]
+        log = self.root.with_name("pytest.txt")
+        process = FORK.Process(target=run_pytest, args=(self.root, [*options, *fast, *tests], log))
+        process.start()
+        process.join(LIMIT_S)
+        if process.is_alive():
+            process.kill()
+            return None
+        said = log.read_text(encoding="utf-8")
+        found = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", said, re.MULTILINE)
+        if process.exitcode == 1 and found:
+            return found[1]
+        if process.exitcode in (0, 5):  # 5: the markers left no test of these files
+            return None
+        raise Broken(f"pytest ended with {process.exitcode}:\n{said[-2000:]}")
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        path.write_text(text, encoding="utf-8")
+        # Python takes stored bytecode for a file of the same size and second, which a mutant and its original may be.
+        for stored in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            stored.unlink()
+
+
+def function_of(test: str) -> str:
+    """The id of a test without its parameters, which may hold anything."""
+    return test.partition("[")[0]
+
+
+def preload() -> None:
+    """Import once what nearly every test file imports; no tensor is touched, so that a fork is like a fresh process."""
+    import datasets  # noqa: F401
+    import hydra  # noqa: F401
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    import statsmodels.stats.power  # noqa: F401
+    import transformers.models.gpt2.modeling_gpt2
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    with suppress(ImportError):  # extras, whose tests are skipped without them
+        import peft  # noqa: F401
+        from trl import DPOTrainer, GRPOTrainer  # noqa: F401
+
+
+def run_pytest(root: Path, arguments: list[str], log: Path) -> None:
+    """Pytest in this process, as if it had been started in `root`; what it says goes to a file."""
+    import pytest
+
+    os.chdir(root)
+    os.environ["PYTHONPATH"] = str(root)
+    sys.argv = ["pytest", *arguments]
+    # Processes that a test starts would otherwise import this script as their main module.
+    sys.modules["__main__"] = ModuleType("__main__")
+    of_checkout = (ROOT, ROOT / "tests", ROOT / "tests" / "campaign")
+    sys.path[:] = [str(root), *(entry for entry in sys.path if Path(entry) not in of_checkout)]
+    with log.open("w", encoding="utf-8") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    sys.exit(int(pytest.main(arguments)))
+
+
+def test_files(mutated: str) -> list[list[str]]:
+    """All fast test files in three groups by their distance from a mutated file: direct, through one module, the rest.
+
+    Within a group the nearest come first; among those the ones that share a word of their name with the module, and
+    arithmetic before whole commands.
+    """
+    distance, words = distances(mutated), set(Path(mutated).stem.split("_"))
+
+    def nearness(name: str) -> tuple[float, bool, int, str]:
+        folder = next(i for i, folder in enumerate(FAST) if name.startswith(folder))
+        return distance[name], not words & set(Path(name).stem.split("_")), folder, name
+
+    groups: list[list[str]] = [[], [], []]
+    for name in sorted(distance, key=nearness):
+        groups[int(min(distance[name], 3)) - 1].append(name)
+    return [group for group in groups if group]
+
+
+def distances(mutated: str) -> dict[str, float]:
+    """Test file → imports between it and a file of the package; inf where none leads there."""
+    graph, start = imports_of_modules(), _dotted(mutated)
+    steps, waiting = {start: 0}, deque([start])
+    while waiting:
+        module = waiting.popleft()
+        for importer, imported in graph.items():
+            if module in imported and importer not in steps:
+                steps[importer] = steps[module] + 1
+                waiting.append(importer)
+    return {
+        name: 1 + min((steps[module] for module in named if module in steps), default=math.inf)
+        for name, named in names_in_tests().items()
+    }
+
+
+@cache
+def imports_of_modules() -> dict[str, frozenset[str]]:
+    """Module of the package → what of the package it imports anywhere in its text."""
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "rlhf_lab").rglob("*.py")]
+    return {_dotted(name): _imports(name) for name in files}
+
+
+@cache
+def names_in_tests() -> dict[str, frozenset[str]]:
+    """Fast test file → modules that it imports, or names as a registered kind."""
+    kinds: dict[str, set[str]] = {}
+    for module in imports_of_modules():
+        package, _, stem = module.removeprefix("rlhf_lab.").rpartition(".")
+        if package in BUILT_BY_NAME:
+            kinds.setdefault(stem, set()).add(module)
+    found = {}
+    for folder in FAST:
+        for path in (ROOT / folder).rglob("test_*.py"):
+            if path.name == OWN_TEST:
+                continue
+            name = str(path.relative_to(ROOT))
+            texts = [node.value for node in ast.walk(_tree(name)) if isinstance(node, ast.Constant)]
+            built = [kinds[text] for text in texts if isinstance(text, str) and text in kinds]
+            found[name] = _imports(name).union(*built)
+    return found
+
+
+def _imports(name: str) -> frozenset[str]:
+    found = set()
+    for node in ast.walk(_tree(name)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(module for module in found if module.startswith("rlhf_lab"))
+
+
+@cache
+def _tree(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"))
+
+
+def _dotted(name: str) -> str:
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+INTRO = """# Mutants
+
+Each row is one small fault that a careful developer could make: it runs, and its numbers look plausible. It was made in
+a copy of the checkout, and the fast tests (tests/numeric, tests/unit, tests/config) ran on the copy until one failed:
+first the files that import the mutated module, then those that reach it through one other module, then all the others.
+A survivor has passed every fast test. Tests that train (tests/learn, tests/end_to_end) did not run.
+"""
+
+
+def render(outcomes: Sequence[Outcome], seconds: float, options: str) -> str:
+    """The page as Markdown, survivors first."""
+    sys.path.insert(0, str(ROOT))  # another checkout may be the installed one
+    from rlhf_lab.manifest import git_sha  # not earlier: a fork that has the package imported would not run the copy's
+
+    noticed = [outcome for outcome in outcomes if outcome.noticed_by]
+    survivors = [outcome for outcome in outcomes if not outcome.noticed_by]
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "pytest"))
+    facts = [
+        f"- **{len(noticed)} of {len(outcomes)} noticed ({len(noticed) / len(outcomes):.0%}); the bar is {BAR:.0%}.**",
+        f"- `python tests/campaign/mutants.py {options}--out docs/results/mutants.md` (`make mutants`)",
+        f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
+        f"{versions}, {platform.system()}, {seconds / 60:.0f} min. Every test named here passed without a mutant.",
+    ]
+    columns = ["mutant", "what a researcher would get wrong", "file", "noticed by", "s"]
+    rows = [columns, ["---", "---", "---", "---", "---:"]]
+    for outcome in [*survivors, *noticed]:
+        mutant = outcome.mutant
+        test = f"`{outcome.noticed_by.removeprefix('tests/')}`" if outcome.noticed_by else "**nothing**"
+        file = f"`{mutant.file.removeprefix('rlhf_lab/')}`"
+        rows.append([mutant.name, mutant.harm, file, test, f"{outcome.seconds:.0f}"])
+    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([INTRO, *facts, "", *table]) + "\n"
+
+
+@cache
+def own_copy(folder: Path) -> Copy:
+    """The copy of this worker process."""
+    return Copy(folder / str(os.getpid()))
+
+
+def judged(mutant: Mutant, folder: Path) -> Outcome:
+    return own_copy(folder).judge(mutant)
+
+
+def main() -> int:
+    options = parse()
+    mutants = [mutant for mutant in MUTANTS if options.only is None or mutant.name in options.only]
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    begin = time.monotonic()
+    outcomes = []
+    preload()
+    try:
+        with ProcessPoolExecutor(options.workers, mp_context=FORK) as pool:
+            for outcome in pool.map(partial(judged, folder=folder), mutants):
+                outcomes.append(outcome)
+                print(outcome.line(), flush=True)
+        Copy(folder / "control").control(outcomes)
+    except Broken as broken:
+        print(broken)
+        return 2
+    finally:
+        shutil.rmtree(folder)
+    seconds = time.monotonic() - begin
+    if options.out:
+        chosen = f"--only {' '.join(options.only)} " if options.only else ""
+        options.out.write_text(render(outcomes, seconds, chosen), encoding="utf-8")
+    noticed = sum(outcome.noticed_by is not None for outcome in outcomes)
+    print(f"{noticed} of {len(outcomes)} noticed, {seconds:.0f} s")
+    return 0 if noticed >= BAR * len(outcomes) else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    names = [mutant.name for mutant in MUTANTS]
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these mutants")
+    parser.add_argument("--workers", type=int, default=1, help="mutants at a time, a copy of the checkout for each")
+    parser.add_argument("--out", type=Path, help="Markdown report to write")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,539 @@
+"""The faults of the mutation campaign, as data: where, what becomes what, and what a researcher would get wrong.
+
+A fault is worth its place when a careful developer could make it, when it does not crash, and when the numbers that
+come out look plausible. The text to replace stands in its file exactly once, or the campaign and
+tests/unit/test_mutants.py refuse it: whoever changes the line changes the row here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One fault.
+
+    Attributes:
+        name: for people and for `--only`.
+        file: from the root of the checkout.
+        before, after: source text.
+        harm: what a researcher would get wrong.
+    """
+
+    name: str
+    file: str
+    before: str
+    after: str
+    harm: str
+
+    def apply(self, text: str) -> str:
+        """The file's text with the fault in it. Raises ValueError unless `before` stands there exactly once."""
+        count = text.count(self.before)
+        if count != 1:
+            raise ValueError(
+                f"mutant {self.name}: its text stands {count} times in {self.file}, not once; "
+                f"correct it in tests/campaign/mutations.py: {self.before!r}"
+            )
+        return text.replace(self.before, self.after)
+
+
+ADVANTAGE, KL = "rlhf_lab/losses/advantage.py", "rlhf_lab/losses/kl.py"
+POLICY, PREFERENCE = "rlhf_lab/losses/policy.py", "rlhf_lab/losses/preference.py"
+LOGPROBS, ENCODING = "rlhf_lab/models/logprobs.py", "rlhf_lab/models/encoding.py"
+SAMPLER, DECODER = "rlhf_lab/rollout/local.py", "rlhf_lab/rollout/decoder.py"
+ON_POLICY, EVALUATION = "rlhf_lab/algorithms/on_policy.py", "rlhf_lab/algorithms/evaluation.py"
+STATISTICS, CALIBRATION = "rlhf_lab/analysis/statistics.py", "rlhf_lab/analysis/calibration.py"
+LOADING, COMMON = "rlhf_lab/data/loading.py", "rlhf_lab/algorithms/common.py"
+
+LOSSES = (
+    Mutant(
+        "k3_reversed",
+        KL,
+        "log_r = (ref - logp).clamp",
+        "log_r = (logp - ref).clamp",
+        "GRPO's penalty estimates the KL in the other direction",
+    ),
+    Mutant(
+        "simpo_gamma_not_times_beta",
+        PREFERENCE,
+        "margin_B - beta * gamma_beta_ratio",
+        "margin_B - gamma_beta_ratio",
+        "the target margin is another one than the setting's name says",
+    ),
+    Mutant(
+        "kto_undesirable_side_reversed",
+        PREFERENCE,
+        "torch.sigmoid(-beta * (z_ref - rejected_B))",
+        "torch.sigmoid(-beta * (rejected_B - z_ref))",
+        "KTO makes undesirable replies likelier",
+    ),
+    Mutant(
+        "robust_dpo_scale",
+        PREFERENCE,
+        "signed_B / (1 - 2 * label_smoothing)",
+        "signed_B / (1 - label_smoothing)",
+        "robust DPO is no longer unbiased under flipped labels",
+    ),
+    Mutant(
+        "orpo_summed_logps",
+        "rlhf_lab/losses/objective.py",
+        'Objective("ORPO", preference.orpo, ("policy",), per_token=True)',
+        'Objective("ORPO", preference.orpo, ("policy",))',
+        "ORPO's odds are of whole replies, so that long replies are pushed down",
+    ),
+    Mutant(
+        "cream_mixture_reversed",
+        "rlhf_lab/losses/objective.py",
+        "consistency_B * found.per_pair_B + (1 - consistency_B) * other.per_pair_B",
+        "(1 - consistency_B) * found.per_pair_B + consistency_B * other.per_pair_B",
+        "labels that two rankings agree on are trained on the wrong way round",
+    ),
+    Mutant(
+        "ppo_optimistic_clip",
+        POLICY,
+        "loss = torch.maximum(free, bounded)",
+        "loss = torch.minimum(free, bounded)",
+        "the trust region takes the better of two losses and bounds nothing",
+    ),
+    Mutant(
+        "gspo_ratio_of_sums",
+        POLICY,
+        "index_add(0, tokens.row, log_ratio) / count_R",
+        "index_add(0, tokens.row, log_ratio)",
+        "GSPO's ratio grows with the length of the reply",
+    ),
+    Mutant(
+        "value_clip_optimistic",
+        "rlhf_lab/losses/value.py",
+        "torch.maximum(free, (bounded - returns_N).square())",
+        "torch.minimum(free, (bounded - returns_N).square())",
+        "the critic is not held near its old values",
+    ),
+    Mutant(
+        "reward_margin_sign",
+        "rlhf_lab/losses/reward_model.py",
+        "logsigmoid(chosen_B - rejected_B - margin)",
+        "logsigmoid(chosen_B - rejected_B + margin)",
+        "a reward model with a margin is satisfied sooner instead of later",
+    ),
+    Mutant(
+        "idealised_ranking_beta",
+        PREFERENCE,
+        "torch.logit(p_chosen_B, eps=1e-6) / beta > 0",
+        "torch.logit(p_chosen_B, eps=1e-6) * beta > 0",
+        "the ceiling of DPO's ranking accuracy is that of another β",
+    ),
+)
+
+LOG_PROBABILITIES = (
+    Mutant(
+        "first_reply_token_skipped",
+        ENCODING,
+        "(column_T >= first_B[:, None])",
+        "(column_T > first_B[:, None])",
+        "the first token of every reply is neither trained on nor counted in its log-probability",
+    ),
+    Mutant(
+        "eos_not_counted",
+        ENCODING,
+        "(column_T < self.length_B[:, None])",
+        "(column_T < self.length_B[:, None] - 1)",
+        "nothing learns to end a reply",
+    ),
+    Mutant(
+        "trainer_temperature_inverted",
+        LOGPROBS,
+        "self.target_N, 1.0 / temperature)",
+        "self.target_N, temperature)",
+        "ratios compare two temperatures",
+    ),
+    Mutant(
+        "gradient_without_temperature",
+        LOGPROBS,
+        "g = grad_N[part].float() * ctx.inv_tau",
+        "g = grad_N[part].float()",
+        "the gradient is scaled by the sampling temperature",
+    ),
+    Mutant(
+        "exact_kl_reversed",
+        LOGPROBS,
+        "(log_p.exp() * (log_p - log_q)).sum(1)",
+        "(log_q.exp() * (log_q - log_p)).sum(1)",
+        "evaluated KL is KL(reference ‖ policy)",
+    ),
+    Mutant(
+        "kl_reference_at_temperature_1",
+        LOGPROBS,
+        "_logits(*q, part, 1.0 / temperature)",
+        "_logits(*q, part, 1.0)",
+        "a policy that has not moved has a KL above 0 at temperatures other than 1",
+    ),
+    Mutant(
+        "kto_reference_point_unclamped",
+        COMMON,
+        "gap_N.mean().clamp(min=0)",
+        "gap_N.mean()",
+        "KTO's KL estimate is negative in half of the first steps",
+    ),
+    Mutant(
+        "kto_reference_point_matched",
+        COMMON,
+        "rows[i - 1][1][: max(max_length - len(prompt), 1)]",
+        "rows[i][1][: max(max_length - len(prompt), 1)]",
+        "KTO's KL estimate is the log-ratio of the very replies that are trained on",
+    ),
+)
+
+SAMPLING = (
+    Mutant(
+        "sampler_logps_at_temperature_1",
+        SAMPLER,
+        "token_R1 = _search(p_RV.cumsum(1), noise_R1)[0]\n        return token_R1[:, 0], p_RV.gather",
+        "token_R1 = _search(p_RV.cumsum(1), noise_R1)[0]\n"
+        "        return token_R1[:, 0], logits_RV.softmax(1, dtype=torch.float32).gather",
+        "old log-probabilities are not those of the distribution that was sampled",
+    ),
+    Mutant(
+        "ended_by_length",
+        SAMPLER,
+        "[[tokens[-1] == self.eos_id for tokens, _ in row]",
+        "[[len(tokens) < slots for tokens, _ in row]",
+        "a reply whose EOS is the last token allowed pays the penalty of an unfinished one",
+    ),
+    Mutant(
+        "batches_share_noise",
+        SAMPLER,
+        "decoder, batch, group, noise_RT[index_R], temperature",
+        "decoder, batch, group, noise_RT[: len(index_R)], temperature",
+        "prompts of different batches draw the same noise, and a reply depends on its batch",
+    ),
+    Mutant(
+        "padding_visible",
+        DECODER,
+        "mask_BT.masked_fill_(position >= length_B[:, None], -torch.inf)",
+        "mask_BT.masked_fill_(position > length_B[:, None], -torch.inf)",
+        "replies to short prompts attend to a padding token when prompts differ in length",
+    ),
+    Mutant(
+        "position_off_by_one",
+        SAMPLER,
+        "position_R = torch.tensor([len(p) for p in prompts], device=device)",
+        "position_R = torch.tensor([len(p) - 1 for p in prompts], device=device)",
+        "the sampler's policy is another one than the trainer's",
+    ),
+    Mutant(
+        "fallback_positions_off_by_one",
+        SAMPLER,
+        "(self.mask_RT.cumsum(1) - 1).clamp(min=0)",
+        "self.mask_RT.cumsum(1)",
+        "architectures without a decoder of the lab's own sample from shifted positions",
+    ),
+)
+
+CREDIT = (
+    Mutant(
+        "grpo_population_sd",
+        ADVANTAGE,
+        "centred_BG.square().sum(1) / (known_B - 1).clamp(min=1)",
+        "centred_BG.square().sum(1) / known_B.clamp(min=1)",
+        "advantages are √(G/(G − 1)) times as large as the paper's and TRL's",
+    ),
+    Mutant(
+        "unscored_is_zero",
+        ADVANTAGE,
+        'section 3.2)."""\n    scores_BG = group.scores_BG\n',
+        'section 3.2)."""\n    scores_BG = group.scores_BG.nan_to_num(0.0)\n',
+        "a reply that the reward abstained on is trained on as if it had scored 0",
+    ),
+    Mutant(
+        "gae_bootstraps_last_value",
+        ADVANTAGE,
+        "torch.cat([values_RT[:, 1:], torch.zeros_like(values_RT[:, :1])], dim=1)",
+        "torch.cat([values_RT[:, 1:], values_RT[:, -1:]], dim=1)",
+        "the longest reply is credited with reward after its end",
+    ),
+    Mutant(
+        "approx_kl_reversed",
+        ON_POLICY,
+        "k3(old_N, logp_N.detach())",
+        "k3(logp_N.detach(), old_N)",
+        "`target_kl` stops on the KL in the direction that samples do not estimate",
+    ),
+    Mutant(
+        "kl_in_reward_by_k3",
+        ON_POLICY,
+        "penalty_N = self.beta * k1_N",
+        "penalty_N = self.beta * k3_N",
+        "the reward's KL penalty does not push a token back up that has become too unlikely",
+    ),
+    Mutant(
+        "kl_in_loss_rewarded",
+        ON_POLICY,
+        "loss_N + self.beta * penalty_N, penalty_N",
+        "loss_N - self.beta * penalty_N, penalty_N",
+        "the policy is paid for leaving its reference",
+    ),
+    Mutant(
+        "controller_counts_iterations",
+        ON_POLICY,
+        "horizon=settings.kl_horizon, samples=len(scores_R))",
+        "horizon=settings.kl_horizon, samples=1)",
+        "the adaptive coefficient hardly moves",
+    ),
+    Mutant(
+        "target_kl_per_pass",
+        ON_POLICY,
+        "sum(total for total, _ in moved) / count >",
+        "sum(total for total, _ in moved) / len(moved) >",
+        "`target_kl` is compared with nats per micro-batch, so that it depends on micro_batch_tokens",
+    ),
+    Mutant(
+        "loss_units_of_iteration",
+        ON_POLICY,
+        'loss_units(settings.aggregation or "", len(chosen), tokens)',
+        'loss_units(settings.aggregation or "", len(experience.rows), tokens)',
+        "the learning rate shrinks with the number of updates per iteration",
+    ),
+    Mutant(
+        "ppo_penalty_rewarded",
+        "rlhf_lab/algorithms/ppo.py",
+        "reward_N = -penalty_N",
+        "reward_N = penalty_N.clone()",
+        "PPO is paid for KL",
+    ),
+    Mutant(
+        "grpo_penalty_rewarded",
+        "rlhf_lab/algorithms/grpo.py",
+        "scores_R - experience.row_sums(penalty_N)",
+        "scores_R + experience.row_sums(penalty_N)",
+        "GRPO with the KL in the reward is paid for KL",
+    ),
+    Mutant(
+        "remax_baseline_sampled",
+        "rlhf_lab/algorithms/rollouts.py",
+        "[group.ids for group in groups], 1, 0, temperature=0.0)",
+        "[group.ids for group in groups], 1, 0)",
+        "ReMax's baseline is one more sample instead of the greedy reply",
+    ),
+    Mutant(
+        "scaled_reward_is_centred",
+        "rlhf_lab/algorithms/shaping.py",
+        "scores = scores / self.sd",
+        "scores = (scores - self.mean) / self.sd",
+        "half of all rewards change their sign",
+    ),
+)
+
+DATA = (
+    Mutant(
+        "split_by_pair",
+        LOADING,
+        "held_out(split.prompt, settings.test_fraction)",
+        "held_out(split.prompt + split.chosen, settings.test_fraction)",
+        "pairs of one prompt are in train and in test",
+    ),
+    Mutant(
+        "train_prompts_stay_in_test",
+        LOADING,
+        "seen = {pair.prompt for pair in train.pairs}",
+        "seen = {pair.prompt for pair in test.pairs}",
+        "a given test file keeps prompts that were trained on",
+    ),
+    Mutant(
+        "length_ties_are_wins",
+        LOADING,
+        "self.longer += len(split.chosen) > len(split.rejected)",
+        "self.longer += len(split.chosen) >= len(split.rejected)",
+        "the length bias of a corpus is overstated",
+    ),
+    Mutant(
+        "split_at_first_reply",
+        "rlhf_lab/data/transcript.py",
+        "normalise(transcript).rpartition(REPLY)",
+        "normalise(transcript).partition(REPLY)",
+        "earlier turns of the assistant become part of the reply, or conversations are dropped",
+    ),
+    Mutant(
+        "cut_reply_gets_eos",
+        ENCODING,
+        "return head, reply[:room]",
+        "return head, reply if len(reply) <= room else [*reply[: room - 1], self.eos_id]",
+        "the policy learns to stop in mid-sentence at max_length",
+    ),
+    Mutant(
+        "long_prompt_loses_its_end",
+        ENCODING,
+        "ids = ids[len(prefix) + len(ids) - max_tokens :]",
+        "ids = ids[: max_tokens - len(prefix)]",
+        "a long conversation is answered without its question",
+    ),
+    Mutant(
+        "on_policy_label_probability",
+        "rlhf_lab/algorithms/reward_model.py",
+        'Pair(prompt, b, a, {"p_chosen": 1 - p})',
+        'Pair(prompt, b, a, {"p_chosen": p})',
+        "`ideal_accuracy` of on-policy pairs and DPO's ideal ranking read the wrong side",
+    ),
+    Mutant(
+        "annotator_temperature",
+        "rlhf_lab/world/annotator.py",
+        "difference / (2 * self.temperature)",
+        "difference / self.temperature",
+        "labels are less noisy than the setting says",
+    ),
+    Mutant(
+        "epochs_repeat_order",
+        "rlhf_lab/train/batching.py",
+        "manual_seed((seed + epoch) % 2**63)",
+        "manual_seed(seed % 2**63)",
+        "every epoch sees the same batches in the same order",
+    ),
+)
+
+INFERENCE = (
+    Mutant(
+        "clusters_ignored",
+        STATISTICS,
+        "_standard_error(values_N - mean, cluster_N)",
+        "_standard_error(values_N - mean, np.arange(values_N.size))",
+        "replies to one prompt count as independent: intervals are too narrow",
+    ),
+    Mutant(
+        "no_small_sample_factor",
+        STATISTICS,
+        "math.sqrt(sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum())",
+        "math.sqrt(np.square(sums_G).sum())",
+        "with 3 seeds intervals are 18 % too narrow",
+    ),
+    Mutant(
+        "df_of_rows",
+        STATISTICS,
+        "stats.t.ppf((1 + level) / 2, clusters - 1)) * error",
+        "stats.t.ppf((1 + level) / 2, cluster_N.size - 1)) * error",
+        "degrees of freedom count replies instead of prompts or seeds",
+    ),
+    Mutant(
+        "one_sided_p",
+        STATISTICS,
+        "p_value = float(2 * stats.t.sf(abs(mean) / error, clusters - 1))",
+        "p_value = float(stats.t.sf(abs(mean) / error, clusters - 1))",
+        "p-values are half as large",
+    ),
+    Mutant(
+        "holm_not_monotone",
+        STATISTICS,
+        "np.minimum(np.maximum.accumulate(weighted), 1.0)",
+        "np.minimum(weighted, 1.0)",
+        "a weaker finding can be more significant than a stronger one",
+    ),
+    Mutant(
+        "wilson_width",
+        STATISTICS,
+        "z2 / (4 * n * n)",
+        "z2 / (4 * n)",
+        "intervals of rates have the wrong width",
+    ),
+    Mutant(
+        "unanimous_rate_counts_rows",
+        STATISTICS,
+        "float(clusters)",
+        "float(outcomes_N.size)",
+        "8 of 8 replies to two prompts look like eight independent successes",
+    ),
+    Mutant(
+        "temperature_interval_unclustered",
+        CALIBRATION,
+        "scores_P = np.bincount(prompt_n, weights=margin_n * miss_n)",
+        "scores_P = margin_n * miss_n",
+        "the interval of a fitted temperature is too narrow where a prompt has several pairs",
+    ),
+    Mutant(
+        "rescaled_by_its_own_fit",
+        CALIBRATION,
+        "fit_temperature(margin_N[half_N != side], cluster_N[half_N != side]).mean",
+        "fit_temperature(margin_N[half_N == side], cluster_N[half_N == side]).mean",
+        "calibration after rescaling is measured on the pairs it was fitted to",
+    ),
+    Mutant(
+        "signed_confidence",
+        CALIBRATION,
+        "np.exp(-np.abs(floats(margin_N)))",
+        "np.exp(-floats(margin_N))",
+        "confidence below ½ counts as confidence, and a wrong pair looks honest",
+    ),
+)
+
+MEASURES = (
+    Mutant(
+        "ties_are_wins",
+        EVALUATION,
+        "wins = np.sign(column[judge] - base[judge]) / 2 + 0.5",
+        "wins = (column[judge] >= base[judge]).astype(np.float64)",
+        "a policy that copies its reference wins every time",
+    ),
+    Mutant(
+        "judged_by_proxy",
+        EVALUATION,
+        'judge = "gold" if "gold" in found else "proxy" if "proxy" in found else None',
+        'judge = "proxy" if "proxy" in found else "gold" if "gold" in found else None',
+        "the win rate is judged by the reward that was trained on",
+    ),
+    Mutant(
+        "kl_without_temperature",
+        EVALUATION,
+        "exact_kl(model, self.reference, batch, temperature=temperature)",
+        "exact_kl(model, self.reference, batch)",
+        "evaluated KL is of a distribution that nothing was sampled from",
+    ),
+    Mutant(
+        "reward_per_nat_without_baseline",
+        EVALUATION,
+        'ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)',
+        'ratio_of_means(column["proxy"], column["kl"], clusters)',
+        "the gain per nat is the reward per nat",
+    ),
+    Mutant(
+        "best_of_n_per_nat_without_baseline",
+        "rlhf_lab/algorithms/best_of_n.py",
+        'values["proxy"] - proxy_P, np.full(len(prompts), kl)',
+        'values["proxy"], np.full(len(prompts), kl)',
+        "best of n looks better or worse per nat by the policy's own reward",
+    ),
+    Mutant(
+        "chosen_drift_of_rejected",
+        "rlhf_lab/algorithms/dpo.py",
+        'metrics["chosen_drift"] = policy.chosen - ref.chosen',
+        'metrics["chosen_drift"] = policy.rejected - ref.rejected',
+        "training curves show the drift of the wrong side",
+    ),
+    Mutant(
+        "heldout_drift_sign",
+        EVALUATION,
+        "clustered_mean((now.chosen - ref.chosen).double().numpy(), clusters)",
+        "clustered_mean((ref.chosen - now.chosen).double().numpy(), clusters)",
+        "likelihood displacement looks like its opposite",
+    ),
+    Mutant(
+        "implicit_accuracy_without_reference",
+        EVALUATION,
+        "(now.chosen - ref.chosen > now.rejected - ref.rejected)",
+        "(now.chosen > now.rejected)",
+        "the accuracy of the implicit reward is the ranking accuracy",
+    ),
+    Mutant(
+        "null_is_zero",
+        EVALUATION,
+        "[math.nan if row[key] is None else row[key] for row in rows]",
+        "[0.0 if row[key] is None else row[key] for row in rows]",
+        "unscored replies pull means towards 0",
+    ),
+    Mutant(
+        "gold_agreement_ties_are_wins",
+        "rlhf_lab/algorithms/reward_audit.py",
+        "np.sign(margin_N) * np.sign(gold) / 2 + 0.5",
+        "np.where(np.isnan(margin_N), np.nan, margin_N * gold >= 0)",
+        "a reward that says nothing agrees with the truth",
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *CREDIT, *DATA, *INFERENCE, *MEASURES)

@@ -1,0 +1,147 @@
+"""What an iteration of the GRPO family trains on and how it is penalised, recomputed by hand from its parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import ONE_LAYER, SMALL_WORLD, planned
+
+from rlhf_lab import registry
+from rlhf_lab.files import read_jsonl
+from rlhf_lab.losses.kl import k1, k3
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.train.loop import LossOutput
+from rlhf_lab.train.run import Run
+
+SIZE = (
+    "reward=length",
+    "needs.reward=null",
+    "algorithm.prompts_per_iteration=4",
+    "algorithm.group_size=4",
+    "algorithm.batch_size=8",
+    "algorithm.iterations=2",
+    "algorithm.length_bucket_batches=1",
+)
+
+
+@pytest.fixture
+def built(policy, tmp_path):
+    """Overrides → GRPO on the length of replies after its first rollout, the policy away from its reference."""
+
+    def build(*overrides: str):
+        config = planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", *overrides).config
+        algorithm = registry.build("algorithm", config.algorithm, Run(tmp_path, config, {"policy": str(policy)}))
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in algorithm.model.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+        algorithm._check_start = lambda *_: 0.0  # it would refuse a policy that starts away from its reference
+        algorithm.groups = []
+        draw = algorithm.rollouts.draw
+
+        def remember(model, iteration):
+            algorithm.groups, metrics = draw(model, iteration)
+            return algorithm.groups, metrics
+
+        algorithm.rollouts.draw = remember
+        algorithm.batch = algorithm.collect(0)
+        return algorithm
+
+    return build
+
+
+def scores(algorithm) -> torch.Tensor:
+    """(B, G)."""
+    return torch.tensor([group.scores for group in algorithm.groups], dtype=torch.float64)
+
+
+def of_replies(algorithm, name: str) -> torch.Tensor:
+    """A quantity that all tokens of a reply share, (B, G)."""
+    parts = algorithm.experience.tokens[name].split(algorithm.experience.reply_lengths)
+    assert all((part == part[0]).all() for part in parts)
+    return torch.stack([part[0] for part in parts]).view(4, 4).double()
+
+
+def kl_of_replies(algorithm) -> torch.Tensor:
+    """Σ_t log π − log π_ref of each sampled reply, (B, G)."""
+    tokens = algorithm.experience.tokens
+    parts = (tokens["old"] - tokens["ref"]).split(algorithm.experience.reply_lengths)
+    return torch.stack([part.sum() for part in parts]).view(4, 4).double()
+
+
+def test_a_penalty_in_the_reward_is_subtracted_from_the_score_before_replies_are_compared(built):
+    """Dr. GRPO with r = score − β·Σ(log π − log π_ref): A = r − mean of the group's r."""
+    algorithm = built("algorithm.advantage=dr_grpo", "algorithm.kl_in=reward", "algorithm.beta=0.7")
+    kl = kl_of_replies(algorithm)
+    assert float((0.7 * (kl - kl.mean(1, keepdim=True))).abs().max()) > 0.1  # the penalty decides something
+    reward = scores(algorithm) - 0.7 * kl
+    expected = reward - reward.mean(1, keepdim=True)
+    assert torch.allclose(of_replies(algorithm, "advantage"), expected, atol=1e-4)
+
+
+def test_a_penalty_in_the_loss_is_added_to_each_token_s_loss(built):
+    """At the first update ρ = 1: the loss of a token is weight·(−A + β·k3), and its KL counts as one."""
+    algorithm = built("algorithm.kl_in=loss", "algorithm.kl_estimator=k3", "algorithm.beta=0.7")
+    for micro in algorithm.batch.micro:
+        with torch.no_grad():
+            logp = token_logps(algorithm.model, micro.batch).logps_N
+            ref = token_logps(algorithm.reference, micro.batch).logps_N
+            out = algorithm.loss(micro)
+        penalty = k3(logp, ref)
+        assert float(penalty.max()) > 0.01
+        expected = micro.weight_N * (0.7 * penalty - micro.tokens["advantage"])
+        assert torch.allclose(out.loss_N, expected, atol=1e-4)
+        assert torch.allclose(out.metrics["kl_penalty"], penalty, atol=1e-4)
+
+
+def test_remax_compares_with_the_greedy_reply(built):
+    """A = score − score of the one reply that greedy decoding gives to the prompt."""
+    algorithm = built("algorithm=remax", "algorithm.beta=0", "algorithm.kl_in=reward")
+    sampler, encoder = algorithm.rollouts.sampler, algorithm.encoder
+    greedy = sampler.sample(algorithm.model, [group.ids for group in algorithm.groups], 1, 99, temperature=0.0)
+    replies = [reply for (reply,) in greedy.replies_BG]
+    rewards = algorithm.evaluator.reward([g.text for g in algorithm.groups], [encoder.text(r) for r in replies]).total_N
+    baseline = algorithm.shaper(rewards, [len(r) for r in replies], [end for (end,) in greedy.ended_BG])
+    expected = scores(algorithm) - torch.tensor(baseline)[:, None]
+    assert torch.allclose(of_replies(algorithm, "advantage"), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("aggregation", "per_token"), [("sequence_mean", False), ("token_mean", True)])
+def test_a_step_s_loss_is_a_mean_over_what_the_step_trains_on(aggregation, per_token, built):
+    """16 replies in 2 updates of 8: each update divides by its own 8 replies, or by their tokens."""
+    algorithm = built(f"algorithm.aggregation={aggregation}")
+    assert len(algorithm.plan) == 2
+    for step, chosen in enumerate(algorithm.plan):
+        tokens = sum(algorithm.experience.reply_lengths[i] for i in chosen)
+        assert algorithm.collect(step).units == (tokens if per_token else 8)
+
+
+def test_the_adaptive_coefficient_moves_with_the_replies_of_an_iteration(built):
+    """A KL far above its target: e is cut to .2, and 16 replies of a horizon of 160 give β·(1 + .2·16/160)."""
+    adaptive = ("algorithm.kl_controller=adaptive", "algorithm.kl_target=1e-3", "algorithm.kl_horizon=160")
+    algorithm = built(*adaptive, "algorithm.beta=0.5")
+    assert float(kl_of_replies(algorithm).mean()) > 0.1
+    assert algorithm.beta == pytest.approx(0.5 * 1.02)
+
+
+def test_target_kl_is_compared_with_the_mean_over_a_step_s_tokens(built):
+    """Passes of 2 and 6 tokens at .3 and .1 nats: the mean per token is (.6 + .6)/8 = .15, whatever the passes."""
+
+    def outputs():
+        parts = (torch.full((2,), 0.3), torch.full((6,), 0.1))
+        return [LossOutput(torch.zeros(len(part)), {"approx_kl": part}) for part in parts]
+
+    assert built("algorithm.target_kl=0.16").accept_step(outputs())
+    algorithm = built("algorithm.target_kl=0.14")
+    assert not algorithm.accept_step(outputs())
+    assert algorithm.collect(1).micro == []  # the iteration's further updates are skipped
+
+
+def test_logged_kl_is_nats_per_reply(built):
+    """`kl` is the mean over replies of Σ_t k1, not the mean over tokens."""
+    algorithm = built()
+    metrics = read_jsonl(algorithm.run.folder / "metrics.jsonl")[0]
+    tokens = algorithm.experience.tokens
+    assert metrics["kl"] == pytest.approx(float(kl_of_replies(algorithm).mean()), rel=1e-4)
+    assert metrics["kl_k3"] == pytest.approx(float(k3(tokens["old"], tokens["ref"]).sum() / 16), rel=1e-4)
+    assert metrics["kl"] != pytest.approx(float(k1(tokens["old"], tokens["ref"]).mean()), rel=1e-2)
