@@ -463,6 +463,65 @@ INFERENCE = (
     ),
 )
 
+STUDIES = (
+    Mutant(
+        "equal_differences_are_certain",
+        STATISTICS,
+        "error = max(observed_error, least_error)",
+        "error = observed_error",
+        "three seeds that happen to agree give a p-value of 0",
+    ),
+    Mutant(
+        "outcomes_without_their_coin",
+        STATISTICS,
+        "discordant = (np.abs(difference_N).sum() + 1) / pairs",
+        "discordant = np.abs(difference_N).sum() / pairs",
+        "three of three runs against none of three is called certain",
+    ),
+    Mutant(
+        "sameness_from_one_side",
+        STATISTICS,
+        "(margin - abs(gap)) / error",
+        "(margin + abs(gap)) / error",
+        "a difference beyond its margin is confirmed as none",
+    ),
+    Mutant(
+        "shared_prompts_forgotten",
+        "rlhf_lab/analysis/crossed.py",
+        "total = of_runs + above",
+        "total = of_runs",
+        "on given data intervals speak for these prompts alone",
+    ),
+    Mutant(
+        "one_corpus_for_all_seeds",
+        "rlhf_lab/config.py",
+        "data=root.data.of_run(root.seed)",
+        "data=root.data.of_run(0)",
+        "every seed of a study trains and is tested on the same data",
+    ),
+    Mutant(
+        "claims_not_adjusted",
+        "rlhf_lab/studies/verdict.py",
+        "adjusted = holm(p_values)",
+        "adjusted = p_values",
+        "of many claims one is confirmed by chance",
+    ),
+    Mutant(
+        "panels_adjusted_apart",
+        "rlhf_lab/studies/table.py",
+        "sections += _adjusted(panels)",
+        "sections += [one for panel in panels for one in _adjusted([panel])]",
+        "the more panels a study has, the more it finds",
+    ),
+    Mutant(
+        "errors_of_shared_prompts_dropped",
+        "rlhf_lab/studies/replicates.py",
+        "error = math.sqrt(of_seeds + of_prompts)",
+        "error = math.sqrt(of_seeds)",
+        "differences of metrics without values by prompt are too sure of themselves",
+    ),
+)
+
 MEASURES = (
     Mutant(
         "ties_are_wins",
@@ -536,4 +595,7 @@ MEASURES = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *CREDIT, *DATA, *INFERENCE, *MEASURES)
+MUTANTS: tuple[Mutant, ...] = (
+    *(*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *CREDIT),
+    *(*DATA, *INFERENCE, *STUDIES, *MEASURES),
+)
