@@ -8,7 +8,7 @@ STAMPS := $(VENV)/.stamps
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke check format bench faults wheel clean
+.PHONY: help setup demo test smoke check format bench faults coverage wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ bench: $(STAMPS)/dev ## measure the sampler and training steps against other imp
 
 faults: $(STAMPS)/dev ## kill, starve and damage 200 runs and compare with uninterrupted ones; Linux, disks as root
 	@$(BIN)/python tests/campaign/faults.py --faults 200 --seed 0 --out docs/results/faults.md
+
+coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdicts are wrong; 15 minutes
+	@$(BIN)/python tests/campaign/coverage.py --out docs/results/coverage.md
 
 wheel: $(STAMPS)/dev ## build the wheel into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
