@@ -8,7 +8,7 @@ STAMPS := $(VENV)/.stamps
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke check format bench faults mutants wheel clean
+.PHONY: help setup demo test smoke check format bench faults mutants coverage wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ faults: $(STAMPS)/dev ## kill, starve and damage 200 runs and compare with unint
 
 mutants: $(STAMPS)/dev ## make small faults in a copy of the code, one at a time, and see whether the fast tests notice
 	@$(BIN)/python tests/campaign/mutants.py --out docs/results/mutants.md
+
+coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdicts are wrong; 15 minutes
+	@$(BIN)/python tests/campaign/coverage.py --out docs/results/coverage.md
 
 wheel: $(STAMPS)/dev ## build the wheel into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

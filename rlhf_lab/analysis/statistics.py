@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+from scipy.optimize import brentq
 
 from rlhf_lab.analysis.estimates import (
     LEVEL,
@@ -343,11 +345,26 @@ def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alph
     Returns:
         in the units of `sd`; inf with fewer than 2 differences; NaN for an unknown `sd`.
     """
-    from statsmodels.stats.power import TTestPower  # takes a second to import
-
     if n < 2 or math.isnan(sd):
         return math.inf if n < 2 else math.nan
-    return float(sd * TTestPower().solve_power(effect_size=None, nobs=n, alpha=alpha, power=power)) if sd else 0.0
+    return sd * _detectable_in_sd(n, power, alpha) if sd else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _detectable_in_sd(n: float, power: float, alpha: float) -> float:
+    """The same in standard deviations; kept, since a page asks it for every difference."""
+    freedom = n - 1
+    critical = float(stats.t.ppf(1 - alpha / 2, freedom))
+
+    def excess(shift: float) -> float:
+        above = stats.nct.sf(critical, freedom, shift)
+        below = stats.nct.cdf(-critical, freedom, shift)  # NaN in scipy where it is below about 1e-16
+        return float(above + np.nan_to_num(below) - power)
+
+    highest = critical + float(stats.norm.ppf(power))
+    while excess(highest) < 0:
+        highest *= 1.25
+    return float(brentq(excess, 0, highest)) / math.sqrt(n)
 
 
 def equivalence(comparison: Comparison, margin: float) -> tuple[float, float]:

@@ -37,7 +37,7 @@ def _claims(study: Study) -> list[str]:
     order = [CONFIRMED, REFUTED, UNCLEAR, UNTESTED]
     told = sorted(rows, key=lambda row: order.index(row.verdict))[:SHOWN_CLAIMS]
     more = len(rows) - len(told)
-    rest = [f"The other {more} {'is' if more == 1 else 'are'} in the table."] if more else []
+    rest = [f"The other {f'{more} are' if more > 1 else 'one is'} in the table."] if more else []
     return [verdict_summary(rows), *(row.sentence for row in told), *rest]
 
 

@@ -32,10 +32,12 @@ from rlhf_lab.studies.pairing import paired_jobs, seeds
 from rlhf_lab.types import FloatArray
 
 RULE = (
-    "Paired t test over seeds; the spread between seeds is not taken below a tenth of a run's own standard error, nor "
-    "below that of a coin for outcomes of 0 and 1"
+    "Paired t test over seeds; the spread between seeds is not taken below a tenth of a run's own standard error (half "
+    "of it near a rate of 0 or 1), nor below that of a coin for outcomes of 0 and 1"
 )
 """How a difference is judged, in words for a page."""
+LEANING = 5
+"""How many errors one error counts for where an interval leans wholly to one side."""
 
 
 def level_mean(study: Study, metric: str, level: str) -> Estimate:
@@ -47,7 +49,8 @@ def level_mean(study: Study, metric: str, level: str) -> Estimate:
         return crossed_mean(table)
     if are_outcomes(values_N, errors_N):
         return clustered_rate(values_N, seeds(jobs))
-    mean = clustered_mean(values_N, seeds(jobs), least_sd_N=least_sd(values_N, errors_N))
+    least_N = least_sd(values_N, errors_near_bounds(jobs, metric))
+    mean = clustered_mean(values_N, seeds(jobs), least_sd_N=least_N)
     return _with_prompts(mean, errors_N) if study.replication.shares_prompts else mean
 
 
@@ -61,10 +64,12 @@ def level_difference(study: Study, metric: str, level: str, versus: str | None =
         shared = tables[0].columns.intersection(tables[1].columns)
         return crossed_difference(tables[0][shared], tables[1][shared])
     jobs = study.completed.set_index("index")
-    errors = [run_errors(jobs.loc[pairs[side]], metric) for side in ("index_a", "index_b")]
-    least_N = least_sd_of_differences(pairs["a"], pairs["b"], *errors)
+    sides = [jobs.loc[pairs[side]] for side in ("index_a", "index_b")]
+    least_N = least_sd_of_differences(pairs["a"], pairs["b"], *(errors_near_bounds(side, metric) for side in sides))
     found = paired_difference(pairs["a"], pairs["b"], pairs["seed"], least_sd_N=least_N)
-    return _difference_with_prompts(found, np.hypot(*errors)) if study.replication.shares_prompts else found
+    if not study.replication.shares_prompts:
+        return found
+    return _difference_with_prompts(found, np.hypot(*(run_errors(side, metric) for side in sides)))
 
 
 def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
@@ -72,6 +77,24 @@ def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
     half_N = (jobs[f"{metric}/high"] - jobs[f"{metric}/low"]).to_numpy(dtype=float) / 2
     stated_N = np.isfinite(half_N) & (jobs[f"{metric}/n"].to_numpy(dtype=float) > 1)
     return np.where(stated_N, half_N / float(stats.norm.ppf((1 + LEVEL) / 2)), np.nan)
+
+
+def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
+    """The errors of runs, (N,), that bound the spread between them: up to five times those stated, so that half of an
+    error remains of `least_sd`'s tenth, as the stated interval leans to one side.
+
+    It does near a rate of 0 or 1: [0, .06] of no success in 64 rows leans wholly. Three runs without a success say
+    little of the next one, and without this the mean of rates of .005 was covered by .6 of its intervals.
+    """
+    errors_N = run_errors(jobs, metric)
+    arms_N2 = np.zeros((len(jobs), 2))  # of intervals that state no error, too
+    stated_N = errors_N > 0
+    for side, bound in enumerate(("low", "high")):
+        arm_N = (jobs[f"{metric}/{bound}"] - jobs[metric]).to_numpy(dtype=float)
+        arms_N2[stated_N, side] = arm_N[stated_N]
+    widths_N = np.where(stated_N, arms_N2[:, 1] - arms_N2[:, 0], 1.0)
+    lean_N = np.abs(arms_N2.sum(axis=1)) / widths_N
+    return errors_N * np.maximum(1.0, LEANING * lean_N)
 
 
 def jobs_are_seeds(jobs: pd.DataFrame) -> bool:

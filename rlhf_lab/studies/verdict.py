@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.analysis.statistics import Comparison, Estimate, equivalence, holm, repetitions_to_decide
+from rlhf_lab.analysis.statistics import Comparison, equivalence, holm, repetitions_to_decide
 from rlhf_lab.overrides import level_name
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import level_difference, level_mean
-from rlhf_lab.studies.wording import compact, metric_phrase, p_equals, signed
+from rlhf_lab.studies.wording import like, metric_phrase, p_equals, signed
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
 ALPHA = 0.05
@@ -115,7 +115,7 @@ def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     if claim.get("by") is not None:
         where = f" ({study.panel_label(level_name(claim['by']))})"
     if claim["direction"] == "same":
-        return f"{title} with {level} is within {compact(claim['margin'])} of that with {versus}{where}"
+        return f"{title} with {level} is within {claim['margin']:g} of that with {versus}{where}"
     return f"{title} is {claim['direction']} with {level} than with {versus}{where}"
 
 
@@ -141,12 +141,8 @@ def more_seeds(seeds: int | None) -> str:
 def _numbers(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     part = _part(study, claim) or study
     sides = [level_mean(part, claim["metric"], level) for level in (level_name(claim["level"]), _versus(study, claim))]
-    return f"{against(*sides)} ({signed(comparison.difference)}, {p_equals(p_holm)})"
-
-
-def against(level: Estimate, versus: Estimate) -> str:
-    """Two means without their intervals, to as many digits as their difference deserves."""
-    return f"{compact(level.mean)} against {compact(versus.mean)}"
+    level, versus = (like(side.mean, comparison.difference) for side in sides)
+    return f"{level} against {versus} ({signed(comparison.difference)}, {p_equals(p_holm)})"
 
 
 def verdict_numbers(verdict: Verdict) -> str:

@@ -205,6 +205,13 @@ def compact(value: Estimate | float) -> str:
     return _minus(format_estimate(value, digits=digits))
 
 
+def like(value: float, gap: Estimate) -> str:
+    """A number with as many decimals as a difference that it is part of."""
+    half = (gap.high - gap.low) / 2 if gap.bounded else 0.0
+    digits = _digits_for_error(half) if half > 0 else digits_for(gap.mean)
+    return "–" if math.isnan(value) else _minus(f"{value:.{digits}f}")
+
+
 def rough(value: float) -> str:
     """A number to two significant digits, never in powers of ten."""
     if not math.isfinite(value) or value == 0:

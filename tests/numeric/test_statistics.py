@@ -308,6 +308,20 @@ def test_minimum_detectable_effect_has_its_power():
     assert minimum_detectable_effect(1.0, 1) == math.inf
 
 
+@pytest.mark.parametrize(("n", "alpha"), [(2, 0.05), (3, 0.05 / 6), (5, 0.0025), (87, 0.05)])
+def test_few_differences_at_a_strict_level_have_their_detectable_effect(n: int, alpha: float):
+    # Solvers that search effects up to a fixed size, as statsmodels' does, stop short of these.
+    samples = np.random.default_rng(n).normal(minimum_detectable_effect(1.0, n, alpha=alpha), 1.0, size=(20_000, n))
+    found = np.mean(stats.ttest_1samp(samples, 0.0, axis=1).pvalue < alpha)
+    assert found == pytest.approx(0.80, abs=0.009)  # 3 standard errors of 20,000 trials
+
+
+def test_every_number_of_differences_has_a_detectable_effect():
+    sizes = np.concatenate([np.linspace(2, 5, 31), np.linspace(60, 120, 61) + 0.846, [897.77]])
+    effects = [minimum_detectable_effect(1.0, n) for n in sizes]
+    assert (np.diff(effects) < 0).all()
+
+
 def test_clustered_interval_covers_at_its_level():
     # 30 prompts × 4 samples with intra-prompt correlation ½; ignoring prompts covers far less.
     rng = np.random.default_rng(2)

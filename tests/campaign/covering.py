@@ -1,0 +1,75 @@
+"""How often intervals hold the truth: tallies, tables and the sentences about them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlhf_lab.analysis.estimates import Estimate
+
+SEEDS = (3, 5, 10)
+BAR = (0.93, 0.97)
+BAR_WORDS = ".93–.97"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        name: its heading.
+        about: what was simulated, a paragraph.
+        header: names of the columns; the first `labels` of them name the row.
+        rows: cells as text.
+        findings: what it shows, sentences for the head of the page.
+        is_coverage: whether the cells are coverages, which have a bar.
+    """
+
+    name: str
+    about: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    labels: int = 1
+    findings: tuple[str, ...] = ()
+    is_coverage: bool = False
+
+
+@dataclass
+class Tally:
+    """Counts of intervals that hold the truth, by row and column of a table."""
+
+    held: dict[tuple[str, ...], list[bool]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, key: Sequence[str], interval: Estimate, truth: float) -> None:
+        slack = 1e-12  # a bound may be the truth itself, as 0 is of a rate
+        self.held[tuple(key)].append(interval.low - slack <= truth <= interval.high + slack)
+
+    def coverage(self, key: Sequence[str]) -> float:
+        outcomes = self.held[tuple(key)]
+        return sum(outcomes) / len(outcomes)
+
+    def cell(self, key: Sequence[str]) -> str:
+        return share(self.coverage(key))
+
+
+def share(rate: float) -> str:
+    """A share as .948."""
+    return f"{rate:.3f}".removeprefix("0")
+
+
+def span(rates: Sequence[float]) -> str:
+    """The smallest and the largest share."""
+    return f"{share(min(rates))}–{share(max(rates))}"
+
+
+def inside(rates: Sequence[float]) -> str:
+    """How many of these coverages lie in the bar."""
+    count = sum(BAR[0] <= rate <= BAR[1] for rate in rates)
+    return f"{count} of {len(rates)}"
+
+
+def error_of_share(rate: float, count: int) -> float:
+    """Standard error of a share that was counted over so many simulated studies."""
+    return math.sqrt(rate * (1 - rate) / count)

@@ -1,0 +1,36 @@
+"""What a study does with the jobs of two levels, on arrays: its frames take most of the time of a simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from rlhf_lab.analysis.statistics import Comparison, least_sd_of_differences, paired_difference
+from rlhf_lab.studies.replicates import errors_near_bounds
+from rlhf_lab.types import FloatArray
+
+
+def compare(a_S: FloatArray, b_S: FloatArray, a_errors_S: FloatArray, b_errors_S: FloatArray) -> Comparison:
+    """What `replicates.level_difference` does with the jobs of two levels.
+
+    Args:
+        a_errors_S, b_errors_S: `replicates.errors_near_bounds` of the jobs.
+    """
+    least_S = least_sd_of_differences(a_S, b_S, a_errors_S, b_errors_S)
+    return paired_difference(a_S, b_S, np.arange(a_S.size), least_sd_N=least_S)
+
+
+def errors_of_rates(rates: FloatArray, rows: int) -> FloatArray:
+    """The errors that bound the spread of rates of so many rows, in the shape of `rates`."""
+    low, high = wilson_bounds(rates, rows)
+    columns = {"rate": rates.ravel(), "rate/low": low.ravel(), "rate/high": high.ravel(), "rate/n": rows}
+    return errors_near_bounds(pd.DataFrame(columns), "rate").reshape(rates.shape)
+
+
+def wilson_bounds(rates: FloatArray, rows: int) -> tuple[FloatArray, FloatArray]:
+    """The bounds of `statistics.wilson` for many rates at once."""
+    z2 = float(stats.norm.ppf(0.975)) ** 2
+    centre = (rates + z2 / (2 * rows)) / (1 + z2 / rows)
+    half = np.sqrt(z2 * (rates * (1 - rates) / rows + z2 / (4 * rows**2))) / (1 + z2 / rows)
+    return centre - half, centre + half
