@@ -9,6 +9,7 @@ import memory_study
 import numpy as np
 import pandas as pd
 from covering import BAR_WORDS, SEEDS, Table, Tally, inside, span
+from scipy import stats
 
 from rlhf_lab.analysis.statistics import seed_mean, wilson
 from rlhf_lab.studies.frame import Study
@@ -103,11 +104,11 @@ def replications(pool: Pool, studies: int, rng: np.random.Generator) -> Table:
         rows=rows,
         labels=2,
         is_coverage=True,
-        findings=_findings(tally),
+        findings=_findings(tally, pool),
     )
 
 
-def _findings(tally: Tally) -> tuple[str, ...]:
+def _findings(tally: Tally, pool: Pool) -> tuple[str, ...]:
     def coverages(way: str, kinds: tuple[str, ...]) -> list[float]:
         keys = [(metric, kind) for metric in experiment.METRICS for kind in kinds]
         return [tally.coverage((*key, f"{way} {count}")) for key in keys for count in SEEDS]
@@ -122,6 +123,18 @@ def _findings(tally: Tally) -> tuple[str, ...]:
         f"{BAR_WORDS}.",
         f"With one corpus and one test set for all seeds, as before, intervals of means and rates held it in "
         f"{span(old)} of studies, those of differences in {span(old_differences)}, and more seeds made it {trend}.",
+        skewness_of_differences(pool),
+    )
+
+
+def skewness_of_differences(pool: Pool) -> str:
+    """What a t interval of few differences assumes to be small."""
+    means_RLM = pool.redrawn[..., 0]
+    skewness_M = stats.skew(means_RLM[:, 1] - means_RLM[:, 0])
+    words = [f"{WORDS[name]} {value:+.1f}" for name, value in zip(experiment.METRICS, skewness_M, strict=True)]
+    return (
+        "t intervals, and with them the verdicts, assume differences that are not strongly skewed; here their "
+        f"skewness over replications is {', '.join(words)}, and the more skewed ones are covered less."
     )
 
 

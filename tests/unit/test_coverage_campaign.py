@@ -1,0 +1,139 @@
+"""The coverage campaign (`make coverage`) at its smallest, and that it judges as a study's page does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import memory_study
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_lab.analysis.statistics import wilson
+from rlhf_lab.studies.frame import read_study
+from rlhf_lab.studies.replicates import level_difference, level_mean
+from rlhf_lab.studies.verdict import verdicts
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "results" / "coverage.md"
+
+
+@pytest.fixture(scope="module")
+def campaign():
+    """The script as a module; it puts its folder at the end of the path."""
+    place = ROOT / "tests" / "campaign" / "coverage.py"
+    spec = importlib.util.spec_from_file_location("coverage_campaign", place)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def outline(page: str) -> list[str]:
+    """Headings, headers and row labels of a page, without numbers."""
+    kept = []
+    for line in page.splitlines():
+        if line.startswith("## "):
+            kept.append(line)
+        elif line.startswith("| "):
+            cells = [cell.strip("* ") for cell in line.strip("|").split("|")]
+            kept.append(" | ".join(cell for cell in cells if not re.fullmatch(r"[\d.]+(e-\d+)?", cell)))
+    return kept
+
+
+def test_the_quick_page_has_every_row_of_the_committed_one(campaign):
+    page = campaign.render(campaign.simulate(campaign.QUICK), campaign.QUICK, 0.0)
+    assert outline(page) == outline(PAGE.read_text(encoding="utf-8"))
+    assert page.count("\n## ") == 9
+    assert "nan" not in page
+
+
+def test_the_committed_page_says_how_it_was_made():
+    text = PAGE.read_text(encoding="utf-8")
+    assert "`python tests/campaign/coverage.py --out docs/results/coverage.md` (`make coverage`)" in text
+    assert re.search(r"commit [0-9a-f]{7}, Python 3", text)
+    assert text.index("- Where each seed repeats") < text.index("## ")  # findings come first
+
+
+def test_the_same_numbers_every_time(campaign):
+    one, other = (campaign.coverage_worlds.draw_pool(1, 1) for _ in range(2))
+    assert np.array_equal(one.redrawn, other.redrawn)
+    assert np.array_equal(one.kept, other.kept)
+    assert campaign.type_one.power(2).rows == campaign.type_one.power(2).rows
+
+
+def test_a_study_in_memory_is_the_study_of_a_folder(tmp_path):
+    estimates = [[wilson(k, 64) for k in level] for level in ([3, 5, 4], [9, 8, 11])]
+    values_LSM4 = np.array([[[(run.mean, run.low, run.high, run.n)] for run in level] for level in estimates])
+    in_memory = memory_study.build(values_LSM4, ("garble",), (40, 480), memory_study.REDRAWN)
+    runs = [run for level in estimates for run in level]
+    overrides = [{memory_study.FACTOR: level, "seed": seed} for level in (40, 480) for seed in range(3)]
+    for index, run in enumerate(runs):
+        job = tmp_path / "jobs" / str(index)
+        (job / "run").mkdir(parents=True)
+        (job / "job.json").write_text(json.dumps({"status": "completed", "run": f"jobs/{index}/run"}))
+        result = {"status": "completed", "policies": [], "metrics": {"garble": run.to_dict()}}
+        (job / "run" / "result.json").write_text(json.dumps(result))
+    plan = {
+        "recipe": "coverage",
+        "compare": memory_study.FACTOR,
+        "metrics": ["garble"],
+        "replication": memory_study.REDRAWN.to_dict(),
+        "jobs": [{"index": index, "overrides": both} for index, both in enumerate(overrides)],
+    }
+    (tmp_path / "study.json").write_text(json.dumps(plan))
+    stored = read_study(tmp_path)
+    columns = list(in_memory.frame.columns.drop("run"))
+    pd.testing.assert_frame_equal(stored.frame[columns], in_memory.frame[columns], check_dtype=False)
+    assert (stored.levels, stored.factors, stored.replication) == (
+        in_memory.levels,
+        in_memory.factors,
+        in_memory.replication,
+    )
+    assert level_mean(stored, "garble", "480") == level_mean(in_memory, "garble", "480")
+    assert level_difference(stored, "garble", "480") == level_difference(in_memory, "garble", "480")
+
+
+def test_rates_are_compared_as_in_a_study(campaign):
+    counts_LS = np.array([[0, 1, 0], [2, 1, 1]])
+    runs = [[wilson(int(count), 64) for count in level] for level in counts_LS]
+    values_LSM4 = np.array([[[(run.mean, run.low, run.high, run.n)] for run in level] for level in runs])
+    study = memory_study.build(values_LSM4, ("garble",), (0, 1), memory_study.REDRAWN)
+    rates_LS = counts_LS / 64
+    errors_LS = campaign.type_one.errors_of_rates(rates_LS, 64)
+    mine = campaign.type_one.compare(rates_LS[1], rates_LS[0], errors_LS[1], errors_LS[0])
+    stored = level_difference(study, "garble", "1")
+    assert stored is not None
+    assert mine.p_value == pytest.approx(stored.p_value)
+    assert mine.difference.high == pytest.approx(stored.difference.high)
+
+
+def test_claims_are_decided_as_those_of_a_study(campaign):
+    type_one = campaign.type_one
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 0.3, size=type_one.shape(5)) + np.array([0.0, 2.0, 0.0, -2.0])[:, None, None]
+    values_LSM4 = np.stack([values, np.full(values.shape, -math.inf), np.full(values.shape, math.inf)], axis=-1)
+    values_LSM4 = np.concatenate([values_LSM4, np.ones((*values.shape, 1))], axis=-1).swapaxes(1, 2)
+    study = memory_study.build(values_LSM4, ("gold", "kl"), range(4), memory_study.REDRAWN)
+    claim = {"direction": "higher", "versus": None, "margin": 0.0, "by": None}
+    claims = [{"metric": metric, "level": level, **claim} for metric in ("gold", "kl") for level in (1, 2, 3)]
+    rows = verdicts(replace(study, predicts=tuple(claims)))
+    comparisons = type_one.family(*type_one.without_errors(values))
+    assert comparisons == [row.comparison for row in rows]
+    found = type_one.decisions(comparisons, type_one.HIGHER)
+    assert found == [row.verdict for row in rows]
+    assert len(set(found)) == 3
+
+
+def test_a_jitter_moves_no_p_value_far(campaign):
+    cliff = campaign.cliff
+    still_S, moved_S = (cliff.DIFFERENCE + jitter * cliff.PATTERN[:3] for jitter in (0.0, 1e-9))
+    assert cliff.p_before(still_S) / cliff.p_before(moved_S) > 1e15  # the rule before
+    for error in (math.nan, cliff.RUN_ERROR):
+        assert cliff.p_now(still_S, error) == pytest.approx(cliff.p_now(moved_S, error), rel=1e-6)
