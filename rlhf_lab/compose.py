@@ -195,6 +195,9 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
                 study, more = _quick(study, named)
                 fixed += more
                 base = compose(fixed, config_dir)
+            fixed_by = [o.value() for o in usable if _key(o) == study.by and not o.is_sweep_override()]
+            if fixed_by:
+                study = _with_levels(study, {study.by: fixed_by})
             swept = {**{k: v for k, v in study.sweep.items() if k not in named}, **swept}
         written = {_key(o) for o in OverridesParser.create().parse_overrides(fixed)} | set(swept)
         composed: dict[tuple[str, ...], dict[str, Any]] = {(): base}

@@ -162,6 +162,8 @@ def _resolve_tuned(root: Config, problems: list[str]) -> Config:
 
 def _resolve_data_seeds(root: Config) -> Config:
     """Give the seeds of the data that are None their values; stages upstream then read the same data."""
+    if root.seed < 0:
+        return root  # refused by the rules between sections
     return dataclasses.replace(root, data=root.data.of_run(root.seed))
 
 
@@ -181,6 +183,8 @@ def _cross_check(root: Config, *, resolved: bool) -> list[str]:
     """Rules between sections. Unless the tuned values fitted, nothing is said about values that are missing."""
     algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
     problems = []
+    if root.seed < 0:
+        problems.append(f"seed={root.seed} is negative; use 0 or more")
     if not root.outputs.strip():
         problems.append("outputs is empty; write outputs=FOLDER, or outputs=. for the working directory")
     names = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE]

@@ -62,7 +62,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     folder, fixed = study_folder(command), _fixed(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
     preflight.check(stages)
-    _write_plan(folder, command, study, fixed)
+    _write_plan(folder, command, study, fixed, stages)
     done = sum(stage.result() is not None for stage in stages)
     console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
     if command.configs[0].size == "smoke":
@@ -121,7 +121,13 @@ def _levels(command: compose.Command) -> dict[str, list[Any]]:
     return levels
 
 
-def _write_plan(folder: Path, command: compose.Command, study: sections.Study, fixed: list[str]) -> None:
+def _write_plan(
+    folder: Path,
+    command: compose.Command,
+    study: sections.Study,
+    fixed: list[str],
+    stages: Sequence[artifacts.Stage],
+) -> None:
     make_folder(folder)
     jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
     for index in range(len(jobs)):
@@ -132,7 +138,7 @@ def _write_plan(folder: Path, command: compose.Command, study: sections.Study, f
     chosen_later = command.typed and not any(_names_metrics(override) for override in command.overrides)
     values |= {"metrics_from": typed_sweep.FROM_RESULTS if chosen_later else typed_sweep.WRITTEN}
     values |= {"curves": study.curves, "by": study.by, "labels": study.labels}
-    values |= {"replication": replication(command.configs).to_dict()}
+    values |= {"replication": replication(stages, command.jobs).to_dict()}
     values |= {"size": "smoke" if command.configs[0].size == "smoke" else study.size}
     values |= {"predicts": [schema.plain(claim) for claim in study.predicts], "jobs": jobs}
     write_json(folder / "study.json", values)

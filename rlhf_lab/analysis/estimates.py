@@ -94,6 +94,7 @@ class Comparison:
         test: name of the test behind `p_value`.
         standard_error, freedom: of the t test: the difference over `standard_error` has `freedom` degrees of freedom.
             NaN when there is no test.
+        fixed_error: the part of the standard error that more repetitions would not make smaller.
     """
 
     difference: Estimate
@@ -103,6 +104,7 @@ class Comparison:
     power: float = POWER
     standard_error: float = math.nan
     freedom: float = math.nan
+    fixed_error: float = 0.0
 
     @property
     def distinguishable(self) -> bool:

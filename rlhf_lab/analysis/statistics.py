@@ -34,7 +34,6 @@ from rlhf_lab.types import BoolArray, FloatArray
 __all__ = [
     "Comparison",
     "Estimate",
-    "are_outcomes",
     "check_mean",
     "check_rate",
     "clustered_mean",
@@ -43,7 +42,7 @@ __all__ = [
     "format_estimate",
     "holm",
     "least_sd",
-    "least_sd_of_differences",
+    "least_sd_of_outcomes",
     "mcnemar_exact",
     "minimum_detectable_effect",
     "paired_difference",
@@ -51,6 +50,7 @@ __all__ = [
     "ratio_of_means",
     "repetitions_to_decide",
     "seed_mean",
+    "t_comparison",
     "unpaired_difference",
     "unpaired_from_intervals",
     "wilson",
@@ -71,10 +71,12 @@ def clustered_mean(
         clusters_N: (N,) cluster of each row: prompt, task or seed, any hashable kind.
         least_sd_N: (N,) the least standard deviation that each value is taken to have; see `paired_difference`.
     """
-    least_error = 0.0 if least_sd_N is None else _error_of_independent(floats(least_sd_N)[~np.isnan(floats(values_N))])
+    scored_N = ~np.isnan(floats(values_N))
     values_N, cluster_N, unscored = _scored(clusters_N, values_N)
     mean = float(values_N.mean()) if values_N.size else math.nan
-    error = max(_standard_error(values_N - mean, cluster_N), least_error)
+    error = _standard_error(values_N - mean, cluster_N)
+    if least_sd_N is not None:
+        error = max(error, least_error(floats(least_sd_N)[scored_N], cluster_N))
     return _interval(mean, error, cluster_N, level, unscored)
 
 
@@ -99,34 +101,62 @@ def paired_difference(
 
     A handful of clusters can move by almost the same amount, which says little about how much the next one would. The
     standard error is therefore not taken below that of differences with the standard deviations `least_sd_N`:
-    max(SE, √(Σ least_sd²)/N). This is continuous in the data: equal differences are judged like nearly equal ones.
+        max(SE, √(Σ_g (Σ_{i in g} least_sd_i)²)/N)
+    This is continuous in the data: equal differences are judged like nearly equal ones.
 
     Args:
         a_N, b_N: (N,) scores of the two sides, row by row.
         clusters_N: (N,) cluster of each pair.
-        least_sd_N: (N,) the least standard deviation that each difference is taken to have; None takes
-            `least_sd_of_differences` of values that state no errors.
+        least_sd_N: (N,) the least standard deviation that each difference is taken to have; None takes that of values
+            which state no errors (`least_sd`).
     """
     a_N, b_N = floats(a_N), floats(b_N)
     if a_N.shape != b_N.shape:
         raise NumericError(f"paired comparison needs equally many values on both sides, not {a_N.size} and {b_N.size}")
     scored_N = ~np.isnan(a_N - b_N)
     difference_N, cluster_N, unscored = _scored(clusters_N, a_N - b_N)
-    least_N = least_sd_of_differences(a_N, b_N) if least_sd_N is None else floats(least_sd_N)
-    least_error = _error_of_independent(least_N[scored_N])
+    if least_sd_N is None:
+        # Sides that are equal on every row to the last digit are the same, and nothing is uncertain about that.
+        least_N = (
+            np.hypot(least_sd(a_N), least_sd(b_N))[scored_N] if difference_N.any() else np.zeros_like(difference_N)
+        )
+    else:
+        least_N = floats(least_sd_N)[scored_N]
     mean = float(difference_N.mean()) if difference_N.size else math.nan
     observed_error = _standard_error(difference_N - mean, cluster_N)
-    error = max(observed_error, least_error)
-    estimate = _interval(mean, error, cluster_N, level, unscored)
-    clusters = estimate.clusters
-    if clusters < 2:
-        return Comparison(estimate, math.nan, math.inf, "none: fewer than 2 clusters")
+    error = max(observed_error, least_error(least_N, cluster_N))
+    counts = {"n": cluster_N.size, "clusters": int(np.unique(cluster_N).size), "unscored": unscored}
     test = "paired t test, cluster-robust (CR1)"
     if error > observed_error:
         test += ", with the least standard deviation that the measurement allows"
-    p_value = float(2 * stats.t.sf(abs(mean) / error, clusters - 1)) if error else 1.0
-    effect = minimum_detectable_effect(error * math.sqrt(clusters), clusters, alpha=1 - level)
-    return Comparison(estimate, p_value, effect, test, standard_error=error, freedom=clusters - 1)
+    return t_comparison(mean, error, counts["clusters"] - 1, test, level=level, **counts)
+
+
+def t_comparison(
+    gap: float,
+    error: float,
+    freedom: float,
+    test: str,
+    *,
+    n: int,
+    clusters: int,
+    unscored: int = 0,
+    fixed_error: float = 0.0,
+    level: float = LEVEL,
+) -> Comparison:
+    """A difference with its t interval, p-value and detectable size, from a standard error and its degrees of freedom.
+
+    Without a finite error or any degree of freedom there is no test. With an error of 0 the difference is exact.
+    """
+    if not (freedom > 0 and math.isfinite(error)):
+        bare = Estimate(gap, -math.inf, math.inf, n, clusters, level, unscored)
+        return Comparison(bare, math.nan, math.inf, "none: fewer than 2 clusters")
+    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    estimate = Estimate(gap, gap - half, gap + half, n, clusters, level, unscored)
+    p_value = float(2 * stats.t.sf(abs(gap) / error, freedom)) if error else float(gap == 0)
+    # A t test on ν + 1 differences with the standard deviation error·√(ν + 1) has this error and these degrees.
+    effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
+    return Comparison(estimate, p_value, effect, test, standard_error=error, freedom=freedom, fixed_error=fixed_error)
 
 
 MEASURED_SHARE = 0.1
@@ -140,52 +170,36 @@ RESOLUTION = 0.001
 def least_sd(values_N: ArrayLike, errors_N: ArrayLike | None = None) -> FloatArray:
     """The least standard deviation, (N,), that each of N repeated measurements is taken to have.
 
-    A tenth of its standard error where one is stated, a thousandth of its size elsewhere. Outcomes, all 0 or 1, have
-    that of a coin with the observed rate after half a success and half a failure are added to the counts (Jeffreys):
-    a few equal outcomes do not show that the next one is the same.
+    A tenth of its standard error where one is stated, a thousandth of its size elsewhere.
 
     Args:
         errors_N: (N,) standard error of each value; NaN or None where it states none.
     """
     values_N = floats(values_N)
     errors_N = np.full(values_N.shape, np.nan) if errors_N is None else floats(errors_N)
-    if are_outcomes(values_N, errors_N):
-        rate = (np.nansum(values_N) + 0.5) / (np.count_nonzero(~np.isnan(values_N)) + 1)
-        return np.full(values_N.shape, math.sqrt(rate * (1 - rate)))
-    return _least_sd_measured(values_N, errors_N)
+    return np.where(np.isnan(errors_N), RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
 
 
-def least_sd_of_differences(
-    a_N: ArrayLike, b_N: ArrayLike, a_errors_N: ArrayLike | None = None, b_errors_N: ArrayLike | None = None
-) -> FloatArray:
-    """The same, (N,), for the differences of pairs: √(least_sd(a)² + least_sd(b)²), but 0 where all measured values of
-    the two sides are equal to the last digit: what tells the sides apart then does not enter the value.
+def least_sd_of_outcomes(a_N: ArrayLike, b_N: ArrayLike) -> FloatArray:
+    """The same, (N,), for differences of outcomes, each 0 or 1: a few equal ones do not show that the next one is too.
 
-    For outcomes, with n₊ pairs in which only a is 1 and n₋ in which only b is, half a pair is added to each count:
+    With n₊ pairs in which only a is 1 and n₋ in which only b is, half a pair is added to each count:
         q = (n₊ + n₋ + 1)/(N + 1),   d = (n₊ − n₋)/(N + 1),   sd = √(q − d²)
     """
     a_N, b_N = floats(a_N), floats(b_N)
-    no_errors = np.full(a_N.shape, np.nan)
-    a_errors_N = no_errors if a_errors_N is None else floats(a_errors_N)
-    b_errors_N = no_errors if b_errors_N is None else floats(b_errors_N)
     difference_N = (a_N - b_N)[~np.isnan(a_N - b_N)]
-    if not (are_outcomes(a_N, a_errors_N) and are_outcomes(b_N, b_errors_N)):
-        least_N = np.hypot(_least_sd_measured(a_N, a_errors_N), _least_sd_measured(b_N, b_errors_N))
-        return least_N if difference_N.any() else np.zeros_like(least_N)
     pairs = difference_N.size + 1
     discordant = (np.abs(difference_N).sum() + 1) / pairs
     mean = difference_N.sum() / pairs
     return np.full(a_N.shape, math.sqrt(discordant - mean**2))
 
 
-def _least_sd_measured(values_N: FloatArray, errors_N: FloatArray) -> FloatArray:
-    return np.where(np.isnan(errors_N), RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
-
-
-def are_outcomes(values_N: FloatArray, errors_N: FloatArray) -> bool:
-    """Whether values that state no error are all 0 or 1, so that each is the outcome of one trial."""
-    known_N = values_N[~np.isnan(values_N)]
-    return bool(known_N.size and np.isin(known_N, (0.0, 1.0)).all() and np.isnan(errors_N).all())
+def least_error(least_sd_N: FloatArray, cluster_N: np.ndarray) -> float:
+    """The least standard error of a mean of values with these least standard deviations, alike within a cluster."""
+    if not least_sd_N.size:
+        return 0.0
+    _, index_N = np.unique(cluster_N, return_inverse=True)
+    return float(math.sqrt(np.square(np.bincount(index_N, weights=least_sd_N)).sum()) / least_sd_N.size)
 
 
 def unpaired_difference(
@@ -206,23 +220,17 @@ def unpaired_difference(
     groups = [int(np.unique(cluster).size) for _, cluster, _ in sides]
     rows, unscored, gap = sum(s[0].size for s in sides), sum(s[2] for s in sides), means[0] - means[1]
     errors = [_standard_error(values - mean, cluster) for (values, cluster, _), mean in zip(sides, means, strict=True)]
+    counts = {"n": rows, "clusters": sum(groups), "unscored": unscored}
     if min(groups) < 2:
         bare = Estimate(gap, -math.inf, math.inf, rows, sum(groups), level, unscored)
         return Comparison(bare, math.nan, math.inf, "none: fewer than 2 clusters on a side")
-    least = [_error_of_independent(least_sd(values)) for values, _, _ in sides]
+    least = [least_error(least_sd(values), cluster) for values, cluster, _ in sides]
     errors = [max(observed, floor) for observed, floor in zip(errors, least, strict=True)]
     error = math.hypot(*errors)
-    if error == 0:  # all values of both sides are 0
-        exact = Estimate(gap, gap, gap, rows, sum(groups), level, unscored)
-        return Comparison(exact, 1.0, 0.0, "none: all values are 0")
-    freedom = error**4 / sum(e**4 / (g - 1) for e, g in zip(errors, groups, strict=True))
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    estimate = Estimate(gap, gap - half, gap + half, rows, sum(groups), level, unscored)
-    # a t test on ν + 1 differences has the same error and degrees of freedom
-    effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
-    p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))
-    test = "unpaired t test, cluster-robust (Welch, CR1)"
-    return Comparison(estimate, p_value, effect, test, standard_error=error, freedom=freedom)
+    # Without any error all values of both sides are 0, and the degrees of freedom do not matter.
+    parts = sum(e**4 / (g - 1) for e, g in zip(errors, groups, strict=True))
+    freedom = error**4 / parts if parts else float(sum(groups) - 2)
+    return t_comparison(gap, error, freedom, "unpaired t test, cluster-robust (Welch, CR1)", level=level, **counts)
 
 
 def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
@@ -394,20 +402,30 @@ def repetitions_to_decide(
         alpha: level of the test, after any adjustment.
 
     Returns:
-        None when more than `most` would be needed, or when a difference lies just at its margin.
+        None when more than `most` would be needed.
     """
-    clusters = comparison.difference.clusters
-    if not comparison.standard_error > 0 or clusters < 2:
+    clusters, fixed = comparison.difference.clusters, comparison.fixed_error
+    if not comparison.standard_error > fixed or clusters < 2:
         return None
-    sd = comparison.standard_error * math.sqrt(clusters)
+    shrinking = (comparison.standard_error**2 - fixed**2) * clusters
     gap = abs(comparison.difference.mean)
-    distance = gap if margin is None else abs(margin - gap)
-    one_sided = margin is not None and gap < margin
     for n in range(clusters + 1, most + 1):
-        critical = stats.t.ppf(1 - alpha if one_sided else 1 - alpha / 2, n - 1)
-        if stats.nct.sf(critical, n - 1, distance * math.sqrt(n) / sd) >= POWER:
+        error = math.sqrt(fixed**2 + shrinking / n)
+        if _power(gap / error, n - 1, alpha, None if margin is None else margin / error) >= POWER:
             return n
     return None
+
+
+def _power(shift: float, freedom: int, alpha: float, margin: float | None) -> float:
+    """Probability that a t test decides; `shift` ≥ 0 and `margin` in standard errors."""
+    two_sided = float(stats.t.ppf(1 - alpha / 2, freedom))
+    if margin is None:
+        return float(stats.nct.sf(two_sided, freedom, shift))
+    if shift >= margin:
+        return float(stats.nct.sf(two_sided, freedom, shift - margin))
+    one_sided = float(stats.t.ppf(1 - alpha, freedom))
+    below, above = (float(stats.nct.sf(one_sided, freedom, margin + side * shift)) for side in (1, -1))
+    return below + above - 1
 
 
 def _scored(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
@@ -428,11 +446,6 @@ def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
     if sums_G.size < 2:
         return math.inf
     return float(math.sqrt(sums_G.size / (sums_G.size - 1) * np.square(sums_G).sum()) / residuals_N.size)
-
-
-def _error_of_independent(sd_N: FloatArray) -> float:
-    """Standard error of the mean of N independent values with these standard deviations."""
-    return float(math.sqrt(np.square(sd_N).sum()) / sd_N.size) if sd_N.size else 0.0
 
 
 def _interval(mean: float, error: float, cluster_N: np.ndarray, level: float, unscored: int) -> Estimate:

@@ -91,7 +91,8 @@ class WorldSettings(DataSettings):
 
     Args:
         seed: draws the training split: prompts, replies and what the annotator says of them. None is the run's seed.
-        test_seed: draws the held-out split. None is `seed`.
+        test_seed: draws the held-out split, in the world that `seed` (or, where there is one, `facts_seed`) draws: only
+            together with that one does it keep the test prompts. None is `seed`.
     """
 
     drawn: ClassVar[bool] = True

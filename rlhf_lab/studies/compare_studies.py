@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from rlhf_lab.analysis.statistics import (
     clustered_mean,
     least_sd,
-    least_sd_of_differences,
     paired_difference,
     unpaired_difference,
 )
@@ -68,7 +68,7 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
             if means[0].n and means[1].n:
                 versus = NO_TEST
                 if jobs.test == "paired":
-                    least_N = least_sd_of_differences(of_b, of_a, errors_b, errors_a)
+                    least_N = np.hypot(least_sd(of_a, errors_a), least_sd(of_b, errors_b))
                     versus = paired_difference(of_b, of_a, seeds_a, least_sd_N=least_N)
                 elif jobs.test == "unpaired":
                     versus = unpaired_difference(of_b, seeds_b, of_a, seeds_a)

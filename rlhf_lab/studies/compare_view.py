@@ -159,7 +159,7 @@ def cells(one: Difference) -> tuple[str, ...]:
     if not one.tested:
         return (what, of_a, of_b, *["–"] * 4)
     effect = one.versus.minimum_detectable_effect
-    detectable = "nothing" if math.isinf(effect) else compact(effect)
+    detectable = "nothing" if math.isinf(effect) else compact(effect) if effect else "–"
     gap = signed(one.versus.difference)
     return (what, of_a, of_b, gap, p_text(one.versus.p_value), p_text(one.p_holm), detectable)
 

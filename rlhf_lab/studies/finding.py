@@ -10,7 +10,7 @@ from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import Row, Section
-from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, more_seeds, verdict_summary, verdicts
+from rlhf_lab.studies.verdict import ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, verdict_summary, verdicts
 from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 
 SHOWN_CLAIMS = 4
@@ -45,9 +45,9 @@ def _limits(study: Study) -> list[str]:
     """What the intervals speak for, where the truth comes from, and what is missing."""
     sentences = [SMOKE_CAVEAT] if study.size == "smoke" else []
     total, done, seeds = len(study.frame), len(study.completed), seeds_of(study)
-    if len(seeds) == 1:
+    if len(seeds) < 2:
         sentences.append("One seed cannot tell a difference from noise between seeds: take three or more.")
-    elif seeds:
+    else:
         sentences.append(study.replication.sentence(seeds))
     if study.has_gold:
         sentences.append("Gold is the true reward of a simulated world.")
@@ -75,7 +75,7 @@ def _section(study: Study, section: Section) -> list[str]:
     sentences += [told_apart(study.label(row.level), row) for row in others if row.distinguishable]
     unclear = {study.label(row.level): row for row in others if not row.distinguishable}
     if unclear:
-        sentences.append(not_told_apart(unclear, baseline))
+        sentences.append(not_told_apart(unclear, baseline, family=len(compared) * len(study.panels())))
     if unscored := [study.label(row.level) for row in compared if row not in others]:
         sentences.append(f"Not compared, because no seed has both sides scored: {_listed(unscored)}.")
     lonely = [study.label(row.level) for row in section.rows if row.level != study.baseline and row.versus is None]
@@ -103,29 +103,36 @@ def told_apart(level: str, row: Row) -> str:
     return f"It is {direction} with {level} ({signed(row.versus.difference)}, {p_equals(row.p_holm)} after Holm)."
 
 
-def not_told_apart(rows: dict[str, Row], baseline: str, *, unit: str = "seed") -> str:
+def not_told_apart(rows: dict[str, Row], baseline: str, *, unit: str = "seed", family: int = 1) -> str:
     """Levels, by what they are called, that the data cannot tell from the baseline, and what would decide it.
 
     Args:
         unit: what the pairs share: "seed" or "prompt".
+        family: comparisons that are adjusted together.
     """
-    parts = [f"{level} ({_reach(row)})" for level, row in rows.items()]
-    sentence = f"Not distinguishable from {baseline}: {_listed(parts)}"
-    comparisons = [row.versus for row in rows.values() if row.versus]
-    if any(comparison.difference.clusters < 2 for comparison in comparisons):
-        return f"{sentence}. One shared {unit} cannot tell a difference from noise between {unit}s: take three or more."
-    if unit == "seed":
-        needed = [repetitions_to_decide(comparison, alpha=0.05 / len(rows)) for comparison in comparisons]
-        known = [count for count in needed if count is not None]
-        return f"{sentence}{more_seeds(max(known) if len(known) == len(needed) else None)}."
-    return f"{sentence}; a detectable difference is one that would be found with 80 % power."
+    tested = {level: row for level, row in rows.items() if row.versus and row.versus.difference.clusters > 1}
+    sentences = []
+    if tested:
+        parts = [f"{level} ({_reach(row, unit, family)})" for level, row in tested.items()]
+        sentences.append(f"Not distinguishable from {baseline}: {_listed(parts)}.")
+    if single := [level for level in rows if level not in tested]:
+        sentences.append(
+            f"Not tested against {baseline}: {_listed(single)}. One shared {unit} cannot tell a difference from noise "
+            f"between {unit}s; take three or more."
+        )
+    return " ".join(sentences)
 
 
-def _reach(row: Row) -> str:
-    """The difference, and the smallest one that could have been found."""
+def _reach(row: Row, unit: str, family: int) -> str:
+    """The difference, the smallest one that would be found with 80 % power, and how many seeds would find this one."""
     assert row.versus is not None
     effect = row.versus.minimum_detectable_effect
-    return signed(row.versus.difference) + (f", detectable from {compact(effect)}" if math.isfinite(effect) else "")
+    parts = [signed(row.versus.difference)]
+    if math.isfinite(effect) and effect > 0:
+        parts.append(f"detectable from {compact(effect)}")
+    if unit == "seed" and (needed := repetitions_to_decide(row.versus, alpha=ALPHA / family)):
+        parts.append(f"about {needed} seeds would find it")
+    return ", ".join(parts)
 
 
 def _listed(names: Sequence[str]) -> str:

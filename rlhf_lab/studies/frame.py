@@ -21,6 +21,8 @@ from rlhf_lab.studies.replication import UNKNOWN, Replication
 from rlhf_lab.studies.rundir import Run, is_run, read_json, read_run
 
 COMPLETED = "completed"
+ALL_SEEDS = "all seeds"
+"""The one level of a sweep over seeds alone: seeds are repetitions, and are not compared with one another."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Study:
         return self._label(self.by, value)
 
     def _label(self, key: str, level: str) -> str:
+        if level == ALL_SEEDS:
+            return level
         names = self.labels.get(key)
         if isinstance(names, str):
             return names.replace("{}", level)
@@ -140,7 +144,7 @@ def read_study(folder: Path | str) -> Study:
     for number, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
         row, run = _job(folder, int(job.get("index", number)), metrics)
-        row["level"] = level_name(overrides.get(compare))
+        row["level"] = ALL_SEEDS if compare == "seed" else level_name(overrides.get(compare))
         rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             has_gold |= run.has_gold
@@ -151,7 +155,7 @@ def read_study(folder: Path | str) -> Study:
                 place = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
                 values = {name: estimate.mean for name, estimate in policy.metrics.items()}
                 policies.append({**place, "position": position, "policy": policy.name, **values})
-    baseline = plan.get("baseline")
+    baseline = ALL_SEEDS if compare == "seed" else plan.get("baseline")
     return Study(
         path=folder,
         recipe=str(plan.get("recipe") or folder.name),

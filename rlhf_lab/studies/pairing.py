@@ -12,8 +12,8 @@ from rlhf_lab.studies.frame import Study
 
 
 def seeds(jobs: pd.DataFrame) -> np.ndarray:
-    """The seed of each job; a study that sets none has one independent run per job."""
-    return jobs["seed"].astype(str).to_numpy() if "seed" in jobs else jobs["index"].to_numpy()
+    """The seed of each job. Jobs of a study that sets none share one, and are no independent runs."""
+    return jobs["seed"].astype(str).to_numpy() if "seed" in jobs else np.full(len(jobs), "the seed of all")
 
 
 def partners(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,14 +1,16 @@
 """The inference of a study: means of levels and differences between them, over the study's seeds.
 
-Every table, figure, claim and sentence about a study takes its numbers from here. Where each seed is tested on prompts
-of its own, a seed is one independent value (`statistics.py`). Where all seeds share the test prompts, seeds and prompts
-are crossed (`crossed.py`); a metric that is not a mean over prompts then adds the error that each run states.
+Tables, claims and findings of a study take their numbers from here. Where each seed is tested on prompts of its own, a
+seed is one independent value (`statistics.py`). Where all seeds share the test prompts, seeds and prompts are crossed
+(`crossed.py`); a metric that is not a mean over prompts then adds the error that each run states.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,39 +21,50 @@ from rlhf_lab.analysis.statistics import (
     LEVEL,
     Comparison,
     Estimate,
-    are_outcomes,
     clustered_mean,
     clustered_rate,
     least_sd,
-    least_sd_of_differences,
-    minimum_detectable_effect,
+    least_sd_of_outcomes,
     paired_difference,
+    t_comparison,
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs, seeds
 from rlhf_lab.types import FloatArray
 
-RULE = (
-    "Paired t test over seeds; the spread between seeds is not taken below a tenth of a run's own standard error (half "
-    "of it near a rate of 0 or 1), nor below that of a coin for outcomes of 0 and 1"
+FLOOR = (
+    "The spread between seeds is not taken below a tenth of a run's own standard error (half of it near a rate of 0 or "
+    "1), nor below that of a coin for outcomes of 0 and 1. Differences are taken not to be strongly skewed"
 )
+RULE = f"Differences are judged by a paired t test over seeds. {FLOOR}"
 """How a difference is judged, in words for a page."""
+RULE_SHARED = (
+    "Differences are judged by a t test with seeds and test prompts crossed; metrics that are no means over prompts "
+    f"add the error that each run states. {FLOOR}"
+)
+"""The same where all seeds are tested on the same prompts."""
+OUTCOMES = re.compile(r"hacked$|in_time/|false/")
+"""Metrics that are 0 or 1 in every run."""
 LEANING = 5
 """How many errors one error counts for where an interval leans wholly to one side."""
 
 
 def level_mean(study: Study, metric: str, level: str) -> Estimate:
     """Mean of a metric over the completed jobs of a level."""
-    jobs = study.completed[study.completed["level"] == level]
-    values_N, errors_N = jobs[metric].to_numpy(dtype=float), run_errors(jobs, metric)
-    table = _by_prompt(study, metric, jobs["index"])
-    if table is not None and jobs_are_seeds(jobs):
-        return crossed_mean(table)
-    if are_outcomes(values_N, errors_N):
-        return clustered_rate(values_N, seeds(jobs))
+    return jobs_mean(study, metric, study.completed[study.completed["level"] == level])
+
+
+def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
+    """Mean of a metric over completed jobs."""
+    values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
+    if OUTCOMES.match(metric):
+        return clustered_rate(values_N, seed_N)
     least_N = least_sd(values_N, errors_near_bounds(jobs, metric))
-    mean = clustered_mean(values_N, seeds(jobs), least_sd_N=least_N)
-    return _with_prompts(mean, errors_N) if study.replication.shares_prompts else mean
+    tables = _by_prompt(study, metric, [jobs])
+    if tables is not None and len(set(seed_N)) == len(jobs):
+        return crossed_mean(tables[0], least_sd_S=least_N)
+    mean = clustered_mean(values_N, seed_N, least_sd_N=least_N)
+    return _with_prompts(mean, run_errors(jobs, metric)) if study.replication.shares_prompts else mean
 
 
 def level_difference(study: Study, metric: str, level: str, versus: str | None = None) -> Comparison | None:
@@ -59,23 +72,30 @@ def level_difference(study: Study, metric: str, level: str, versus: str | None =
     pairs = paired_jobs(study, metric, level, versus)
     if not len(pairs):
         return None
-    tables = [_by_prompt(study, metric, pairs[side]) for side in ("index_a", "index_b")]
-    if tables[0] is not None and tables[1] is not None and pairs["seed"].is_unique:
-        shared = tables[0].columns.intersection(tables[1].columns)
-        return crossed_difference(tables[0][shared], tables[1][shared])
-    jobs = study.completed.set_index("index")
-    sides = [jobs.loc[pairs[side]] for side in ("index_a", "index_b")]
-    least_N = least_sd_of_differences(pairs["a"], pairs["b"], *(errors_near_bounds(side, metric) for side in sides))
+    sides = pair_sides(study, pairs)
+    if OUTCOMES.match(metric):
+        least_N = least_sd_of_outcomes(pairs["a"], pairs["b"])
+        return _of_outcomes(paired_difference(pairs["a"], pairs["b"], pairs["seed"], least_sd_N=least_N))
+    least_N = np.hypot(*(least_sd(side[metric], errors_near_bounds(side, metric)) for side in sides))
+    tables = _by_prompt(study, metric, sides)
+    if tables is not None and pairs["seed"].is_unique:
+        return crossed_difference(*tables, least_sd_S=least_N)
     found = paired_difference(pairs["a"], pairs["b"], pairs["seed"], least_sd_N=least_N)
     if not study.replication.shares_prompts:
         return found
     return _difference_with_prompts(found, np.hypot(*(run_errors(side, metric) for side in sides)))
 
 
+def pair_sides(study: Study, pairs: pd.DataFrame) -> list[pd.DataFrame]:
+    """The jobs of both sides of pairs, row by row."""
+    jobs = study.completed.set_index("index", drop=False)
+    return [jobs.loc[pairs[side]] for side in ("index_a", "index_b")]
+
+
 def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
-    """The standard error that each run states of its own value, (N,); NaN where it states none."""
+    """The standard error that each run states of its own value, (N,); NaN where it states none, or none above 0."""
     half_N = (jobs[f"{metric}/high"] - jobs[f"{metric}/low"]).to_numpy(dtype=float) / 2
-    stated_N = np.isfinite(half_N) & (jobs[f"{metric}/n"].to_numpy(dtype=float) > 1)
+    stated_N = np.isfinite(half_N) & (half_N > 0) & (jobs[f"{metric}/n"].to_numpy(dtype=float) > 1)
     return np.where(stated_N, half_N / float(stats.norm.ppf((1 + LEVEL) / 2)), np.nan)
 
 
@@ -97,18 +117,32 @@ def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
     return errors_N * np.maximum(1.0, LEANING * lean_N)
 
 
-def jobs_are_seeds(jobs: pd.DataFrame) -> bool:
-    """Whether each job is a seed of its own."""
-    return bool(len(set(seeds(jobs))) == len(jobs))
+def _by_prompt(study: Study, metric: str, sides: Sequence[pd.DataFrame]) -> list[pd.DataFrame] | None:
+    """Per side its runs × prompts; None unless all runs have the same prompts and the metric is their mean."""
+    tables = []
+    for side in sides:
+        rows = [study.prompts[index][metric] for index in side["index"] if metric in study.prompts.get(index, ())]
+        if len(rows) < 2 or len(rows) < len(side):
+            return None
+        stated_N, means_N = side[metric].to_numpy(dtype=float), np.array([row.mean() for row in rows])
+        if not np.allclose(stated_N, means_N, rtol=1e-3, atol=1e-3):  # another number of the same name
+            return None
+        tables.append(pd.concat(rows, axis=1).T)
+    prompts = tables[0].columns
+    same = all(set(row.index) == set(prompts) for side in sides for row in _rows(study, metric, side))
+    return [table[prompts] for table in tables] if same and len(prompts) > 1 else None
 
 
-def _by_prompt(study: Study, metric: str, indices: pd.Series) -> pd.DataFrame | None:
-    """Runs × shared prompts; None where prompts are not shared or the metric is not one of single replies."""
-    rows = [study.prompts[index][metric] for index in indices if metric in study.prompts.get(index, ())]
-    if len(rows) < 2 or len(rows) < len(indices):
-        return None
-    table = pd.concat(rows, axis=1, join="inner").T
-    return table if table.shape[1] > 1 else None
+def _rows(study: Study, metric: str, jobs: pd.DataFrame) -> list[pd.Series]:
+    return [study.prompts[index][metric] for index in jobs["index"]]
+
+
+def _of_outcomes(found: Comparison) -> Comparison:
+    """A difference of two rates lies between −1 and 1, and so does one that could be found."""
+    gap = found.difference
+    inside = dataclasses.replace(gap, low=max(gap.low, -1.0), high=min(gap.high, 1.0)) if gap.bounded else gap
+    effect = found.minimum_detectable_effect
+    return dataclasses.replace(found, difference=inside, minimum_detectable_effect=effect if effect <= 1 else math.inf)
 
 
 def _prompt_variance(errors_N: FloatArray) -> float:
@@ -131,15 +165,14 @@ def _difference_with_prompts(found: Comparison, errors_N: FloatArray) -> Compari
     of_seeds, of_prompts = found.standard_error**2, _prompt_variance(errors_N)
     if not of_seeds > 0 or of_prompts == 0:
         return found
-    error = math.sqrt(of_seeds + of_prompts)
-    freedom = (of_seeds + of_prompts) ** 2 / (of_seeds**2 / found.freedom)  # prompts are many: no term of theirs
-    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-    gap = found.difference.mean
-    return Comparison(
-        dataclasses.replace(found.difference, low=gap - half, high=gap + half),
-        float(2 * stats.t.sf(abs(gap) / error, freedom)),
-        minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1),
+    gap = found.difference
+    return t_comparison(
+        gap.mean,
+        math.sqrt(of_seeds + of_prompts),
+        found.freedom * (1 + of_prompts / of_seeds) ** 2,  # prompts are many: no term of theirs
         f"{found.test}, error of the shared prompts added",
-        standard_error=error,
-        freedom=freedom,
+        n=gap.n,
+        clusters=gap.clusters,
+        unscored=gap.unscored,
+        fixed_error=math.sqrt(of_prompts),
     )

@@ -28,7 +28,7 @@ from rlhf_lab.files import write_text
 from rlhf_lab.studies.answer import Answer
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.replicates import RULE, level_difference, level_mean
+from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
 from rlhf_lab.studies.wording import compact, judged_title, p_text, rough, signed
 
@@ -120,7 +120,7 @@ def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
                     "difference": gap.mean if gap else math.nan,
                     "difference_low": gap.low if gap else math.nan,
                     "difference_high": gap.high if gap else math.nan,
-                    "pairs": gap.n if gap else 0,
+                    "pairs": gap.clusters if gap else 0,
                     "p": row.versus.p_value if row.versus else math.nan,
                     "p_holm": math.nan if row.p_holm is None else row.p_holm,
                     "minimum_detectable_effect": row.versus.minimum_detectable_effect if row.versus else math.nan,
@@ -207,8 +207,10 @@ def markdown(study: Study, sections: list[Section], finding: Answer) -> str:
 def method(study: Study) -> str:
     """How the numbers of the tables are made, for a reader who wants to check them."""
     return (
-        f"Intervals are 95 %. Differences are from {study.label(study.baseline)}, paired by seed. {RULE}. "
-        "“p (Holm)” is adjusted over all comparisons of a metric on this page; the claims are a family of their own. "
+        f"Intervals are 95 %. Differences are from {study.label(study.baseline)}, paired by seed. "
+        f"{RULE_SHARED if study.replication.shares_prompts else RULE}. "
+        "“p (Holm)” is adjusted over all comparisons of a metric on this page; claims are decided by their own p, "
+        "adjusted over all claims. "
         "“Detectable” is the difference that would be found with 80 % power, with its own 95 % bounds."
     )
 

@@ -14,7 +14,8 @@ from typing import Any
 from rlhf_lab.analysis.statistics import Comparison, equivalence, holm, repetitions_to_decide
 from rlhf_lab.overrides import level_name
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.replicates import level_difference, level_mean
+from rlhf_lab.studies.pairing import paired_jobs
+from rlhf_lab.studies.replicates import level_difference
 from rlhf_lab.studies.wording import like, metric_phrase, p_equals, signed
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
@@ -55,7 +56,7 @@ def verdicts(study: Study) -> list[Verdict]:
 def _verdict(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
     words = claim_in_words(study, claim)
     if comparison is None or math.isnan(p_holm):
-        sentence = f"Not tested, for want of two shared seeds: {words}."
+        sentence = f"Not tested, for want of two seeds that both sides completed and scored: {words}."
         return Verdict(words, UNTESTED, sentence, comparison)
     verdict = decide(claim, comparison, p_holm)
     seeds = None
@@ -77,6 +78,8 @@ def _compare(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
 def _part(study: Study, claim: Mapping[str, Any]) -> Study | None:
     """The jobs that a claim is about: those with one value of the study's `by`, or all; None where there are none."""
     if claim.get("by") is None:
+        return study
+    if study.by not in study.factors:  # given one value on the command line, which the claims that are left are about
         return study
     return dict(study.panels()).get(level_name(claim["by"]))
 
@@ -127,21 +130,22 @@ def _outcome(
     if verdict == CONFIRMED:
         return f"{words[0].upper()}{words[1:]}: {numbers}."
     if verdict == REFUTED:
-        return f"The opposite of what was claimed ({words}): {numbers}."
+        found = "A larger difference than" if claim["direction"] == "same" else "The opposite of what"
+        return f"{found} was claimed ({words}): {numbers}."
     return f"Not decided whether {words}: {numbers}{more_seeds(seeds)}."
 
 
 def more_seeds(seeds: int | None) -> str:
     """What would decide an undecided comparison, as the end of a sentence."""
     if seeds is None:
-        return "; more than 200 seeds would be needed if the difference is what it looks like"
+        return "; no number of seeds up to 200 would decide it if the difference is what it looks like"
     return f"; about {seeds} seeds would decide it if the difference is what it looks like"
 
 
 def _numbers(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     part = _part(study, claim) or study
-    sides = [level_mean(part, claim["metric"], level) for level in (level_name(claim["level"]), _versus(study, claim))]
-    level, versus = (like(side.mean, comparison.difference) for side in sides)
+    pairs = paired_jobs(part, claim["metric"], level_name(claim["level"]), _versus(study, claim)).dropna()
+    level, versus = (like(float(pairs[side].mean()), comparison.difference) for side in ("a", "b"))
     return f"{level} against {versus} ({signed(comparison.difference)}, {p_equals(p_holm)})"
 
 
@@ -159,11 +163,16 @@ def verdict_summary(rows: list[Verdict]) -> str:
     counts = {name: sum(row.verdict == name for row in rows) for name in (CONFIRMED, REFUTED, UNCLEAR, UNTESTED)}
     if len(rows) in counts.values():
         every = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
-        return f"{every} {rows[0].verdict}."
-    named = [f"{count} {name}" for name, count in counts.items() if count]
+        return f"{every} {_decided(rows[0].verdict)}."
+    named = [f"{count} {_decided(name)}" for name, count in counts.items() if count]
     verb = "is" if named[0].startswith("1 ") else "are"
     named[0] = named[0].replace(" ", f" {verb} ", 1)
     return f"Of {len(rows)} claims, {', '.join(named[:-1])} and {named[-1]}."
+
+
+def _decided(verdict: str) -> str:
+    """What a claim is: levels are not distinguishable, claims are undecided."""
+    return "undecided" if verdict == UNCLEAR else verdict
 
 
 def verdict_markdown(study: Study) -> str:

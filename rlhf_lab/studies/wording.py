@@ -216,7 +216,7 @@ def rough(value: float) -> str:
     """A number to two significant digits, never in powers of ten."""
     if not math.isfinite(value) or value == 0:
         return compact(value)
-    return f"{value:.{max(0, 1 - math.floor(math.log10(abs(value))))}f}"
+    return f"{value:.{min(4, max(0, 1 - math.floor(math.log10(abs(value)))))}f}"
 
 
 def _minus(text: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from rlhf_lab.analysis.statistics import Comparison, least_sd_of_differences, paired_difference
+from rlhf_lab.analysis.statistics import Comparison, least_sd, least_sd_of_outcomes, paired_difference
 from rlhf_lab.studies.replicates import errors_near_bounds
 from rlhf_lab.types import FloatArray
 
@@ -17,7 +17,11 @@ def compare(a_S: FloatArray, b_S: FloatArray, a_errors_S: FloatArray, b_errors_S
     Args:
         a_errors_S, b_errors_S: `replicates.errors_near_bounds` of the jobs.
     """
-    least_S = least_sd_of_differences(a_S, b_S, a_errors_S, b_errors_S)
+    values, errors = np.concatenate([a_S, b_S]), np.concatenate([a_errors_S, b_errors_S])
+    if np.isin(values, (0.0, 1.0)).all() and np.isnan(errors).all():  # simulated outcomes, one per run
+        least_S = least_sd_of_outcomes(a_S, b_S)
+    else:
+        least_S = np.hypot(least_sd(a_S, a_errors_S), least_sd(b_S, b_errors_S))
     return paired_difference(a_S, b_S, np.arange(a_S.size), least_sd_N=least_S)
 
 

@@ -415,8 +415,8 @@ INFERENCE = (
     Mutant(
         "one_sided_p",
         STATISTICS,
-        "p_value = float(2 * stats.t.sf(abs(mean) / error, clusters - 1))",
-        "p_value = float(stats.t.sf(abs(mean) / error, clusters - 1))",
+        "p_value = float(2 * stats.t.sf(abs(gap) / error, freedom))",
+        "p_value = float(stats.t.sf(abs(gap) / error, freedom))",
         "p-values are half as large",
     ),
     Mutant(
@@ -467,7 +467,7 @@ STUDIES = (
     Mutant(
         "equal_differences_are_certain",
         STATISTICS,
-        "error = max(observed_error, least_error)",
+        "error = max(observed_error, least_error(least_N, cluster_N))",
         "error = observed_error",
         "three seeds that happen to agree give a p-value of 0",
     ),
@@ -516,8 +516,8 @@ STUDIES = (
     Mutant(
         "errors_of_shared_prompts_dropped",
         "rlhf_lab/studies/replicates.py",
-        "error = math.sqrt(of_seeds + of_prompts)",
-        "error = math.sqrt(of_seeds)",
+        "math.sqrt(of_seeds + of_prompts),",
+        "math.sqrt(of_seeds),",
         "differences of metrics without values by prompt are too sure of themselves",
     ),
 )

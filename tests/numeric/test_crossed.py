@@ -65,7 +65,7 @@ def test_prompts_that_a_run_left_unscored_are_left_out_and_counted():
     estimate = crossed_mean([[1, 2, np.nan, 4], [2, 3, 4, 6]])
     assert (estimate.n, estimate.unscored) == (6, 2)
     assert not crossed_mean([[1.0, 2.0]]).bounded
-    with pytest.raises(NumericError, match="same runs and prompts"):
+    with pytest.raises(NumericError, match="same runs × prompts"):
         crossed_difference(np.zeros((2, 3)), np.zeros((3, 3)))
 
 

@@ -269,4 +269,4 @@ def test_a_row_reads_as_in_a_study(tmp_path):
     b = write_run(tmp_path / "b", replies(1.0, 1.0))
     found = only(a, b)
     assert found.versus.p_value == 1.0
-    assert cells(found)[0] == "gold reward" and cells(found)[-1] == "6.67"
+    assert cells(found)[0] == "gold reward" and cells(found)[-1] == "–"

@@ -12,35 +12,64 @@ from synthetic_runs import write_study
 from rlhf_lab import compose
 from rlhf_lab.analysis.crossed import crossed_difference, crossed_mean
 from rlhf_lab.analysis.statistics import clustered_mean, paired_over_seeds
+from rlhf_lab.artifacts import plan
+from rlhf_lab.data.mini_hh import build
+from rlhf_lab.data.settings import MiniHH
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.gains import prompt_means
 from rlhf_lab.studies.replicates import level_difference, level_mean, run_errors
 from rlhf_lab.studies.replication import UNKNOWN, Replication, replication
 from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.studies.table import build_sections
 
 
 def jobs(*overrides: str) -> list:
     return compose.check_command(["+recipe=dpo", "seed=0,1,2", *overrides]).configs
 
 
+def replicated(*overrides: str) -> Replication:
+    command = compose.check_command(["+recipe=dpo", *overrides])
+    return replication([plan(checked, "dpo") for checked in command.configs], command.jobs)
+
+
 def test_a_seed_draws_its_own_data_unless_one_is_kept():
-    configs = jobs()
-    assert [(c.data.seed, c.data.test_seed, c.data.facts_seed) for c in configs] == [(s, s, s) for s in range(3)]
-    assert replication(configs) == Replication("redrawn")
-    kept = jobs("data.test_seed=7")
-    assert [(c.data.seed, c.data.test_seed, c.data.facts_seed) for c in kept] == [(s, 7, s) for s in range(3)]
-    assert replication(kept) == Replication("kept", ("data.test_seed=7",)) and replication(kept).shares_prompts
-    assert "test prompts are the same for all 3 seeds (0, 1, 2)" in replication(kept).sentence(range(3))
-    whole = replication(jobs("data.seed=0"))
-    assert whole.kept == ("data.facts_seed=0", "data.seed=0", "data.test_seed=0")
-    assert not replication(jobs("data.facts_seed=0")).shares_prompts
-    assert replication(configs[:1]) == Replication("redrawn")  # one seed: nothing could be kept
+    assert [(c.data.seed, c.data.test_seed, c.data.facts_seed) for c in jobs()] == [(s, s, s) for s in range(3)]
+    assert replicated("seed=0,1,2") == Replication("redrawn")
+    kept = jobs("data.facts_seed=7")
+    assert [(c.data.seed, c.data.test_seed, c.data.facts_seed) for c in kept] == [(s, s, 7) for s in range(3)]
+    facts = replicated("seed=0,1,2", "data.facts_seed=7")
+    assert facts == Replication("kept", ("data.facts_seed=7",)) and not facts.shares_prompts
+    assert "Of the data, facts are the same for all 3 seeds (0, 1, 2)" in facts.sentence(range(3))
+    whole = replicated("seed=0,1,2", "data.seed=0")
+    assert set(whole.kept) == {"data.facts_seed=0", "data.seed=0", "data.test_seed=0"} and whole.shares_prompts
+    assert replicated("seed=1") == Replication("redrawn")  # one seed: nothing could be kept
+
+
+def test_test_prompts_are_kept_only_in_the_same_world():
+    assert replicated("seed=0,1,2", "data.test_seed=7") == Replication("redrawn")
+    same = replicated("seed=0,1,2", "data.test_seed=7", "data.facts_seed=7")
+    assert same.kept == ("data.facts_seed=7", "data.test_seed=7") and same.shares_prompts
+    first, second = (
+        build(MiniHH(domains=2, train_pairs=1, test_pairs=40, facts_seed=7, test_seed=7, seed=seed)).test
+        for seed in (0, 1)
+    )
+    assert [pair.prompt for pair in first] == [pair.prompt for pair in second]
+
+
+def test_what_else_is_the_same_for_several_seeds_is_named(tmp_path):
+    grid = replicated("seed=0,1", "data.seed=0,1")
+    assert grid.data == "kept" and "data.seed" in grid.kept  # a factor of its own: no value to name
+    assert replicated("data.seed=0,1").data == "redrawn"  # of one training seed: nothing is repeated
+    upstream = replicated("seed=0,1", "stages.sft.seed=0")
+    assert upstream.data == "redrawn" and upstream.kept == ("stages.sft.seed=0",)
+    assert upstream.sentence([0, 1]).endswith("The same for several seeds: stages.sft.seed=0.")
+    assert replicated("seed=0,1", "needs.policy=some/model").kept == ("needs.policy=some/model",)
+    assert "stages.reward_model.data.seed=0" in replicated("seed=0,1", "stages.reward_model.data.seed=0").kept
 
 
 def test_stages_upstream_read_the_same_data_as_the_run():
-    from rlhf_lab.artifacts import plan
-
     checked = jobs("data.test_seed=7")[2]
     stages = list(plan(checked, "dpo").upstream())
     assert len(stages) > 1 and all(stage.config.data == checked.data for stage in stages)
@@ -48,8 +77,8 @@ def test_stages_upstream_read_the_same_data_as_the_run():
 
 def test_given_data_have_no_seed(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
-    given = jobs("data=pairs", f"data.path={tmp_path / 'rows.jsonl'}")
-    assert replication(given).data == "given" and "not for other training data" in replication(given).sentence(range(3))
+    given = replicated("seed=0,1", "data=pairs", f"data.path={tmp_path / 'rows.jsonl'}")
+    assert given.data == "given" and "not for other training data" in given.sentence(range(2))
     with pytest.raises(ConfigError, match=r"data\.seed is not a setting"):
         jobs("data=pairs", f"data.path={tmp_path / 'rows.jsonl'}", "data.seed=1")
 
@@ -57,6 +86,8 @@ def test_given_data_have_no_seed(tmp_path):
 def test_negative_seeds_are_refused():
     with pytest.raises(ConfigError, match=r"test_seed=-1 is negative"):
         jobs("data.test_seed=-1")
+    with pytest.raises(ConfigError, match=r"seed=-1 is negative"):
+        compose.check_command(["+recipe=dpo", "seed=-1"])
 
 
 @pytest.fixture
@@ -105,14 +136,51 @@ def test_a_metric_without_values_by_prompt_adds_the_error_of_its_runs(shared):
 
 def test_outcomes_of_runs_are_rates(tmp_path):
     study = read_study(write_study(tmp_path, seeds=3))
-    frame = study.frame.assign(staleness=[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
+    outcomes = {"hacked": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0], "hacked/n": 0}
+    frame = study.frame.assign(**outcomes, **{"hacked/low": -np.inf, "hacked/high": np.inf})
     study = replace(study, frame=frame)
-    assert np.isnan(run_errors(frame, "staleness")).all()
-    always, never = (level_mean(study, "staleness", level) for level in ("current", "mixed"))
+    assert np.isnan(run_errors(frame, "hacked")).all()
+    always, never = (level_mean(study, "hacked", level) for level in ("current", "mixed"))
     assert (always.mean, always.high, never.mean, never.low) == (1.0, 1.0, 0.0, 0.0)
     assert always.low < 0.6 and never.high > 0.4  # three of three say little
-    gap = level_difference(study, "staleness", "mixed")
-    assert gap is not None and gap.difference.mean == -1.0 and not gap.distinguishable
+    gap = level_difference(study, "hacked", "mixed")
+    assert gap is not None and gap.difference.mean == gap.difference.low == -1.0 and not gap.distinguishable
+    # A number that happens to be 1 in every run is no outcome.
+    staleness = replace(study, frame=frame.assign(staleness=1.0))
+    assert level_mean(staleness, "staleness", "current").high == pytest.approx(1.0, abs=0.01)
+
+
+def test_jobs_without_a_seed_are_not_repetitions(make_study):
+    folder = make_study(seeds=3)
+    stored = json.loads((folder / "study.json").read_text())
+    for job in stored["jobs"]:
+        job["overrides"]["algorithm.lr"] = job["overrides"].pop("seed")
+    (folder / "study.json").write_text(json.dumps(stored))
+    study = read_study(folder)
+    assert not level_mean(study, "gold", "mixed").bounded
+    assert np.isnan(level_difference(study, "gold", "mixed").p_value)
+    assert "One seed cannot tell" in write_finding(study, build_sections(study)).caveat
+
+
+def test_a_sweep_over_seeds_alone_is_one_level(make_study):
+    folder = make_study(seeds=4)
+    stored = json.loads((folder / "study.json").read_text())
+    jobs = [job for job in stored["jobs"] if job["overrides"]["algorithm.buffer"] == "mixed"]
+    for job in jobs:
+        del job["overrides"]["algorithm.buffer"]
+    (folder / "study.json").write_text(json.dumps({**stored, "jobs": jobs, "compare": "seed", "baseline": 0}))
+    study = read_study(folder)
+    (row,) = build_sections(study)[0].rows
+    assert (row.level, row.jobs, row.mean.clusters, row.versus) == ("all seeds", 4, 4, None)
+    finding = write_finding(study, build_sections(study)).sentence
+    assert finding.startswith("Gold reward is ") and finding.endswith(" with all seeds.")
+
+
+def test_runs_on_other_prompts_are_not_crossed(shared):
+    study = read_study(shared)
+    fewer = {index: table.iloc[: 4 if index == 3 else None] for index, table in study.prompts.items()}
+    found = level_difference(replace(study, prompts=fewer), "gold", "mixed")
+    assert found is not None and "crossed" not in found.test and found.difference.clusters == 3
 
 
 def test_a_study_written_before_seeds_had_data_says_so(make_study):

@@ -58,7 +58,7 @@ def test_claims_are_paired_adjusted_and_told(make_study):
     assert rows[1].seeds is None or rows[1].seeds > 4
     finding = write_finding(study, build_sections(study))
     assert markdown(study, build_sections(study), finding).count("**not confirmed**") == 1
-    assert finding.sentence.startswith("Of 3 claims, 1 is confirmed, 1 not confirmed and 1 not distinguishable. Gold ")
+    assert finding.sentence.startswith("Of 3 claims, 1 is confirmed, 1 not confirmed and 1 undecided. Gold ")
     assert rows[2].sentence in finding.sentence
     assert verdicts(replace(study, frame=study.frame[study.frame["seed"] == 0]))[0].verdict == UNTESTED
 
