@@ -10,20 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
-from rlhf_lab.analysis.statistics import (
-    clustered_mean,
-    least_sd,
-    paired_difference,
-    unpaired_difference,
-)
+from rlhf_lab.analysis.statistics import unpaired_difference
 from rlhf_lab.errors import DataError
 from rlhf_lab.studies.compare import NO_TEST, Difference, adjusted
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import partners, seeds
-from rlhf_lab.studies.replicates import run_errors
+from rlhf_lab.studies.replicates import jobs_difference, jobs_mean
 
 
 def shared_levels(a: Study, b: Study) -> list[str]:
@@ -57,21 +51,14 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
     found = []
     for metric in (name for name in a.metrics if name in b.metrics):
         for level, jobs in levels.items():
-            (of_a, seeds_a), (of_b, seeds_b) = (
-                (side[metric].to_numpy(dtype=float), seeds(side)) for side in (jobs.a, jobs.b)
-            )
-            errors_a, errors_b = (run_errors(side, metric) for side in (jobs.a, jobs.b))
-            means = (
-                clustered_mean(of_a, seeds_a, least_sd_N=least_sd(of_a, errors_a)),
-                clustered_mean(of_b, seeds_b, least_sd_N=least_sd(of_b, errors_b)),
-            )
+            means = jobs_mean(a, metric, jobs.a), jobs_mean(b, metric, jobs.b)
             if means[0].n and means[1].n:
                 versus = NO_TEST
                 if jobs.test == "paired":
-                    least_N = np.hypot(least_sd(of_a, errors_a), least_sd(of_b, errors_b))
-                    versus = paired_difference(of_b, of_a, seeds_a, least_sd_N=least_N)
+                    versus = jobs_difference(metric, (b, jobs.b), (a, jobs.a))
                 elif jobs.test == "unpaired":
-                    versus = unpaired_difference(of_b, seeds_b, of_a, seeds_a)
+                    of_a, of_b = (side[metric].to_numpy(dtype=float) for side in (jobs.a, jobs.b))
+                    versus = unpaired_difference(of_b, seeds(jobs.b), of_a, seeds(jobs.a))
                 found.append(Difference(metric, *means, versus, level=level, tested=jobs.test != "none"))
     return adjusted(found)
 

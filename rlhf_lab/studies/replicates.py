@@ -1,8 +1,9 @@
 """The inference of a study: means of levels and differences between them, over the study's seeds.
 
-Tables, claims and findings of a study take their numbers from here. Where each seed is tested on prompts of its own, a
-seed is one independent value (`statistics.py`). Where all seeds share the test prompts, seeds and prompts are crossed
-(`crossed.py`); a metric that is not a mean over prompts then adds the error that each run states.
+Tables, claims and findings of a study, and of two that are compared, take their numbers from here. Where each seed is
+tested on prompts of its own, a seed is one independent value (`statistics.py`). Where all seeds share the test prompts,
+seeds and prompts are crossed (`crossed.py`); a metric that is not a mean over prompts then adds the error that each run
+states.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ RULE_SHARED = (
 """The same where all seeds are tested on the same prompts."""
 OUTCOMES = re.compile(r"hacked$|in_time/|false/")
 """Metrics that are 0 or 1 in every run."""
+Side = tuple[Study, pd.DataFrame]
+"""Completed jobs, and the study that they are of."""
 LEANING = 5
 """How many errors one error counts for where an interval leans wholly to one side."""
 
@@ -54,42 +57,42 @@ def level_mean(study: Study, metric: str, level: str) -> Estimate:
     return jobs_mean(study, metric, study.completed[study.completed["level"] == level])
 
 
+def level_difference(study: Study, metric: str, level: str, versus: str | None = None) -> Comparison | None:
+    """A level against another, the baseline unless given, paired by seed; None where they share no seed."""
+    pairs = paired_jobs(study, metric, level, versus)
+    if not len(pairs):
+        return None
+    jobs = study.completed.set_index("index", drop=False)
+    return jobs_difference(metric, (study, jobs.loc[pairs["index_a"]]), (study, jobs.loc[pairs["index_b"]]))
+
+
 def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
     """Mean of a metric over completed jobs."""
     values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
     if OUTCOMES.match(metric):
         return clustered_rate(values_N, seed_N)
     least_N = least_sd(values_N, errors_near_bounds(jobs, metric))
-    tables = _by_prompt(study, metric, [jobs])
+    tables = _by_prompt(metric, [(study, jobs)])
     if tables is not None and len(set(seed_N)) == len(jobs):
         return crossed_mean(tables[0], least_sd_S=least_N)
     mean = clustered_mean(values_N, seed_N, least_sd_N=least_N)
     return _with_prompts(mean, run_errors(jobs, metric)) if study.replication.shares_prompts else mean
 
 
-def level_difference(study: Study, metric: str, level: str, versus: str | None = None) -> Comparison | None:
-    """A level against another, the baseline unless given, paired by seed; None where they share no seed."""
-    pairs = paired_jobs(study, metric, level, versus)
-    if not len(pairs):
-        return None
-    sides = pair_sides(study, pairs)
+def jobs_difference(metric: str, a: Side, b: Side) -> Comparison:
+    """Jobs of one side against their partners of the other, row by row, paired by the seeds of a."""
+    sides = [jobs for _, jobs in (a, b)]
+    (a_N, b_N), seed_N = (side[metric].to_numpy(dtype=float) for side in sides), seeds(sides[0])
     if OUTCOMES.match(metric):
-        least_N = least_sd_of_outcomes(pairs["a"], pairs["b"])
-        return _of_outcomes(paired_difference(pairs["a"], pairs["b"], pairs["seed"], least_sd_N=least_N))
+        return _of_outcomes(paired_difference(a_N, b_N, seed_N, least_sd_N=least_sd_of_outcomes(a_N, b_N)))
     least_N = np.hypot(*(least_sd(side[metric], errors_near_bounds(side, metric)) for side in sides))
-    tables = _by_prompt(study, metric, sides)
-    if tables is not None and pairs["seed"].is_unique:
+    tables = _by_prompt(metric, [a, b])
+    if tables is not None and len(set(seed_N)) == len(seed_N):
         return crossed_difference(*tables, least_sd_S=least_N)
-    found = paired_difference(pairs["a"], pairs["b"], pairs["seed"], least_sd_N=least_N)
-    if not study.replication.shares_prompts:
+    found = paired_difference(a_N, b_N, seed_N, least_sd_N=least_N)
+    if not (a[0].replication.shares_prompts or b[0].replication.shares_prompts):
         return found
     return _difference_with_prompts(found, np.hypot(*(run_errors(side, metric) for side in sides)))
-
-
-def pair_sides(study: Study, pairs: pd.DataFrame) -> list[pd.DataFrame]:
-    """The jobs of both sides of pairs, row by row."""
-    jobs = study.completed.set_index("index", drop=False)
-    return [jobs.loc[pairs[side]] for side in ("index_a", "index_b")]
 
 
 def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
@@ -117,24 +120,21 @@ def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
     return errors_N * np.maximum(1.0, LEANING * lean_N)
 
 
-def _by_prompt(study: Study, metric: str, sides: Sequence[pd.DataFrame]) -> list[pd.DataFrame] | None:
+def _by_prompt(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | None:
     """Per side its runs × prompts; None unless all runs have the same prompts and the metric is their mean."""
-    tables = []
-    for side in sides:
-        rows = [study.prompts[index][metric] for index in side["index"] if metric in study.prompts.get(index, ())]
-        if len(rows) < 2 or len(rows) < len(side):
+    tables: list[pd.DataFrame] = []
+    for study, jobs in sides:
+        runs = [study.prompts[index][metric] for index in jobs["index"] if metric in study.prompts.get(index, ())]
+        if len(runs) < 2 or len(runs) < len(jobs):
             return None
-        stated_N, means_N = side[metric].to_numpy(dtype=float), np.array([row.mean() for row in rows])
+        stated_N, means_N = jobs[metric].to_numpy(dtype=float), np.array([run.mean() for run in runs])
         if not np.allclose(stated_N, means_N, rtol=1e-3, atol=1e-3):  # another number of the same name
             return None
-        tables.append(pd.concat(rows, axis=1).T)
-    prompts = tables[0].columns
-    same = all(set(row.index) == set(prompts) for side in sides for row in _rows(study, metric, side))
-    return [table[prompts] for table in tables] if same and len(prompts) > 1 else None
-
-
-def _rows(study: Study, metric: str, jobs: pd.DataFrame) -> list[pd.Series]:
-    return [study.prompts[index][metric] for index in jobs["index"]]
+        prompts = tables[0].columns if tables else runs[0].index
+        if any(set(run.index) != set(prompts) for run in runs):
+            return None
+        tables.append(pd.concat(runs, axis=1).T[prompts])
+    return tables if tables[0].shape[1] > 1 else None
 
 
 def _of_outcomes(found: Comparison) -> Comparison:
