@@ -62,7 +62,7 @@ class ComparePolicies:
         if encoder.tokenizer.get_vocab() != self.encoder.tokenizer.get_vocab():
             raise ArtifactError(
                 f"needs.{role} has another vocabulary than needs.reference, so there is no KL between them; "
-                "compare policies that descend from the same model"
+                "compare policies that descend from the same model, or write one data.seed for all seeds"
             )
         return model
 

@@ -144,7 +144,7 @@ def test_other_pairs_are_refused(margins, tmp_path):
 
 
 def test_another_split_of_the_folds_is_refused(policy, margins, tmp_path):
-    stage = crossfit(policy, tmp_path, f"+needs.margins={margins.output}", "seed=1")
+    stage = crossfit(policy, tmp_path, f"+needs.margins={margins.output}", "seed=1", "data.seed=0")
     with pytest.raises(ArtifactError, match="other folds"):
         execute(stage)
 

@@ -90,7 +90,7 @@ def build_needs(out: Path) -> None:
         needs[name] = planned_stage.model
 
     build("sft", planned("sft", *SMALL_WORLD, *SIZE, *STEPS, f"outputs={out}"))
-    build("other", planned("sft", *SMALL_WORLD, *SIZE, *STEPS, "seed=1", f"outputs={out}"))
+    build("other", planned("sft", *SMALL_WORLD, *SIZE, *STEPS, "seed=1", "data.seed=0", f"outputs={out}"))
     build("sums", planned("sft", *SUMS, *SIZE, *STEPS, f"outputs={out}"))
     policy = f"needs.policy={needs['sft']}"
     build("reward_model", planned("reward_model", *SMALL_WORLD, *SIZE, *STEPS, policy, f"outputs={out}"))
