@@ -26,8 +26,9 @@ WORDS = {
     "verbose": "verbose rate of the choice",
     "garble": "garble rate of the choice (small)",
 }
-KINDS = ("fewer pairs", "more pairs", "difference")
-"""What is printed of a metric: the means of both levels and their difference."""
+FEWER, MORE, FAILING = experiment.LEVELS
+KINDS = (f"{FEWER} pairs", f"{MORE} pairs", "difference", f"difference from {FAILING} pairs")
+"""What is printed of a metric: the means of two levels, their difference, and that from a level that hardly trains."""
 TRAIN_SEED = 10_000
 """Seeds of training are apart from those of the data."""
 
@@ -64,14 +65,15 @@ def draw_pool(replications: int, laboratories: int) -> Pool:
 
 
 def tally_study(tally: Tally, study: Study, truth_LM: FloatArray, column: str) -> None:
-    """Count the printed intervals of every metric: both means and the difference."""
-    fewer, more = study.levels
+    """Count the printed intervals of every metric."""
+    fewer, more, failing = study.levels
     for m, metric in enumerate(study.metrics):
         tally.add((metric, KINDS[0], column), level_mean(study, metric, fewer), truth_LM[0, m])
         tally.add((metric, KINDS[1], column), level_mean(study, metric, more), truth_LM[1, m])
-        comparison = level_difference(study, metric, more)
-        assert comparison is not None
-        tally.add((metric, KINDS[2], column), comparison.difference, truth_LM[1, m] - truth_LM[0, m])
+        for kind, versus, place in ((KINDS[2], fewer, 0), (KINDS[3], failing, 2)):
+            comparison = level_difference(study, metric, more, versus)
+            assert comparison is not None
+            tally.add((metric, kind, column), comparison.difference, truth_LM[1, m] - truth_LM[place, m])
 
 
 def replications(pool: Pool, studies: int, rng: np.random.Generator) -> Table:
@@ -93,8 +95,9 @@ def replications(pool: Pool, studies: int, rng: np.random.Generator) -> Table:
     return Table(
         name="Replications in the dialogue world",
         about=(
-            f"A linear reward model is trained on {experiment.LEVELS[0]} or {experiment.LEVELS[1]} labelled pairs and "
-            f"chooses the better reply of {TEST_PAIRS} test pairs. {len(pool.redrawn)} replications draw facts, "
+            f"A linear reward model is trained on {FEWER} or {MORE} labelled pairs, and on {FAILING}, of which it "
+            f"hardly learns; it chooses the better reply of {TEST_PAIRS} test pairs. {len(pool.redrawn)} replications "
+            "draw facts, "
             "corpus, labels and test prompts from their seed; their mean is the truth. *Repeated*: "
             f"{studies} studies, each of seeds drawn from these replications, judged as the page of a study judges "
             f"them. *Kept*: {len(pool.kept)} studies that keep the data of one replication and only train again with "
@@ -113,14 +116,15 @@ def _findings(tally: Tally, pool: Pool) -> tuple[str, ...]:
         keys = [(metric, kind) for metric in experiment.METRICS for kind in kinds]
         return [tally.coverage((*key, f"{way} {count}")) for key in keys for count in SEEDS]
 
-    means, differences = coverages("new", KINDS[:2]), coverages("new", KINDS[2:])
-    old, old_differences = coverages("old", KINDS[:2]), coverages("old", KINDS[2:])
+    means, differences, skewed = (coverages("new", kinds) for kinds in (KINDS[:2], KINDS[2:3], KINDS[3:]))
+    old, old_differences = coverages("old", KINDS[:2]), coverages("old", KINDS[2:3])
     few, _, many = (np.mean(old[place :: len(SEEDS)]) for place in range(len(SEEDS)))
     trend = "worse" if many < few else "no worse"
     return (
         f"Where each seed repeats the experiment, 95 % intervals of means and rates hold the truth in {span(means)} of "
         f"studies, those of differences in {span(differences)}; {inside(means + differences)} coverages lie in "
         f"{BAR_WORDS}.",
+        f"Differences from a level that hardly trains are skewed, and covered in {span(skewed)}.",
         f"With one corpus and one test set for all seeds, as before, intervals of means and rates held it in "
         f"{span(old)} of studies, those of differences in {span(old_differences)}, and more seeds made it {trend}.",
         skewness_of_differences(pool),
@@ -130,11 +134,14 @@ def _findings(tally: Tally, pool: Pool) -> tuple[str, ...]:
 def skewness_of_differences(pool: Pool) -> str:
     """What a t interval of few differences assumes to be small."""
     means_RLM = pool.redrawn[..., 0]
-    skewness_M = stats.skew(means_RLM[:, 1] - means_RLM[:, 0])
-    words = [f"{WORDS[name]} {value:+.1f}" for name, value in zip(experiment.METRICS, skewness_M, strict=True)]
+    plain_M, failing_M = (stats.skew(means_RLM[:, 1] - means_RLM[:, place]) for place in (0, 2))
+    words = [
+        f"{WORDS[name]} {plain:+.1f} and {failing:+.1f}"
+        for name, plain, failing in zip(experiment.METRICS, plain_M, failing_M, strict=True)
+    ]
     return (
-        "t intervals, and with them the verdicts, assume differences that are not strongly skewed; here their "
-        f"skewness over replications is {', '.join(words)}, and the more skewed ones are covered less."
+        "t intervals, and with them the verdicts, assume differences that are not strongly skewed; their skewness over "
+        f"replications, from {FEWER} and from {FAILING} pairs, is {', '.join(words)}."
     )
 
 
