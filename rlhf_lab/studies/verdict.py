@@ -130,8 +130,8 @@ def _outcome(
     if verdict == CONFIRMED:
         return f"{words[0].upper()}{words[1:]}: {numbers}."
     if verdict == REFUTED:
-        found = "A larger difference than" if claim["direction"] == "same" else "The opposite of what"
-        return f"{found} was claimed ({words}): {numbers}."
+        found = "the difference is larger" if claim["direction"] == "same" else "the opposite is found"
+        return f"It was claimed that {words}; {found}: {numbers}."
     return f"Not decided whether {words}: {numbers}{more_seeds(seeds)}."
 
 

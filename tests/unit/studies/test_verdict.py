@@ -54,7 +54,7 @@ def test_claims_are_paired_adjusted_and_told(make_study):
     assert all(row.p_holm >= row.comparison.p_value for row in rows if row.comparison)
     assert min(row.p_holm for row in rows) == pytest.approx(3 * min(row.comparison.p_value for row in rows))
     assert rows[2].claim == "gold reward is lower with buffer mixed than with buffer stale"
-    assert rows[2].sentence.startswith(f"The opposite of what was claimed ({rows[2].claim}): ")
+    assert rows[2].sentence.startswith(f"It was claimed that {rows[2].claim}; the opposite is found: ")
     assert rows[1].seeds is None or rows[1].seeds > 4
     finding = write_finding(study, build_sections(study))
     assert markdown(study, build_sections(study), finding).count("**not confirmed**") == 1
