@@ -20,11 +20,8 @@ BEFORE = {
     "lora_rank",
     "model_scale",
     "overoptimization",
-    "ppo_rubric_vs_bt",
     "ppo_vs_grpo",
     "prm_vs_orm",
-    "reward_training",
-    "reward_weights",
     "rm_calibration",
     "sharding_memory",
 }
