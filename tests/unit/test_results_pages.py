@@ -14,8 +14,6 @@ RECIPES = [name.removeprefix("study/") for name in compose.recipes() if name.sta
 STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 BEFORE = {
     "buffers",
-    "ensemble_lambda",
-    "hacking_detector",
     "kl_control",
     "lora_rank",
     "model_scale",
