@@ -14,12 +14,10 @@ RECIPES = [name.removeprefix("study/") for name in compose.recipes() if name.sta
 STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 BEFORE = {
     "buffers",
-    "kl_control",
     "lora_rank",
     "model_scale",
     "overoptimization",
     "ppo_vs_grpo",
-    "prm_vs_orm",
     "rm_calibration",
     "sharding_memory",
 }
