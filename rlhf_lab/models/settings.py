@@ -1,12 +1,12 @@
-"""Settings of every model (`model=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+"""Settings of every model (`model=…`). Imports no torch; see `rlhf_lab/config/registry.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlhf_lab.errors import require
-from rlhf_lab.registry import register
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
 
 Tuned = dict[str, dict[str, Any]]
 

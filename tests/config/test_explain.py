@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from support import checked, command_inside
 
-from rlhf_lab import compose, config, docstrings, explain, registry, schema, sections
-from rlhf_lab.commands import COMMANDS
-from rlhf_lab.completion import candidates
-from rlhf_lab.trackers.console import console
+from rlhf_lab.cli import explain
+from rlhf_lab.cli.commands import COMMANDS
+from rlhf_lab.cli.completion import candidates
+from rlhf_lab.config import compose, docstrings, registry, root, schema, sections
+from rlhf_lab.core.console import console
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
-SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, config.Config]
+SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, root.Config]
 OPTIONS = [f"{group}={option}" for group in registry.PACKAGES for option in compose.options(group)]
 
 
@@ -76,7 +77,7 @@ def test_what_is_known_of_a_setting() -> None:
 
 def test_the_values_are_those_of_the_run() -> None:
     overrides = ("reward=[bt,programmatic]", "algorithm.beta=0.7", "seed=4")
-    values = config.to_values(checked("ppo", *overrides))
+    values = root.to_values(checked("ppo", *overrides))
     for key, setting in explain.catalogue(["+recipe=ppo", *overrides]).items():
         if not key.startswith("study."):
             assert setting.now == explain._at(values, key), key

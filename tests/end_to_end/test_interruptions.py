@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
 
 KINDS = ("sft", "reward_model", "dpo", "dpo_iterative")
 LEAST_STEPS = 4  # every stage takes at least so many at this size

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab import compose
+from rlhf_lab.config import compose
+from rlhf_lab.results.wording import metric_title
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.wording import metric_title
 
 RECIPES = sorted(compose.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]

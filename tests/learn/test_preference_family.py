@@ -9,15 +9,15 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at, toy_rows, write_pairs
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms import dpo, dpo_iterative, reference_cache
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.algorithms.preference import dpo, dpo_iterative, reference_cache
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES
-from rlhf_lab.train import run as train_run
-from rlhf_lab.train.loop import train
-from rlhf_lab.train.run import Run
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training import run as train_run
+from rlhf_lab.training.loop import train
+from rlhf_lab.training.run import Run
 
 LEARNS = {
     "sigmoid": "beta=0.3",

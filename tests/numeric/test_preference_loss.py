@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from rlhf_lab.algorithms import common
-from rlhf_lab.algorithms.common import mismatched_rows
-from rlhf_lab.algorithms.settings import DPO, IterativeDPO
-from rlhf_lab.algorithms.settings.preference import LOSS_SETTINGS
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.algorithms.preference.settings import DPO, LOSS_SETTINGS, IterativeDPO
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.losses.consistency import consistency_rate, kendall_tau
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
 from rlhf_lab.losses.preference import (
@@ -31,6 +29,7 @@ from rlhf_lab.losses.preference import (
     robust,
     simpo,
 )
+from rlhf_lab.models.pair_rows import mismatched_rows
 
 POLICY, REF = (-1.0, -4.0), (-2.0, -3.0)
 

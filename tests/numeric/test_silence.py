@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.analysis.estimates import Estimate
-from rlhf_lab.analysis.silence import remarks
+from rlhf_lab.monitoring.silence import remarks
+from rlhf_lab.statistics.estimates import Estimate
 
 
 def rows(count: int = 30, **changes: float | None) -> list[dict]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.commands import dashboard_command
-from rlhf_lab.errors import ConfigError, LabError
-from rlhf_lab.files import read_json
+from rlhf_lab.cli.commands import dashboard_command
+from rlhf_lab.core.errors import ConfigError, LabError
+from rlhf_lab.core.files import read_json
 from rlhf_lab.trackers.dashboard import SECTIONS, TABLES, Bars, Curve, Nodes, Points
 
 pytest.importorskip("wandb_workspaces")

@@ -14,7 +14,10 @@ import sizes
 from hydra._internal.utils import get_args_parser
 from support import command_inside
 
-from rlhf_lab import artifacts, compose, main, preflight, sweep
+from rlhf_lab import main
+from rlhf_lab.config import compose
+from rlhf_lab.stages import artifacts, preflight
+from rlhf_lab.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
 DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory")

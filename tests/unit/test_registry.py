@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from rlhf_lab import compose, registry
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.config import compose, registry
+from rlhf_lab.core.errors import ConfigError
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
 

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from rlhf_lab import main
-from rlhf_lab.commands import COMMANDS
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.policy_table import COLUMNS, PolicyTable
-from rlhf_lab.summary import print_problems
-from rlhf_lab.trackers.console import console, open_console
+from rlhf_lab.cli.commands import COMMANDS
+from rlhf_lab.cli.summary import print_problems
+from rlhf_lab.core.console import console, open_console
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.reports.policy_table import COLUMNS, PolicyTable
 
 
 def estimate(mean: float, low: float, high: float) -> dict:

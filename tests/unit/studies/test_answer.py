@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_lab import compose, registry
-from rlhf_lab.analysis.statistics import paired_difference
-from rlhf_lab.studies.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.config import compose, registry
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.wording import SMOKE_CAVEAT
+from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.rundir import read_run
 from rlhf_lab.studies.table import build_sections
-from rlhf_lab.studies.wording import SMOKE_CAVEAT
 
 
 def change(folder: Path, kind: str, recipe: str = "", **result: object) -> Path:

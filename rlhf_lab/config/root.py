@@ -1,0 +1,361 @@
+"""The root config, the rules between its sections (`config/sections.py`), and what a resolved config is.
+
+A composed config is plain YAML values. `check` turns it into dataclasses or raises one ConfigError with every problem.
+It runs before torch is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from rlhf_lab.config import registry, schema
+from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
+from rlhf_lab.core.errors import ConfigError
+
+GROUPS = tuple(registry.PACKAGES)
+TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
+"""The module that knows which settings TRL can honour; imported by name, because it lies above this one."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, completely described.
+
+    Args:
+        model: what is trained, and the settings that train it well (`model.tuned`).
+        data: what it is trained and evaluated on.
+        algorithm: how it is trained, or what is evaluated.
+        reward: what scores replies: terms, and how they become one number.
+        rollout: how replies are sampled.
+        sharding: how the work is spread over processes.
+        tracker: where metrics go besides the run's folder.
+        evaluation: how policies are compared on held-out prompts.
+        runtime: where and with what arithmetic a stage computes.
+        checkpoint: how often an interrupted stage can be picked up.
+        artifacts: when a stage is taken from the store.
+        study: the sweep that a study recipe makes; null in a single run.
+        engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
+            Of the named stage alone: one before it follows `stages.RECIPE.engine`.
+        seed: of initialisation, sampling and data order.
+        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id.
+        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`.
+        outputs: folder of runs and studies, relative to the working directory.
+        question: what the recipe answers, one sentence; printed when it starts.
+        size: `full` is the recipe as written; `smoke` takes minutes, whatever the model, and its numbers mean nothing:
+            see `config/smoke.py`. What the command line writes stays as written.
+    """
+
+    model: Any
+    data: Any
+    algorithm: Any
+    reward: Any
+    rollout: Any
+    sharding: Any
+    tracker: Any
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    runtime: Runtime = field(default_factory=Runtime)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    artifacts: Artifacts = field(default_factory=Artifacts)
+    study: Study | None = None
+    engine: Literal["native", "trl"] = "native"
+    seed: int = 0
+    needs: dict[str, str | None] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)
+    outputs: str = "outputs"
+    question: str = ""
+    size: Literal["full", "smoke"] = "full"
+
+
+def check(values: Mapping[str, Any]) -> Config:
+    """Dataclasses for a composed config. Raises ConfigError with every problem found."""
+    problems: list[str] = []
+    root = _build(values, problems)
+    if root is not None:
+        before = len(problems)
+        root = _resolve_critic(_resolve_data_seeds(_resolve_tuned(root, problems)))
+        problems.extend(_cross_check(root, resolved=len(problems) == before))
+    if root is None or problems:
+        raise ConfigError(problems)
+    return root
+
+
+def effective(values: Mapping[str, Any]) -> Config:
+    """Dataclasses for composed values that need not be a whole run: the rules between sections are not checked."""
+    problems: list[str] = []
+    root = _build(values, problems)
+    if root is not None:
+        root = _resolve_critic(_resolve_data_seeds(_resolve_tuned(root, problems)))
+    if root is None or problems:
+        raise ConfigError(problems)
+    return root
+
+
+def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
+    """The sections and groups of a composed config; None where one of them is wrong."""
+    plain: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
+    for key, value in values.items():
+        if key == "reward":
+            groups[key] = _build_reward(value, problems)
+        elif key in GROUPS:
+            groups[key] = _build_group(key, value, problems)
+        else:
+            plain[key] = value
+    for group in GROUPS:
+        if group not in values:
+            problems.append(f"{group} is missing; choose one of {group}={'|'.join(registry.kinds(group))}")
+    known = {f.name for f in dataclasses.fields(Config)}
+    for key in [key for key in plain if key not in known]:
+        problems.append(f"{key} is not a setting{schema.did_you_mean(key, known | {'recipe'})}")
+        del plain[key]
+    root: Config | None = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
+    if root is None or any(groups.get(group) is None for group in GROUPS):
+        return None
+    return dataclasses.replace(root, **groups)
+
+
+def _build_reward(values: Any, problems: list[str]) -> Any:
+    """The reward graph: its terms first, each under its name."""
+    terms = values.get("terms") if isinstance(values, Mapping) else None
+    if not isinstance(terms, Mapping):
+        problems.append(f"reward has no terms; choose some of {'|'.join(registry.kinds('reward'))}, e.g. reward=bt")
+        return None
+    built = {name: _build_group("reward", term, problems, f"reward.terms.{name}") for name, term in terms.items()}
+    usable = {name: term for name, term in built.items() if term is not None}
+    if len(usable) < len(built):
+        return None
+    return schema.build(RewardGraph, {**values, "terms": usable}, "reward", problems)
+
+
+def _build_group(group: str, values: Any, problems: list[str], where: str = "") -> Any:
+    where = where or group
+    if not isinstance(values, Mapping) or "kind" not in values:
+        problems.append(f"{where} has no kind; choose one of {group}={'|'.join(registry.kinds(group))}")
+        return None
+    try:
+        cls = registry.settings_class(group, str(values["kind"]))
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+    return schema.build(cls, {k: v for k, v in values.items() if k != "kind"}, where, problems)
+
+
+def _resolve_tuned(root: Config, problems: list[str]) -> Config:
+    """Give settings that are None the value the model names for them; see TrainingSettings."""
+    sections = {registry.kind_of("algorithm", root.algorithm): "algorithm", "rollout": "rollout"}
+    replaced: dict[str, Any] = {}
+    for name, section in sections.items():
+        target = getattr(root, section)
+        tuned = {k: v for k, v in root.model.tuned.get(name, {}).items() if getattr(target, k, v) is None}
+        found = schema.build(type(target), {**schema.plain(target), **tuned}, f"model.tuned.{name}", problems) or target
+        lora = getattr(root.model, "lora", None)
+        if lora and lora.rank and "lr" in tuned and found.optimizer == "adamw" and found.lr is not None:
+            found = dataclasses.replace(found, lr=found.lr * lora.lr_multiple)
+        replaced[section] = found
+    return dataclasses.replace(root, **replaced)
+
+
+def _resolve_data_seeds(root: Config) -> Config:
+    """Give the seeds of the data that are None their values; stages upstream then read the same data."""
+    if root.seed < 0:
+        return root  # refused by the rules between sections
+    return dataclasses.replace(root, data=root.data.of_run(root.seed))
+
+
+def _resolve_critic(root: Config) -> Config:
+    """PPO's critic where none is written: it starts from the reward model if the reward reads one."""
+    if getattr(root.algorithm, "critic", "") is not None:
+        return root
+    return dataclasses.replace(root, algorithm=dataclasses.replace(root.algorithm, critic=_usual_critic(root)))
+
+
+def _usual_critic(root: Config) -> str:
+    """The critic that fits the reward."""
+    return "reward_model" if root.needs.get("reward") and "reward" in root.reward.roles else "zero"
+
+
+def _cross_check(root: Config, *, resolved: bool) -> list[str]:
+    """Rules between sections. Unless the tuned values fitted, nothing is said about values that are missing."""
+    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    problems = []
+    if root.seed < 0:
+        problems.append(f"seed={root.seed} is negative; use 0 or more")
+    if not root.outputs.strip():
+        problems.append("outputs is empty; write outputs=FOLDER, or outputs=. for the working directory")
+    names = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE]
+    missing = [name for name in names if resolved and _is_none(algorithm, name)]
+    problems += [
+        f"algorithm.{name} has no value and model.tuned.{kind} names none; set algorithm.{name}" for name in missing
+    ]
+    if getattr(algorithm, "optimizer", None) == "muon" and algorithm.muon_lr is None:
+        problems.append("algorithm.optimizer=muon needs algorithm.muon_lr; try 0.02, or use algorithm.optimizer=adamw")
+    for role in algorithm.required_needs:
+        if not root.needs.get(role):
+            problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
+    scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
+    allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
+    for role in root.needs:
+        if role not in allowed and not algorithm.any_needs:
+            problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
+    problems += _data_problems(root)
+    if root.reward.confidence_weight and kind == "dpo_iterative":
+        problems.append("reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo")
+    if algorithm.trains_on_reward:
+        problems += _reward_problems(root)
+    elif algorithm.reads_reward:
+        problems += _missing_roles(root)
+    starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
+        problems.append(
+            f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
+            "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
+            "run's: stages.RECIPE.model.lora.rank=0)"
+        )
+    selection = getattr(algorithm, "selection", None)
+    if selection is not None and selection.reads_margins and not root.needs.get("margins"):
+        problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
+    problems += _sharding_problems(root)
+    path = str(getattr(root.model, "path", ""))
+    if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
+        problems.append(f"model.path={path}: there is no such folder; write one, or a hub id such as gpt2")
+    if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
+        problems += import_module(TRL_OPTIONS).problems(root)
+    positions = getattr(root.model, "max_positions", None)
+    if positions:
+        needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
+        if "rollout" in algorithm.uses:
+            needed["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
+        problems += [
+            f"{name}={value} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
+            for name, value in needed.items()
+            if value > positions
+        ]
+    return problems
+
+
+def _data_problems(root: Config) -> list[str]:
+    """What the algorithm and the reward need and the data do not have."""
+    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    problems = []
+    data_kind = registry.kind_of("data", root.data)
+    reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
+    if "gold" in reward_kinds and data_kind != "mini_hh":
+        problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
+    if "verifier" in reward_kinds and not root.data.answers:
+        problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
+    if kind == "rubric_rm" and not root.data.graded:
+        problems.append("algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded")
+    simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
+    if simulated and data_kind != "mini_hh":
+        problems.append(
+            f"reward=judge: data={data_kind} has no simulated judge; use data=mini_hh, or a served one with "
+            "reward.terms.judge.backend=openai"
+        )
+    if getattr(algorithm, "needs_answers", False) and not root.data.answers:
+        problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
+    elif getattr(algorithm, "labels", "") == "annotated" and not root.data.steps:
+        problems.append(
+            f"algorithm.labels=annotated needs a world that judges steps, and data={data_kind} does not; use "
+            "algorithm.labels=perturbed or monte_carlo"
+        )
+    if algorithm.needs_preferences and not root.data.preferences:
+        problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
+    return problems
+
+
+def _sharding_problems(root: Config) -> list[str]:
+    """What cannot be spread over processes as it is asked for."""
+    problems = []
+    sharding = registry.kind_of("sharding", root.sharding)
+    lora = getattr(root.model, "lora", None)
+    if lora and lora.rank and root.sharding.reference == "offload" and sharding != "fsdp":
+        problems.append(
+            "sharding.reference=offload: the reference of an adapter is its own base, which stays on the device and "
+            "takes no memory of its own; use sharding.reference=resident"
+        )
+    if root.engine != "native" and sharding != "none":
+        problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
+    if sharding == "zero" and getattr(root.algorithm, "optimizer", None) == "muon":
+        problems.append(
+            "algorithm.optimizer=muon orthogonalises whole matrices, and DeepSpeed gives an optimiser pieces of them; "
+            "use algorithm.optimizer=adamw (with an algorithm.lr for it), or sharding=ddp, fsdp_grad_op or fsdp_full"
+        )
+    return problems
+
+
+def _reward_problems(root: Config) -> list[str]:
+    """What a policy that is trained on rewards of its samples cannot do without."""
+    problems = _missing_roles(root)
+    if getattr(root.algorithm, "critic", "") == "reward_model" and _usual_critic(root) != "reward_model":
+        reads = "reward" in root.reward.roles
+        why = (
+            "needs needs.reward"
+            if reads
+            else f"has none to start from: reward={','.join(root.reward.terms)} reads none"
+        )
+        problems.append(f"algorithm.critic=reward_model {why}; use algorithm.critic=zero, or leave it out")
+    problems += _monitor_problems(root)
+    if root.reward.monitor.action == "raise_kl" and not _penalty(root.algorithm):
+        problems.append("reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0")
+    if not root.rollout.temperature:
+        problems.append("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
+    overlong, limit = root.algorithm.overlong_tokens or 0, root.rollout.max_new_tokens
+    if limit is not None and overlong >= limit:
+        problems.append(f"algorithm.overlong_tokens={overlong} punishes every reply; rollout.max_new_tokens={limit}")
+    return problems
+
+
+def _monitor_problems(root: Config) -> list[str]:
+    """A monitor that is to act, in a run that ends before its baseline is complete."""
+    monitor, iterations = root.reward.monitor, getattr(root.algorithm, "iterations", None)
+    if iterations is None or monitor.action not in ("stop", "raise_kl"):
+        return []
+    checkpoints = iterations // monitor.every
+    if checkpoints > monitor.warmup:
+        return []
+    return [
+        f"reward.monitor.action={monitor.action} never acts: algorithm.iterations={iterations} make {checkpoints} "
+        f"checkpoints, and the first reward.monitor.warmup={monitor.warmup} are the baseline; set "
+        f"algorithm.iterations={monitor.every * (monitor.warmup + monitor.rising)} or higher, or warmup lower"
+    ]
+
+
+def _missing_roles(root: Config) -> list[str]:
+    """Models that terms of the reward read and the run does not name."""
+    return [
+        f"needs.{role} is not set; the chosen reward reads it (or choose another: reward=gold)"
+        for role in sorted(root.reward.roles)
+        if not root.needs.get(role)
+    ]
+
+
+def _penalty(algorithm: Any) -> float:
+    """The KL coefficient that a policy is trained with."""
+    return 0.0 if getattr(algorithm, "kl_controller", "") == "none" else getattr(algorithm, "beta", None) or 0.0
+
+
+_MUST_RESOLVE = ("optimizer", "lr", "critic_lr", "batch_size", "max_length", "beta")
+
+
+def _is_none(settings: Any, name: str) -> bool:
+    return getattr(settings, name) is None
+
+
+def _rollout_tokens(rollout: Any) -> int:
+    return (rollout.max_prompt_tokens or 0) + (rollout.max_new_tokens or 0)
+
+
+def to_values(config: Config) -> dict[str, Any]:
+    """Plain YAML values of a checked config; `check(to_values(c))` gives `c` again."""
+    values = schema.plain(config)
+    for group in GROUPS:
+        if group != "reward":
+            values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
+    for name, term in config.reward.terms.items():
+        values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **values["reward"]["terms"][name]}
+    return values

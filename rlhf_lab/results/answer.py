@@ -1,0 +1,116 @@
+"""The recipe's question answered in one sentence from the run's own numbers, with what it does not show in a second.
+
+Every kind of algorithm has its function in ANSWERS. A plug-in's kind has none: its first scored numbers stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
+from rlhf_lab.results.answer_rewards import (
+    benchmark,
+    cross_fitted,
+    held_out_loss,
+    pair_ranking,
+    primary_numbers,
+    report_card,
+    step_judge,
+    steps,
+)
+from rlhf_lab.results.gains import policy_names
+from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.wording import SMOKE_CAVEAT
+
+ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
+    "best_of_n": against_reference,
+    "compare": best_policy,
+    "crossfit": cross_fitted,
+    "dpo": against_reference,
+    "dpo_iterative": against_one_pass,
+    "grpo": reward_and_truth,
+    "orm": steps,
+    "ppo": reward_and_truth,
+    "prm": steps,
+    "rescore": best_policy,
+    "reward_model": pair_ranking,
+    "rm_bench": benchmark,
+    "rm_report": report_card,
+    "rubric_rm": pair_ranking,
+    "sft": held_out_loss,
+    "step_report": step_judge,
+}
+"""Kind of algorithm → the sentence, or None when the run holds too little for it."""
+
+TRAINS_NOTHING = frozenset({"best_of_n", "compare", "rescore", "rm_bench", "rm_report", "step_report"})
+OTHER_RUN = {
+    "attribute_rm": "rubric_rm",
+    "dpo_fsdp": "dpo",
+    "dpo_lora": "dpo",
+    "pair_margins_2": "pair_margins",
+    "ppo_ensemble": "ppo",
+    "prm_mc": "prm",
+    "prm_perturbed": "prm",
+    "reward_ensemble": "reward_model",
+    "reward_ensemble_bases": "reward_ensemble",
+    "sft_fsdp": "sft",
+    "sft_lora": "sft",
+}
+"""Recipes whose question compares two runs → the other one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run says to its question: one sentence, and what limits it (may be empty)."""
+
+    sentence: str
+    caveat: str = ""
+
+
+def answer(run: Run) -> Answer:
+    """The answer of any run; one that did not complete, or lacks the numbers, says so instead."""
+    if run.status != "completed":
+        return Answer(f"No answer yet: this run is {run.status}.")
+    config = read_config(run)
+    kind = str((config.get("algorithm") or {}).get("kind", ""))
+    sentence = ANSWERS.get(kind, primary_numbers)(run) or primary_numbers(run)
+    if sentence is None:
+        return Answer("No answer: this run holds no scored number.")
+    return Answer(sentence[0].upper() + sentence[1:], _caveat(run, kind, config))
+
+
+def read_config(run: Run) -> dict[str, Any]:
+    """The resolved config of the run; empty when it is missing or unreadable."""
+    try:
+        values = yaml.safe_load(run.config)
+    except yaml.YAMLError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _caveat(run: Run, kind: str, config: Mapping[str, Any]) -> str:
+    """What the interval does not cover, and who judges."""
+    if config.get("size") == "smoke":
+        return SMOKE_CAVEAT
+    limits = []
+    if kind in TRAINS_NOTHING:
+        limits.append("each model comes from one training run, so training noise is not in the intervals")
+    else:
+        limits.append("one seed, so training noise is not in the interval")
+    if run.has_gold:
+        limits.append("gold is the true reward of a simulated world")
+    elif policy_names(run) and not _verifiable(run):
+        limits.append("there is no gold here: the judge is the reward that training maximises")
+    if other := OTHER_RUN.get(run.recipe):
+        limits.append(f"the question takes a second run: compare this one with that of +recipe={other}")
+    text = "; ".join(limits) + "."
+    return text[0].upper() + text[1:]
+
+
+def _verifiable(run: Run) -> bool:
+    """Whether replies have a final answer that is right or wrong."""
+    return any("correct" in policy.metrics for policy in run.policies)

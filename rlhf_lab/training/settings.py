@@ -1,0 +1,117 @@
+"""Settings that stages share. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.core.errors import require
+
+Rule = tuple[bool, str]
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """What the lab asks of the settings of every algorithm, whether it trains or not.
+
+    Class attributes:
+        uses: sections of the config that decide the stage's result, and so its key.
+        needs_preferences: whether it takes preference pairs; demonstrations are then refused.
+        required_needs, optional_needs: roles of what it starts from.
+        late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
+            algorithm calls `Run.await_need` before it reads one.
+        any_needs: whether other roles are welcome, each naming a policy.
+        reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
+        data_roles: roles that want what a stage wrote into its directory, not the model it made.
+        reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
+        shares_work: whether its passes are divided between processes; if not, one process builds it.
+        makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
+        smoke, smoke_real: setting → its most at `size=smoke`; the second with models that are not made from scratch, a
+            hundred times larger and no need to learn a language first.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model",)
+    needs_preferences: ClassVar[bool] = False
+    required_needs: ClassVar[tuple[str, ...]] = ()
+    optional_needs: ClassVar[tuple[str, ...]] = ()
+    late_needs: ClassVar[tuple[str, ...]] = ()
+    any_needs: ClassVar[bool] = False
+    data_roles: ClassVar[tuple[str, ...]] = ()
+    reseeded_roles: ClassVar[tuple[str, ...]] = ()
+    trains_on_reward: ClassVar[bool] = False
+    reads_reward: ClassVar[bool] = False
+    shares_work: ClassVar[bool] = True
+    makes_model: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, float]] = {}
+    smoke_real: ClassVar[dict[str, float]] = {}
+
+    def __post_init__(self) -> None:
+        require(*self.rules())
+
+    def rules(self) -> tuple[Rule, ...]:
+        """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
+        return ()
+
+
+@dataclass(frozen=True)
+class TrainingSettings(StageSettings):
+    """The part of an algorithm's settings that the training loop reads.
+
+    Fields that default to None take the value that the model names for this algorithm (`model.tuned.<algorithm>`),
+    because a learning rate belongs to a model size: 2e-5 for GPT-2, 3e-3 for a 0.15M model.
+
+    Args:
+        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest (arXiv:2502.16982).
+        lr: peak learning rate of AdamW.
+        muon_lr: peak learning rate of Muon; unused with `adamw`.
+        weight_decay: decoupled, on matrices only.
+        adam_betas, adam_eps: AdamW's moments and epsilon.
+        epochs: passes over the data; may be fractional.
+        batch_size: rows or pairs per optimiser step.
+        micro_batch_tokens: padded tokens per forward pass, 0 for the whole batch at once. Changes memory and speed,
+            not the gradient.
+        warmup_fraction: share of steps with linearly rising learning rate.
+        final_lr_fraction: cosine decay ends at this share of the peak.
+        max_grad_norm: gradient norm clip.
+        max_length: tokens per row, prompt and reply; longer rows are cut and counted.
+        length_bucket_batches: rows are shuffled, then sorted by length within windows of this many batches, so that
+            rows of a batch have similar length; 1 turns bucketing off.
+        log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
+    """
+
+    smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
+    smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
+    optimizer: Literal["adamw", "muon"] | None = None
+    lr: float | None = None
+    muon_lr: float | None = None
+    weight_decay: float = 0.0
+    adam_betas: tuple[float, ...] = (0.9, 0.95)
+    adam_eps: float = 1e-8
+    epochs: float | None = None
+    batch_size: int | None = None
+    micro_batch_tokens: int = 0
+    warmup_fraction: float = 0.05
+    final_lr_fraction: float = 0.02
+    max_grad_norm: float = 1.0
+    max_length: int | None = None
+    length_bucket_batches: int = 16
+    log_every_steps: int = 10
+    eval_every_steps: int = 0
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.lr is None or self.lr > 0, f"lr={self.lr} must be above 0"),
+            (self.epochs is None or self.epochs > 0, f"epochs={self.epochs} must be above 0"),
+            (self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
+            (
+                self.max_length is None or self.max_length >= 8,
+                f"max_length={self.max_length} must be at least 8 tokens",
+            ),
+            (0 <= self.warmup_fraction < 1, f"warmup_fraction={self.warmup_fraction} is outside [0, 1)"),
+            (0 <= self.final_lr_fraction <= 1, f"final_lr_fraction={self.final_lr_fraction} is outside [0, 1]"),
+            (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0; use 1e9 for no clipping"),
+            (self.length_bucket_batches >= 1, f"length_bucket_batches={self.length_bucket_batches}; 1 turns it off"),
+            (self.log_every_steps >= 1, f"log_every_steps={self.log_every_steps} must be at least 1"),
+            (len(self.adam_betas) == 2, f"adam_betas={self.adam_betas} needs two numbers"),
+        )
