@@ -46,6 +46,7 @@ from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console, leave_closed_pipe
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import check_outputs, storage_error
+from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.manifest import git_sha
@@ -257,7 +258,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
     from rlhf_lab.memory.check import memory_lines
     from rlhf_lab.stages import side_by_side
     from rlhf_lab.stages.execute import ensure
-    from rlhf_lab.stages.launch.processes import PROCESSES, check_launch
+    from rlhf_lab.stages.launch.processes import check_launch
     from rlhf_lab.stages.launch.threads import set_threads
     from rlhf_lab.training.loop import Interrupted
 

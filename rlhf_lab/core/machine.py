@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+PROCESSES = "RLHF_LAB_PROCESSES"
+"""Environment variable: how many jobs of a sweep share this machine at a time."""
+
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),

@@ -1,8 +1,8 @@
 """Public benchmarks of reward models: whatever the reward graph is, scored by the benchmark's own rule.
 
 The rules are in `statistics/reward_bench.py`. An item of which a reply is unscored is left out of the scores and
-counted. Beside `result.json` stands what the benchmark's own code writes: scores per subset for RewardBench, scores per problem
-for RewardMATH, solutions with `prediction` and `match` for ProcessBench.
+counted. Beside `result.json` stands what the benchmark's own code writes: scores per subset for RewardBench, scores
+per problem for RewardMATH, solutions with `prediction` and `match` for ProcessBench.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rlhf_lab.config.root import Config
 from rlhf_lab.core import ranks
-from rlhf_lab.core.machine import main_memory
+from rlhf_lab.core.machine import PROCESSES, main_memory
 from rlhf_lab.memory.devices import GIB, MOST_DEVICES
-from rlhf_lab.stages.launch.processes import PROCESSES, together
+from rlhf_lab.stages.launch.processes import together
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Stages and the store: a recipe names what it starts from, and that is built first or found.
 
-A stage's key is two hashes of everything that decides its result: of its settings, seed, data content and upstream, and
-of the code that computes it (`stages/code_digest.py`). Its directory `outputs/runs/<algorithm>-<settings>-<code>` is run
+A stage's key is two hashes of everything that decides its result: of its settings, seed, data content and upstream,
+and of the code that computes it (`code_digest.py`). Its directory `outputs/runs/<algorithm>-<settings>-<code>` is run
 directory, artifact and resume point in one. It is complete when result.json says so, which is written last; a second
 process that wants the same stage waits for the first.
 """

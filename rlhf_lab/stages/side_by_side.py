@@ -28,11 +28,11 @@ from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
-from rlhf_lab.core.machine import usable_cores
+from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.signals import die_with_parent, handled
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure
-from rlhf_lab.stages.launch.processes import POLL_SECONDS, PROCESSES, STOPPED
+from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.training.loop import Interrupted
 

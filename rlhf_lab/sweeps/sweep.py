@@ -29,11 +29,10 @@ from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json
-from rlhf_lab.core.machine import usable_cores
+from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
-from rlhf_lab.stages.launch.processes import PROCESSES
 from rlhf_lab.studies.replication import replication
 from rlhf_lab.trackers.settings import marked
 

@@ -106,14 +106,14 @@ def test_comments_docstrings_and_what_nothing_refers_to_do_not_count(toy, name, 
 
 
 def test_a_file_of_ones_own_counts_whole_with_what_lies_beside_it(tmp_path, fresh):
-    reward, beside = tmp_path / "my_reward.py", tmp_path / "config/words.py"
+    reward, beside = tmp_path / "my_reward.py", tmp_path / "words.py"
     reward.write_text("import numpy\nimport words\n\ndef score(p, r):\n    return words.count(r)\n")
     beside.write_text("def count(r):\n    return len(r)\n")
     before = digests([], [reward])
-    assert set(before) == {"my_reward.py:score", "config/words.py:count"}
+    assert set(before) == {"my_reward.py:score", "words.py:count"}
     fresh()
     beside.write_text("def count(r):\n    return -len(r)\n")
-    assert differences(before, digests([], [reward])) == ["config/words.py (count)"]
+    assert differences(before, digests([], [reward])) == ["words.py (count)"]
 
 
 @pytest.mark.parametrize("importing", ["from toy.shapes import *", "from .shapes import *", "from toy.all import *"])
@@ -179,7 +179,7 @@ def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(
 
 def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monkeypatch, fresh):
     monkeypatch.chdir(tmp_path)
-    reward, beside = tmp_path / "my_rewards.py", tmp_path / "config/words.py"
+    reward, beside = tmp_path / "my_rewards.py", tmp_path / "words.py"
     reward.write_text(
         "import words\n\ndef brevity(prompts, responses):\n    return [-words.count(r) for r in responses]\n"
     )

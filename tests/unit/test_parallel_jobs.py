@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_lab.core.console import console
-from rlhf_lab.stages.launch.processes import PROCESSES
+from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.sweeps import sweep
 
 RESULT = {

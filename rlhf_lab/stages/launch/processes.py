@@ -32,8 +32,6 @@ from rlhf_lab.core.signals import handled
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.training.loop import Interrupted
 
-PROCESSES = "RLHF_LAB_PROCESSES"
-
 POLL_SECONDS = 0.05
 END_SECONDS = {"failed": 10.0, "ended": 120.0}
 """How long the others may take once one process has failed, or has ended otherwise."""
