@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rlhf_lab.rewards.settings.language import FollowUpLikelihood
 from support import ONE_LAYER, SMALL_WORLD, planned, plant, toy_rows, write_pairs
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
@@ -21,6 +20,7 @@ from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.reports.report import write_report
+from rlhf_lab.rewards.learned.settings import FollowUpLikelihood
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
