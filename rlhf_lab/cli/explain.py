@@ -158,7 +158,8 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
             type=docstrings.type_text(hint),
             default=schema.defaults(owner).get(name),
             now=now,
-            tuned=now is not None and prefix != "study" and _at(written, key) is None,
+            tuned=_at(written, key) is None
+            and _at(values, f"model.tuned.{_tuned_name(values, prefix)}.{name}") is not None,
             meaning=meaning,
             unit=docstrings.unit(name, meaning),
             range=docstrings.ranges(owner).get(name, ""),
@@ -166,6 +167,11 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
             origin=f"{home.__module__}.{home.__name__}",
             choices=tuple(named),
         )
+
+
+def _tuned_name(values: Mapping[str, Any], prefix: str) -> str:
+    """Under which name of `model.tuned` a section stands."""
+    return str(values["algorithm"]["kind"]) if prefix == "algorithm" else prefix
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:

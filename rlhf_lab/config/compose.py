@@ -74,7 +74,9 @@ def register_store() -> None:
             file = folder("conf") / group / f"{name}.yaml"
             values = read_yaml(file) if file.is_file() else {"kind": name}
             cls = registry.settings_class(group, values["kind"])
-            node = {"kind": values["kind"], **merge(schema.defaults(cls), values)}
+            # What is left to the model stays open until the model is known; see root.with_tuned.
+            defaults = schema.defaults(cls) | dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+            node = {"kind": values["kind"], **merge(defaults, values)}
             package = f"reward.terms.{name}" if group == "reward" else group
             store.store(name=name, group=group, node=node, package=package)
     sections: dict[str, type] = {"evaluation": sections_module.Evaluation, "runtime": sections_module.Runtime}

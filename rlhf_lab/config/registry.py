@@ -96,6 +96,7 @@ def kind_of(group: str, settings: object) -> str:
 
 def implementation(group: str, kind: str) -> str:
     """The module that builds `kind`."""
+    _load_settings()
     return _implementations[group, kind]
 
 

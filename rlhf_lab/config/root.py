@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
+from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
 from rlhf_lab.core.errors import ConfigError
 
@@ -76,9 +77,8 @@ def check(values: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     root = _build(values, problems)
     if root is not None:
-        before = len(problems)
-        root = _resolve_critic(_resolve_data_seeds(_resolve_tuned(root, problems)))
-        problems.extend(_cross_check(root, resolved=len(problems) == before))
+        root = _resolve_critic(_resolve_data_seeds(root))
+        problems.extend(_cross_check(root))
     if root is None or problems:
         raise ConfigError(problems)
     return root
@@ -89,7 +89,7 @@ def effective(values: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     root = _build(values, problems)
     if root is not None:
-        root = _resolve_critic(_resolve_data_seeds(_resolve_tuned(root, problems)))
+        root = _resolve_critic(_resolve_data_seeds(root))
     if root is None or problems:
         raise ConfigError(problems)
     return root
@@ -99,7 +99,7 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
     """The sections and groups of a composed config; None where one of them is wrong."""
     plain: dict[str, Any] = {}
     groups: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in with_tuned(values, problems).items():
         if key == "reward":
             groups[key] = _build_reward(value, problems)
         elif key in GROUPS:
@@ -145,19 +145,49 @@ def _build_group(group: str, values: Any, problems: list[str], where: str = "") 
     return schema.build(cls, {k: v for k, v in values.items() if k != "kind"}, where, problems)
 
 
-def _resolve_tuned(root: Config, problems: list[str]) -> Config:
-    """Give settings that are None the value the model names for them; see TrainingSettings."""
-    sections = {registry.kind_of("algorithm", root.algorithm): "algorithm", "rollout": "rollout"}
-    replaced: dict[str, Any] = {}
-    for name, section in sections.items():
-        target = getattr(root, section)
-        tuned = {k: v for k, v in root.model.tuned.get(name, {}).items() if getattr(target, k, v) is None}
-        found = schema.build(type(target), {**schema.plain(target), **tuned}, f"model.tuned.{name}", problems) or target
-        lora = getattr(root.model, "lora", None)
-        if lora and lora.rank and "lr" in tuned and found.optimizer == "adamw" and found.lr is not None:
-            found = dataclasses.replace(found, lr=found.lr * lora.lr_multiple)
-        replaced[section] = found
-    return dataclasses.replace(root, **replaced)
+def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Composed values in which the settings that are left to the model (`tuned_by_model`) have a value.
+
+    What is written stays. A setting that is missing or null takes the model's value (`model.tuned`), else the default
+    of its class; the learning rate of an adapter is then `model.lora.lr_multiple` times that under AdamW.
+    """
+    result = dict(values)
+    model_class = _class_of("model", values.get("model"))
+    for section in ("algorithm", "rollout"):
+        written = values.get(section) or {}
+        cls = _class_of(section, written)
+        if cls is None or model_class is None:
+            continue  # said where the section is built
+        model = merge(schema.defaults(model_class), values["model"])
+        name = "rollout" if section == "rollout" else written["kind"]
+        open_settings = [key for key in cls.tuned_by_model if written.get(key) is None]
+        tuned = _tuned(model["tuned"], name, cls, problems)
+        filled = {key: tuned.get(key, default) for key, default in schema.defaults(cls).items() if key in open_settings}
+        optimizer = filled.get("optimizer", written.get("optimizer"))
+        if "lr" in filled and model["lora"]["rank"] and optimizer == "adamw":
+            filled["lr"] = float(filled["lr"]) * float(model["lora"]["lr_multiple"])
+        result[section] = {**written, **filled}
+    return result
+
+
+def _class_of(group: str, values: Any) -> Any:
+    """The settings class that composed values of a group choose; None where they choose none."""
+    if not isinstance(values, Mapping) or values.get("kind") not in registry.kinds(group):
+        return None
+    return registry.settings_class(group, values["kind"])
+
+
+def _tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[str, Any]:
+    """The usable part of what a model names for an algorithm, or for `rollout`."""
+    named = tuned.get(name) if isinstance(tuned, Mapping) else None  # another type is said where the model is built
+    usable, hints = {}, schema.field_types(cls)
+    for key, value in (named or {}).items():
+        path = f"model.tuned.{name}.{key}"
+        if key not in cls.tuned_by_model:
+            problems.append(f"{path} is not left to the model{schema.did_you_mean(key, cls.tuned_by_model)}")
+        elif schema.convert(hints[key], value, path, problems)[0]:
+            usable[key] = value
+    return usable
 
 
 def _resolve_data_seeds(root: Config) -> Config:
@@ -179,21 +209,14 @@ def _usual_critic(root: Config) -> str:
     return "reward_model" if root.needs.get("reward") and "reward" in root.reward.roles else "zero"
 
 
-def _cross_check(root: Config, *, resolved: bool) -> list[str]:
-    """Rules between sections. Unless the tuned values fitted, nothing is said about values that are missing."""
+def _cross_check(root: Config) -> list[str]:
+    """Rules between sections."""
     algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
     problems = []
     if root.seed < 0:
         problems.append(f"seed={root.seed} is negative; use 0 or more")
     if not root.outputs.strip():
         problems.append("outputs is empty; write outputs=FOLDER, or outputs=. for the working directory")
-    names = [f.name for f in dataclasses.fields(algorithm) if f.name in _MUST_RESOLVE]
-    missing = [name for name in names if resolved and _is_none(algorithm, name)]
-    problems += [
-        f"algorithm.{name} has no value and model.tuned.{kind} names none; set algorithm.{name}" for name in missing
-    ]
-    if getattr(algorithm, "optimizer", None) == "muon" and algorithm.muon_lr is None:
-        problems.append("algorithm.optimizer=muon needs algorithm.muon_lr; try 0.02, or use algorithm.optimizer=adamw")
     for role in algorithm.required_needs:
         if not root.needs.get(role):
             problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
@@ -304,8 +327,8 @@ def _reward_problems(root: Config) -> list[str]:
         problems.append("reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0")
     if not root.rollout.temperature:
         problems.append("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
-    overlong, limit = root.algorithm.overlong_tokens or 0, root.rollout.max_new_tokens
-    if limit is not None and overlong >= limit:
+    overlong, limit = root.algorithm.overlong_tokens, root.rollout.max_new_tokens
+    if overlong >= limit:
         problems.append(f"algorithm.overlong_tokens={overlong} punishes every reply; rollout.max_new_tokens={limit}")
     return problems
 
@@ -339,15 +362,8 @@ def _penalty(algorithm: Any) -> float:
     return 0.0 if getattr(algorithm, "kl_controller", "") == "none" else getattr(algorithm, "beta", None) or 0.0
 
 
-_MUST_RESOLVE = ("optimizer", "lr", "critic_lr", "batch_size", "max_length", "beta")
-
-
-def _is_none(settings: Any, name: str) -> bool:
-    return getattr(settings, name) is None
-
-
 def _rollout_tokens(rollout: Any) -> int:
-    return (rollout.max_prompt_tokens or 0) + (rollout.max_new_tokens or 0)
+    return rollout.max_prompt_tokens + rollout.max_new_tokens
 
 
 def to_values(config: Config) -> dict[str, Any]:

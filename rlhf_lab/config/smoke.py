@@ -12,6 +12,7 @@ from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.overrides import merge
+from rlhf_lab.config.root import with_tuned
 from rlhf_lab.config.sections import Evaluation, Study
 
 NOTICE = "smoke size: everything is as short as it can be, to see that it runs; its numbers mean nothing"
@@ -51,9 +52,9 @@ def first_levels(study: Study, written: Collection[str]) -> dict[str, list[Any]]
 def _smaller(values: Mapping[str, Any], section: str, where: str, written: Collection[str]) -> dict[str, Any]:
     """A section with its settings lowered to smoke size; `where` is its dotted name on the command line."""
     current = values.get(section) or {}
-    tuned = (values["model"].get("tuned") or {}).get("rollout" if section == "rollout" else current.get("kind"), {})
+    effective = with_tuned(values, [])[section] or {}
     small = {
-        name: _lower(name, tuned.get(name) if current.get(name) is None else current[name], limit)
+        name: _lower(name, effective.get(name), limit)
         for name, limit in _limits(values, section).items()
         if not _is_written(f"{where}.{name}", written)
     }

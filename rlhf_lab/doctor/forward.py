@@ -141,7 +141,7 @@ def sampler_ratio(subject: Subject) -> Finding:
 
 
 def _has_decoder(subject: Subject) -> bool:
-    positions = max(map(len, subject.prompts)) + (subject.sampling.max_new_tokens or 1)
+    positions = max(map(len, subject.prompts)) + subject.sampling.max_new_tokens
     return Decoder.of(subject.model, next(subject.model.parameters()).dtype, positions) is not None
 
 

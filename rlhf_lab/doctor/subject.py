@@ -111,7 +111,7 @@ class Subject:
         """The sampler's settings, for short replies in the model's own arithmetic."""
         rollout = self.config.rollout
         local = rollout.local() if isinstance(rollout, Vllm) else rollout
-        new = min(NEW_TOKENS, local.max_new_tokens or NEW_TOKENS)
+        new = min(NEW_TOKENS, local.max_new_tokens)
         return dataclasses.replace(local, max_new_tokens=new, dtype="model", temperature=local.temperature or 1.0)
 
     @cached_property

@@ -247,7 +247,7 @@ class Evaluator:
 def held_out_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward: Reward | None) -> Evaluator:
     """For a stage that trains nothing: held-out pairs are cut to what a rollout may be long."""
     rollout = run.config.rollout
-    window = (rollout.max_prompt_tokens or 256) + (rollout.max_new_tokens or 256)
+    window = rollout.max_prompt_tokens + rollout.max_new_tokens
     return Evaluator(run, reference.requires_grad_(False), encoder, reward, None, window)
 
 

@@ -156,12 +156,12 @@ def step_rows(stage: Stage, processes: int) -> Rows:
     whole groups.
     """
     settings, rollout, each = stage.config.algorithm, stage.config.rollout, rows_per_unit(stage)
-    units = -(-(settings.batch_size or 16) // processes)
+    units = -(-settings.batch_size // processes)
     if settings.trains_on_reward:
         size, replies = settings.group_size, settings.replies
         prompts = -(-units // size) if size > 1 and settings.batch_size == replies else 0
-        return Rows(units, rollout.max_prompt_tokens or 256, rollout.max_new_tokens or 256, prompts)
-    width = settings.max_length or 512
+        return Rows(units, rollout.max_prompt_tokens, rollout.max_new_tokens, prompts)
+    width = settings.max_length
     prompts = units if stage.kind in ("dpo", "dpo_iterative") else 0
     return Rows(each * units, width // 2, width - width // 2, prompts)
 
@@ -197,7 +197,7 @@ def sampled(stage: Stage) -> tuple[int, int] | None:
 def scored_rows(stage: Stage, tokens: int) -> Rows:
     """Rows of a pass without gradient over `tokens` padded tokens."""
     rollout = stage.config.rollout
-    prompt, reply = rollout.max_prompt_tokens or 256, rollout.max_new_tokens or 256
+    prompt, reply = rollout.max_prompt_tokens, rollout.max_new_tokens
     return Rows(max(1, tokens // (prompt + reply)), prompt, reply)
 
 

@@ -176,7 +176,7 @@ def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
         return None
     shape = next((m.shape for m in models if not m.shape.outputs), held.policy_shape(stage))
     each = 2 if rollout.dtype == "bfloat16" else 4
-    return sampling(shape, *batch, rollout.max_prompt_tokens or 256, rollout.max_new_tokens or 256, each)
+    return sampling(shape, *batch, rollout.max_prompt_tokens, rollout.max_new_tokens, each)
 
 
 def _passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
@@ -198,7 +198,7 @@ def _passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
 def _evaluated_tokens(stage: Stage) -> int:
     """Padded tokens of all replies to held-out prompts."""
     rollout, settings = stage.config.rollout, stage.config.evaluation
-    width = (rollout.max_prompt_tokens or 256) + (rollout.max_new_tokens or 256)
+    width = rollout.max_prompt_tokens + rollout.max_new_tokens
     return settings.prompts * settings.samples_per_prompt * width
 
 

@@ -30,24 +30,6 @@ def _tuned_from_scratch() -> Tuned:
     }
 
 
-def _tuned_gpt2() -> Tuned:
-    """The field's settings at GPT-2 scale."""
-    large = {"optimizer": "adamw", "batch_size": 16, "max_length": 512}
-    return {
-        "sft": {**large, "lr": 2e-5, "epochs": 3.0},
-        "reward_model": {**large, "lr": 1e-5, "epochs": 1.0},
-        "rubric_rm": {**large, "lr": 1e-5, "epochs": 1.0},
-        "crossfit": {**large, "lr": 1e-5, "epochs": 1.0},
-        "prm": {**large, "lr": 1e-5, "epochs": 1.0},
-        "orm": {**large, "lr": 1e-5, "epochs": 1.0},
-        "dpo": {**large, "lr": 5e-7, "epochs": 1.0, "beta": 0.1},
-        "dpo_iterative": {**large, "lr": 5e-7, "beta": 0.1},
-        "ppo": {**large, "lr": 1e-6, "epochs": 4.0, "critic_lr": 1e-5, "beta": 0.2},
-        "grpo": {**large, "lr": 1e-6, "epochs": 1.0, "beta": 0.04},
-        "rollout": {"max_new_tokens": 256, "max_prompt_tokens": 256},
-    }
-
-
 @dataclass(frozen=True)
 class LoRA:
     """Train an adapter on a frozen model instead of all parameters (arXiv:2106.09685). Needs `rlhf_lab[lora]`.
@@ -61,9 +43,9 @@ class LoRA:
         targets: layers by the end of their names, e.g. [q_proj,v_proj]; null is every linear layer of the blocks. The
             embeddings and the output head have none.
         rslora: count it alpha/√rank times instead (arXiv:2312.03732).
-        lr_multiple: the `lr` that `tuned` names is for all parameters; under AdamW an adapter takes this many times it
-            (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken as it is. Muon's steps have a
-            size of their own: its rates stay.
+        lr_multiple: an algorithm's default `lr`, and the one that `tuned` names, are for all parameters; under AdamW an
+            adapter takes this many times it (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken
+            as it is. Muon's steps have a size of their own: its rates stay.
     """
 
     rank: int = 0
@@ -93,7 +75,8 @@ class Scratch:
         vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
             with bytes for the rest; anything larger becomes byte-level BPE.
         lora: train an adapter instead of all parameters.
-        tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
+        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the default does not suit the
+            model.
     """
 
     family: Literal["llama", "gpt2"] = "llama"
@@ -128,7 +111,8 @@ class HuggingFace:
         attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) where the model can have it, else
             `eager`: Gemma 2 caps its attention scores, which no fused kernel of PyTorch does.
         lora: train an adapter instead of all parameters.
-        tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
+        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the default does not suit the
+            model.
     """
 
     path: str = ""
@@ -136,7 +120,7 @@ class HuggingFace:
     chat_template: bool = False
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     lora: LoRA = field(default_factory=LoRA)
-    tuned: Tuned = field(default_factory=_tuned_gpt2)
+    tuned: Tuned = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require((bool(self.path), "path is not set; write model.path=FOLDER or a hub id such as model.path=gpt2"))

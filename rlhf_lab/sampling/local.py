@@ -63,7 +63,7 @@ class LocalSampler:
         Args:
             temperature: in place of `rollout.temperature`; 0 is greedy.
         """
-        slots = self.settings.max_new_tokens or 1
+        slots = self.settings.max_new_tokens
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
             return Samples([], [], [], [])

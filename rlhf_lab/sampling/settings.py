@@ -16,32 +16,26 @@ class Local:
 
     Args:
         temperature: of the sampled distribution; 0 is greedy. Log-probabilities are of this distribution.
-        max_new_tokens: longest reply in tokens, EOS included. None takes the model's tuned value.
-        max_prompt_tokens: longer prompts lose their beginning, and are counted. None takes the model's
-            tuned value.
+        max_new_tokens: longest reply in tokens, EOS included.
+        max_prompt_tokens: longer prompts lose their beginning, and are counted.
         batch_rows: replies decoded together.
         dtype: arithmetic of the sampler; `model` is the policy's own. bf16 samples from a slightly different
             distribution than the fp32 policy: its log-probabilities are then recomputed before any ratio.
     """
 
+    tuned_by_model: ClassVar[tuple[str, ...]] = ("max_new_tokens", "max_prompt_tokens")
     smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
     temperature: float = 1.0
-    max_new_tokens: int | None = None
-    max_prompt_tokens: int | None = None
+    max_new_tokens: int = 256
+    max_prompt_tokens: int = 256
     batch_rows: int = 512
     dtype: Literal["model", "float32", "bfloat16"] = "model"
 
     def __post_init__(self) -> None:
         require(
             (self.temperature >= 0, f"temperature={self.temperature} is negative; 0 is greedy"),
-            (
-                self.max_new_tokens is None or self.max_new_tokens >= 1,
-                f"max_new_tokens={self.max_new_tokens}; at least 1",
-            ),
-            (
-                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
-                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
-            ),
+            (self.max_new_tokens >= 1, f"max_new_tokens={self.max_new_tokens} must be at least 1"),
+            (self.max_prompt_tokens >= 1, f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1"),
             (self.batch_rows >= 1, f"batch_rows={self.batch_rows} must be at least 1"),
         )
 

@@ -66,7 +66,7 @@ class Solutions:
         solutions are one call of the sampler, each distinct prefix once.
         """
         limit = self.run.config.rollout
-        window = (limit.max_prompt_tokens or 256) + (limit.max_new_tokens or 256)
+        window = limit.max_prompt_tokens + limit.max_new_tokens
         number: dict[tuple[str, tuple[int, ...]], int] = {}
         asked: list[list[int]] = []
         marks: list[list[int]] = []

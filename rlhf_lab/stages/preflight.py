@@ -127,7 +127,7 @@ def _length_problems(stage: Stage, source: str) -> list[str]:
     limit, rope_limit = model_files.positions(model_config), model_files.rope_limit(model_config)
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.uses:
-        sampled = (rollout.max_prompt_tokens or 0) + (rollout.max_new_tokens or 0)
+        sampled = rollout.max_prompt_tokens + rollout.max_new_tokens
         lengths["rollout.max_prompt_tokens + rollout.max_new_tokens"] = sampled
     found = []
     for name, length in lengths.items():

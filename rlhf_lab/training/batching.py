@@ -44,8 +44,8 @@ def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -
     """`plan_steps` for the batch size, epochs and bucketing of an algorithm's settings."""
     return plan_steps(
         lengths,
-        batch_size=settings.batch_size or 16,
-        epochs=settings.epochs or 1.0,
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
         bucket_batches=settings.length_bucket_batches,
         seed=seed,
     )

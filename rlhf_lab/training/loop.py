@@ -62,7 +62,7 @@ class Algorithm(ABC):
     def parts(self) -> dict[str, Part]:
         """Everything that is trained; more than the model where a critic is."""
         muon = self.settings.optimizer == "muon"
-        return {"model": Part(self.model, self.settings.lr or 0.0, self.settings.muon_lr if muon else None)}
+        return {"model": Part(self.model, self.settings.lr, self.settings.muon_lr if muon else None)}
 
     def begin(self) -> None:
         """Find what has to be known before the first step, with the models as they are trained: placed and divided."""

@@ -26,6 +26,7 @@ class StageSettings:
         reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
         shares_work: whether its passes are divided between processes; if not, one process builds it.
         makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
+        tuned_by_model: settings whose value a model may name (`model.tuned`), because it depends on the model's size.
         smoke, smoke_real: setting → its most at `size=smoke`; the second with models that are not made from scratch, a
             hundred times larger and no need to learn a language first.
     """
@@ -42,6 +43,7 @@ class StageSettings:
     reads_reward: ClassVar[bool] = False
     shares_work: ClassVar[bool] = True
     makes_model: ClassVar[bool] = True
+    tuned_by_model: ClassVar[tuple[str, ...]] = ()
     smoke: ClassVar[dict[str, float]] = {}
     smoke_real: ClassVar[dict[str, float]] = {}
 
@@ -57,13 +59,13 @@ class StageSettings:
 class TrainingSettings(StageSettings):
     """The part of an algorithm's settings that the training loop reads.
 
-    Fields that default to None take the value that the model names for this algorithm (`model.tuned.<algorithm>`),
-    because a learning rate belongs to a model size: 2e-5 for GPT-2, 3e-3 for a 0.15M model.
+    The defaults are the field's for a model of GPT-2's size. A learning rate belongs to a model size, so a model may
+    name others (`model.tuned.<algorithm>`): they stand where a setting is not written.
 
     Args:
         optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest (arXiv:2502.16982).
         lr: peak learning rate of AdamW.
-        muon_lr: peak learning rate of Muon; unused with `adamw`.
+        muon_lr: peak learning rate of Muon; `muon` needs it, `adamw` does not read it.
         weight_decay: decoupled, on matrices only.
         adam_betas, adam_eps: AdamW's moments and epsilon.
         epochs: passes over the data; may be fractional.
@@ -79,21 +81,22 @@ class TrainingSettings(StageSettings):
         log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
     """
 
+    tuned_by_model: ClassVar[tuple[str, ...]] = ("optimizer", "lr", "muon_lr", "epochs", "batch_size", "max_length")
     smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
     smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
-    optimizer: Literal["adamw", "muon"] | None = None
-    lr: float | None = None
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = 1e-5
     muon_lr: float | None = None
     weight_decay: float = 0.0
     adam_betas: tuple[float, ...] = (0.9, 0.95)
     adam_eps: float = 1e-8
-    epochs: float | None = None
-    batch_size: int | None = None
+    epochs: float = 1.0
+    batch_size: int = 16
     micro_batch_tokens: int = 0
     warmup_fraction: float = 0.05
     final_lr_fraction: float = 0.02
     max_grad_norm: float = 1.0
-    max_length: int | None = None
+    max_length: int = 512
     length_bucket_batches: int = 16
     log_every_steps: int = 10
     eval_every_steps: int = 0
@@ -101,13 +104,14 @@ class TrainingSettings(StageSettings):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            (self.lr is None or self.lr > 0, f"lr={self.lr} must be above 0"),
-            (self.epochs is None or self.epochs > 0, f"epochs={self.epochs} must be above 0"),
-            (self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
+            (self.lr > 0, f"lr={self.lr} must be above 0"),
             (
-                self.max_length is None or self.max_length >= 8,
-                f"max_length={self.max_length} must be at least 8 tokens",
+                self.optimizer == "adamw" or self.muon_lr is not None,
+                "optimizer=muon needs muon_lr; try 0.02, or use optimizer=adamw",
             ),
+            (self.epochs > 0, f"epochs={self.epochs} must be above 0"),
+            (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
+            (self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
             (0 <= self.warmup_fraction < 1, f"warmup_fraction={self.warmup_fraction} is outside [0, 1)"),
             (0 <= self.final_lr_fraction <= 1, f"final_lr_fraction={self.final_lr_fraction} is outside [0, 1]"),
             (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0; use 1e9 for no clipping"),

@@ -63,15 +63,15 @@ def test_entries_of_a_docstring() -> None:
 def test_what_is_known_of_a_setting() -> None:
     settings = explain.catalogue(["+recipe=ppo", "model=micro"])
     beta = settings["algorithm.beta"]
-    assert (beta.default, beta.now, beta.tuned) == (None, checked("ppo", "model=micro").algorithm.beta, True)
-    assert (beta.type, beta.range) == ("number or null", "0 or above")
+    assert (beta.default, beta.now, beta.tuned) == (0.2, checked("ppo", "model=micro").algorithm.beta, True)
+    assert (beta.type, beta.range) == ("number", "0 or above")
     assert {"algorithm=ppo", "algorithm=grpo", "algorithm=dpo"} <= {*beta.readers}
     assert "algorithm=sft" not in beta.readers
-    assert beta.origin.endswith("policy.OnPolicySettings")
+    assert beta.origin.endswith("policy_gradient.settings.OnPolicySettings")
     assert settings["algorithm.warmup_fraction"].range == "in [0, 1)"
     assert settings["evaluation.prompts"].range == "2 or above"
     assert settings["runtime.memory_gib"].unit == "GiB"
-    assert settings["algorithm.optimizer"].type == "adamw | muon or null"
+    assert settings["algorithm.optimizer"].type == "adamw | muon"
     assert "arXiv:2502.16982" in docstrings.sources(settings["algorithm.optimizer"].meaning)
 
 

@@ -11,6 +11,7 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
 from rlhf_lab.cli.commands import monitor_command
+from rlhf_lab.config import registry
 from rlhf_lab.config.root import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.stages.artifacts import Stage
@@ -179,7 +180,7 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     more = (*EAGER, "reward.monitor.every=2", "reward.monitor.warmup=1", f"reward.monitor.action={action}")
     whole, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("whole", "broken"))
     execute(whole)
-    cls = getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
+    cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
     for stop in (1, 4, 7):
         stop_at(monkeypatch, cls, stop)
         try:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
+from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
@@ -91,7 +92,7 @@ def uninterrupted(tmp_path_factory, upstream) -> dict[str, Stage]:
 
 
 def algorithm(recipe: str) -> type:
-    return getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
+    return getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
 
 
 def logged(stage: Stage) -> list[str]:

@@ -64,7 +64,7 @@ class CrossFitting(Algorithm):
     def __init__(self, settings: CrossFit, run: Run):
         self.settings, self.run = settings, run
         self.encoder = load_encoder(run.needs["policy"], run.config.model)
-        self.max_length = settings.max_length or 512
+        self.max_length = settings.max_length
         self.pairs = run.corpus.train
         self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in self.pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
@@ -107,7 +107,7 @@ class CrossFitting(Algorithm):
     def parts(self) -> dict[str, Part]:
         muon = self.settings.muon_lr if self.settings.optimizer == "muon" else None
         names = ["model", *(f"fold_{fold}" for fold in range(1, self.settings.folds))]
-        return {name: Part(m, self.settings.lr or 0.0, muon) for name, m in zip(names, self.models, strict=True)}
+        return {name: Part(m, self.settings.lr, muon) for name, m in zip(names, self.models, strict=True)}
 
     def collect(self, step: int) -> StepBatch:
         """A batch per fold; every model's gradient is of the mean over its own batch."""

@@ -59,19 +59,19 @@ class OnPolicy(Algorithm):
     def __init__(self, settings: OnPolicySettings, run: Run):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        length = settings.max_length or 512
+        length = settings.max_length
         reward = build_reward(run)
         if reward is None:
             raise ConfigError("needs.reward is not set; the policy is trained on it (or use reward=gold)")
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, length)
-        self.max_new_tokens = run.config.rollout.max_new_tokens or 1
+        self.max_new_tokens = run.config.rollout.max_new_tokens
         self.temperature = run.config.rollout.temperature
         if not self.temperature:
             raise ConfigError("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
-        self.beta = 0.0 if settings.kl_controller == "none" else settings.beta or 0.0
+        self.beta = 0.0 if settings.kl_controller == "none" else settings.beta
         low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
         self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
         self.total_steps = settings.iterations * settings.steps_per_iteration
@@ -171,11 +171,11 @@ class OnPolicy(Algorithm):
         assert self.experience is not None
         settings, rows = self.settings, len(self.experience.rows)
         self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.max_new_tokens)
-        batches = settings.replies // (settings.batch_size or settings.replies)
+        batches = settings.replies // settings.batch_size
         self.plan = plan_steps(  # unscored replies make batches smaller, not fewer
             self.experience.lengths,
             batch_size=-(-rows // batches),
-            epochs=round(settings.epochs or 1),
+            epochs=round(settings.epochs),
             bucket_batches=settings.length_bucket_batches,
             seed=self.run.seed("on_policy/order", self.iteration),
         )

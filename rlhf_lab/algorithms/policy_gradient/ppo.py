@@ -46,7 +46,7 @@ class ProximalPolicyOptimisation(OnPolicy):
         return self.iteration < self.settings.critic_warmup
 
     def parts(self) -> dict[str, Part]:
-        return {**super().parts(), "critic": Part(self.critic, self.settings.critic_lr or 0.0)}
+        return {**super().parts(), "critic": Part(self.critic, self.settings.critic_lr)}
 
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
         """Token rewards are −β·k1, plus the score at the last token; GAE turns them into advantages and returns."""

@@ -164,7 +164,7 @@ class Rollouts:
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
-        corpus, length = self.run.corpus.train, self.settings.max_length or 512
+        corpus, length = self.run.corpus.train, self.settings.max_length
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
         chosen = [corpus[i] for i in torch.randint(len(corpus), (count,), generator=generator).tolist()]
         encoder = replace(self.encoder, counts={})

@@ -83,6 +83,7 @@ class OnPolicySettings(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     trains_on_reward: ClassVar[bool] = True
+    tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
     smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "iterations": 8}
     smoke_real: ClassVar[dict[str, float]] = {
         **TrainingSettings.smoke_real,
@@ -92,6 +93,7 @@ class OnPolicySettings(TrainingSettings):
     }
     advantages: ClassVar[tuple[str, ...]] = ()
 
+    lr: float = 1e-6
     warmup_fraction: float = 0.0
     final_lr_fraction: float = 1.0
     adam_betas: tuple[float, ...] = (0.9, 0.999)
@@ -101,7 +103,7 @@ class OnPolicySettings(TrainingSettings):
     prompts_per_iteration: int = 64
     group_size: int = 1
     token_budget: int = 0
-    beta: float | None = None
+    beta: float = 0.2
     log_kl: bool = True
     kl_in: Literal["reward", "loss"] = "reward"
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -147,7 +149,7 @@ class OnPolicySettings(TrainingSettings):
 
     @property
     def steps_per_iteration(self) -> int:
-        return max(1, round(self.epochs or 1) * self.replies // (self.batch_size or self.replies))
+        return max(1, round(self.epochs) * self.replies // self.batch_size)
 
     def rules(self) -> tuple[Rule, ...]:
         size, kind = self.batch_size, self.advantage
@@ -171,12 +173,12 @@ class OnPolicySettings(TrainingSettings):
                 )
                 if getattr(self, name) is not None
             ),
-            (self.epochs is None or self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
+            (self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
             (
-                size is None or self.replies % size == 0,
+                self.replies % size == 0,
                 f"batch_size={size} does not divide prompts_per_iteration · group_size = {self.replies}; set a divisor",
             ),
-            (self.beta is None or self.beta >= 0, f"beta={self.beta} must be 0 or above"),
+            (self.beta >= 0, f"beta={self.beta} must be 0 or above"),
             (self.kl_target > 0 and self.kl_horizon > 0, "kl_target and kl_horizon must be above 0"),
             (
                 not (self.kl_controller == "adaptive" and self.beta == 0),
@@ -236,22 +238,24 @@ class PPO(OnPolicySettings):
         critic: `reward_model` starts from the reward model, scaled as its scores are; `zero` from the policy with
             a head of zeros; `shared` puts a head of zeros on the policy's own trunk. None is `reward_model` where the
             reward reads one, else `zero`.
-        critic_lr: peak learning rate of the critic; None takes the model's tuned value.
+        critic_lr: peak learning rate of the critic.
         critic_warmup: first iterations in which only the critic learns.
         value_weight: weight of the value loss. It matters most where policy and critic share a trunk; for a critic of
             its own, Adam undoes most of it.
         value_clip: the value may move this far per iteration before its loss is clipped; 0 is off.
     """
 
+    tuned_by_model: ClassVar[tuple[str, ...]] = (*OnPolicySettings.tuned_by_model, "critic_lr")
     smoke: ClassVar[dict[str, float]] = {**OnPolicySettings.smoke, "critic_warmup": 1}
     advantages: ClassVar[tuple[str, ...]] = ("gae",)
+    epochs: float = 4.0
     advantage: str = "gae"
     whiten_advantages: bool = True
     gamma: float = 1.0
     lam: float = 0.95
     value_lam: float = 0.95
     critic: Literal["reward_model", "zero", "shared"] | None = None
-    critic_lr: float | None = None
+    critic_lr: float = 1e-5
     critic_warmup: int = 3
     value_weight: float = 0.1
     value_clip: float = 0.2
@@ -263,7 +267,7 @@ class PPO(OnPolicySettings):
                 (0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is outside [0, 1]")
                 for name in ("gamma", "lam", "value_lam")
             ),
-            (self.critic_lr is None or self.critic_lr > 0, f"critic_lr={self.critic_lr} must be above 0"),
+            (self.critic_lr > 0, f"critic_lr={self.critic_lr} must be above 0"),
             (self.critic_warmup >= 0, f"critic_warmup={self.critic_warmup} must be 0 or above"),
             (
                 self.critic != "shared" or self.critic_warmup == 0,
@@ -291,6 +295,7 @@ class GRPO(OnPolicySettings):
     """
 
     advantages: ClassVar[tuple[str, ...]] = ("grpo", "rloo", "remax", "dr_grpo", "canon")
+    beta: float = 0.04
     advantage: str = "grpo"
     prompts_per_iteration: int = 16
     group_size: int = 4

@@ -114,7 +114,7 @@ class PreferenceAlgorithm(Algorithm):
         self.settings, self.run = settings, run
         self.objective = PREFERENCE_LOSSES[settings.loss]
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        self.max_length = settings.max_length or 512
+        self.max_length = settings.max_length
         beta = settings.beta if self.objective.dpo_optimum else None
         reward = None if "reward" in settings.late_needs else build_reward(run)
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, beta, self.max_length)

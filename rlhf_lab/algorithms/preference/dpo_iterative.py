@@ -55,7 +55,7 @@ class IteratedDPO(PreferenceAlgorithm):
         self.monitor, self.rounds = Watch(run, settings.rounds, every=1, warmup=1), RoundFiles(run)
         self.roll_out = RollOut(settings, run, self.encoder, sampler, self.reward, self.monitor)
         round_pairs = settings.prompts_per_round / (1 - settings.corpus_fraction)
-        self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / (settings.batch_size or 16)))
+        self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / settings.batch_size))
         self.total_steps = settings.rounds * self.round_steps
         self.round = self.logged_round = 0
         self.staleness: list[float] = []
@@ -149,7 +149,7 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def _plan(self, index: int) -> list[list[int]]:
         """Pair indices of the round's steps, as many in every round."""
-        batch_size = self.settings.batch_size or 16
+        batch_size = self.settings.batch_size
         steps = plan_steps(
             self.table.lengths,
             batch_size=batch_size,

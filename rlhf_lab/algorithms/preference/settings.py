@@ -29,13 +29,13 @@ LOSS_SETTINGS: dict[str, dict[str, float]] = {
 class PreferenceSettings(TrainingSettings):
     """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and its relatives).
 
-    `beta` is not the same quantity in all of them, and the model's tuned value is DPO's: a preset (`algorithm=simpo`)
-    sets the loss together with a fitting beta.
+    `beta` is not the same quantity in all of them, and the default, or the model's own value, is DPO's: a preset
+    (`algorithm=simpo`) sets the loss together with a fitting beta.
 
     Args:
-        beta: strength of the pull towards the reference, in 1/nats; None takes the model's tuned value. Published
-            values: sigmoid, robust, hinge, apo_zero, apo_down, kto and cpo 0.1; ipo 0.1 to 1, on log-probabilities per
-            token; simpo 2 to 2.5, per token; orpo 0.1, the weight of its odds-ratio term; inpo 0.0025, its τ.
+        beta: strength of the pull towards the reference, in 1/nats. Published values: sigmoid, robust, hinge, apo_zero,
+            apo_down, kto and cpo 0.1; ipo 0.1 to 1, on log-probabilities per token; simpo 2 to 2.5, per token; orpo
+            0.1, the weight of its odds-ratio term; inpo 0.0025, its τ.
         loss: `sigmoid` (DPO), `robust`, `ipo`, `hinge`, `apo_zero`, `apo_down`, `kto` (unpaired labels: both replies of
             a pair are examples of their own), `simpo`, `orpo`, `cpo` (these three without a reference), `inpo` (rounds
             only).
@@ -46,7 +46,9 @@ class PreferenceSettings(TrainingSettings):
     """
 
     needs_preferences: ClassVar[bool] = True
-    beta: float | None = None
+    tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
+    lr: float = 5e-7
+    beta: float = 0.1
     loss: Literal[
         "sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "kto", "simpo", "orpo", "cpo", "inpo"
     ] = "sigmoid"
@@ -58,7 +60,7 @@ class PreferenceSettings(TrainingSettings):
 
     def coefficients(self) -> dict[str, float]:
         """The numbers the loss reads, by name: `beta` and its own settings, defaults filled in."""
-        found = {"beta": self.beta or 0.1}
+        found = {"beta": self.beta}
         for name, default in LOSS_SETTINGS[self.loss].items():
             value = getattr(self, name)
             found[name] = default if value is None else value
@@ -68,12 +70,12 @@ class PreferenceSettings(TrainingSettings):
         epsilon, weights = self.label_smoothing, (self.desirable_weight, self.undesirable_weight)
         return (
             *super().rules(),
-            (self.beta is None or self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
+            (self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
             (epsilon is None or 0 <= epsilon < 0.5, f"label_smoothing={epsilon} is outside [0, 0.5)"),
             (all(w is None or w >= 0 for w in weights), f"desirable_weight, undesirable_weight={weights} are below 0"),
             (self.nll_weight is None or self.nll_weight >= 0, f"nll_weight={self.nll_weight} is below 0"),
             (
-                self.loss != "kto" or self.batch_size is None or self.batch_size >= 2,
+                self.loss != "kto" or self.batch_size >= 2,
                 f"batch_size={self.batch_size} leaves loss=kto no other prompt to estimate its KL with; use 2 or more",
             ),
             *self._unread_settings(),

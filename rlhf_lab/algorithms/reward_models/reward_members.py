@@ -58,7 +58,7 @@ class Member:
     def scale(self, settings: RewardModel) -> ScoreScale:
         """What its score is made of and what it reads; mean and sd are not known yet."""
         weights = tuple(float(i == self.first) for i in range(len(self.attributes)))
-        length = settings.max_length or 512
+        length = settings.max_length
         return ScoreScale(max_length=length, attributes=self.attributes, weights=weights, context=settings.context)
 
 

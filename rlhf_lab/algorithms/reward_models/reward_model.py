@@ -68,7 +68,7 @@ class RewardModelling(Algorithm):
         self.settings, self.run = settings, run
         self.replies = PolicyReplies(run)
         self.encoder = self.replies.encoder
-        self.max_length = settings.max_length or 512
+        self.max_length = settings.max_length
         pairs = training_pairs(settings, run)
         self.corpus_pairs = len(pairs)
         wanted = round(len(pairs) * settings.on_policy_fraction / (1 - settings.on_policy_fraction))
@@ -92,7 +92,7 @@ class RewardModelling(Algorithm):
     def parts(self) -> dict[str, Part]:
         muon = self.settings.muon_lr if self.settings.optimizer == "muon" else None
         names = ["model", *(f"member_{k}" for k in range(1, len(self.models)))]
-        return {name: Part(m, self.settings.lr or 0.0, muon) for name, m in zip(names, self.models, strict=True)}
+        return {name: Part(m, self.settings.lr, muon) for name, m in zip(names, self.models, strict=True)}
 
     def _label_on_policy(self, split: str, count: int) -> list[Pair]:
         """`count` pairs of distinct policy replies to prompts of a split, labelled by the annotator."""

@@ -72,7 +72,7 @@ class RubricModelling(Algorithm):
         self.rubric: Rubric = run.corpus.rubric
         self.weights_A = score_weights(settings.weights, self.rubric)
         self.replies = PolicyReplies(run)
-        self.encoder, self.max_length = self.replies.encoder, settings.max_length or 512
+        self.encoder, self.max_length = self.replies.encoder, settings.max_length
         self.model = self._model()
         pairs = training_pairs(settings, run)
         own = self._own_pairs(len(pairs))

@@ -63,7 +63,7 @@ class StepRewardModelling(Algorithm):
         self.kind = "prm" if isinstance(settings, ProcessModel) else "orm"
         source, model_settings = run.needs["policy"], run.config.model
         self.encoder = load_encoder(source, model_settings)
-        self.max_length = settings.max_length or 512
+        self.max_length = settings.max_length
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
         solutions = training_solutions(settings, run, Solutions(run, policy, self.encoder))
         del policy

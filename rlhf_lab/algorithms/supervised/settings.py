@@ -19,6 +19,8 @@ class SFT(TrainingSettings):
     """
 
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    lr: float = 2e-5
+    epochs: float = 3.0
     skip_garbled: bool = True
 
 

@@ -26,7 +26,7 @@ class SupervisedFineTuning(Algorithm):
     def __init__(self, settings: SFT, run: Run):
         self.settings, self.run = settings, run
         self.model, self.encoder = start_policy(run)
-        max_length = settings.max_length or 512
+        max_length = settings.max_length
         pairs = [p for p in run.corpus.train if not (settings.skip_garbled and p.meta.get("garble_chosen"))]
         if len(pairs) < len(run.corpus.train):
             run.note(f"left out {len(run.corpus.train) - len(pairs)} replies that the data marks as garbled")

@@ -14,7 +14,7 @@ PAIR_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 
 def rows_per_pass(root: Config, tokens: int) -> int:
     """Most rows of `tokens` tokens in `micro_batch_tokens`, so that equal parts make a batch."""
-    size, budget = root.algorithm.batch_size or 1, root.algorithm.micro_batch_tokens
+    size, budget = root.algorithm.batch_size, root.algorithm.micro_batch_tokens
     if not budget:
         return size
     return max(rows for rows in range(1, size + 1) if size % rows == 0 and (rows == 1 or rows * tokens <= budget))
@@ -29,7 +29,7 @@ def _batch(tokens_per_row: Callable[[Config], int]) -> Option:
 
 
 def _row_tokens(root: Config) -> int:
-    return root.algorithm.max_length or 512
+    return root.algorithm.max_length
 
 
 def _pair_tokens(root: Config) -> int:
@@ -37,7 +37,7 @@ def _pair_tokens(root: Config) -> int:
 
 
 def _reply_tokens(root: Config) -> int:
-    return (root.rollout.max_prompt_tokens or 0) + (root.rollout.max_new_tokens or 1)
+    return root.rollout.max_prompt_tokens + root.rollout.max_new_tokens
 
 
 COMMON = {

@@ -38,7 +38,7 @@ class ProgrammaticReward:
 
 
 def build(settings: Programmatic, run: Run) -> ProgrammaticReward:
-    limit = run.config.rollout.max_new_tokens or LIMIT
+    limit = run.config.rollout.max_new_tokens
     short = SHORT / LIMIT * limit if settings.short_words is None else settings.short_words
     long = short * LONG / SHORT if settings.long_words is None else settings.long_words
     if long <= short:
