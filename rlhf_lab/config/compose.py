@@ -76,6 +76,8 @@ def register_store() -> None:
             cls = registry.settings_class(group, values["kind"])
             # What is left to the model stays open until the model is known; see root.with_tuned.
             defaults = schema.defaults(cls) | dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+            if group == "model":
+                defaults["tuned"] = config_module.values_by_size(cls)
             node = {"kind": values["kind"], **merge(defaults, values)}
             package = f"reward.terms.{name}" if group == "reward" else group
             store.store(name=name, group=group, node=node, package=package)

@@ -77,7 +77,7 @@ def check(values: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     root = _build(values, problems)
     if root is not None:
-        root = _resolve_critic(_resolve_data_seeds(root))
+        root = _completed(root)
         problems.extend(_cross_check(root))
     if root is None or problems:
         raise ConfigError(problems)
@@ -89,7 +89,7 @@ def effective(values: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     root = _build(values, problems)
     if root is not None:
-        root = _resolve_critic(_resolve_data_seeds(root))
+        root = _completed(root)
     if root is None or problems:
         raise ConfigError(problems)
     return root
@@ -148,8 +148,9 @@ def _build_group(group: str, values: Any, problems: list[str], where: str = "") 
 def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """Composed values in which the settings that are left to the model (`tuned_by_model`) have a value.
 
-    What is written stays. A setting that is missing or null takes the model's value (`model.tuned`), else the default
-    of its class; the learning rate of an adapter is then `model.lora.lr_multiple` times that under AdamW.
+    What is written stays. A setting that is missing or null takes the model's value (`model.tuned`), else what the
+    algorithm says for a small model (`at_small_scale`), else the default of its class. The learning rate of an adapter
+    is then `model.lora.lr_multiple` times that under AdamW.
     """
     result = dict(values)
     model_class = _class_of("model", values.get("model"))
@@ -160,14 +161,29 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
             continue  # said where the section is built
         model = merge(schema.defaults(model_class), values["model"])
         name = "rollout" if section == "rollout" else written["kind"]
-        open_settings = [key for key in cls.tuned_by_model if written.get(key) is None]
         tuned = _tuned(model["tuned"], name, cls, problems)
-        filled = {key: tuned.get(key, default) for key, default in schema.defaults(cls).items() if key in open_settings}
+        defaults = {**schema.defaults(cls), **_value_by_size(model_class, cls), **tuned}
+        filled = {key: defaults[key] for key in cls.tuned_by_model if written.get(key) is None}
         optimizer = filled.get("optimizer", written.get("optimizer"))
         if "lr" in filled and model["lora"]["rank"] and optimizer == "adamw":
             filled["lr"] = float(filled["lr"]) * float(model["lora"]["lr_multiple"])
         result[section] = {**written, **filled}
     return result
+
+
+def values_by_size(model_class: Any) -> dict[str, dict[str, Any]]:
+    """`model.tuned` where nothing is written: what every algorithm, and the sampler, says for models of this size."""
+    classes = {kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")}
+    classes["rollout"] = registry.settings_class("rollout", "local")
+    values = {name: _value_by_size(model_class, cls) for name, cls in classes.items()}
+    return {name: settings for name, settings in values.items() if settings}
+
+
+def _value_by_size(model_class: Any, cls: Any) -> dict[str, Any]:
+    if model_class.small_scale:
+        return dict(cls.at_small_scale)
+    defaults = schema.defaults(cls)
+    return {name: defaults[name] for name in cls.tuned_by_model if defaults[name] is not None}
 
 
 def _class_of(group: str, values: Any) -> Any:
@@ -190,23 +206,13 @@ def _tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[str, An
     return usable
 
 
-def _resolve_data_seeds(root: Config) -> Config:
-    """Give the seeds of the data that are None their values; stages upstream then read the same data."""
+def _completed(root: Config) -> Config:
+    """Settings that follow from other sections: the seeds of the data, so that stages upstream read the same data, and
+    what the algorithm leaves open."""
+    algorithm = root.algorithm.completed(root)
     if root.seed < 0:
-        return root  # refused by the rules between sections
-    return dataclasses.replace(root, data=root.data.of_run(root.seed))
-
-
-def _resolve_critic(root: Config) -> Config:
-    """PPO's critic where none is written: it starts from the reward model if the reward reads one."""
-    if getattr(root.algorithm, "critic", "") is not None:
-        return root
-    return dataclasses.replace(root, algorithm=dataclasses.replace(root.algorithm, critic=_usual_critic(root)))
-
-
-def _usual_critic(root: Config) -> str:
-    """The critic that fits the reward."""
-    return "reward_model" if root.needs.get("reward") and "reward" in root.reward.roles else "zero"
+        return dataclasses.replace(root, algorithm=algorithm)  # refused by the rules between sections
+    return dataclasses.replace(root, algorithm=algorithm, data=root.data.of_run(root.seed))
 
 
 def _cross_check(root: Config) -> list[str]:
@@ -226,12 +232,9 @@ def _cross_check(root: Config) -> list[str]:
         if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
     problems += _data_problems(root)
-    if root.reward.confidence_weight and kind == "dpo_iterative":
-        problems.append("reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo")
-    if algorithm.trains_on_reward:
-        problems += _reward_problems(root)
-    elif algorithm.reads_reward:
+    if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
+    problems += algorithm.contradictions(root)
     starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
     if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
         problems.append(
@@ -271,8 +274,6 @@ def _data_problems(root: Config) -> list[str]:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
-    if kind == "rubric_rm" and not root.data.graded:
-        problems.append("algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded")
     simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
     if simulated and data_kind != "mini_hh":
         problems.append(
@@ -281,11 +282,6 @@ def _data_problems(root: Config) -> list[str]:
         )
     if getattr(algorithm, "needs_answers", False) and not root.data.answers:
         problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
-    elif getattr(algorithm, "labels", "") == "annotated" and not root.data.steps:
-        problems.append(
-            f"algorithm.labels=annotated needs a world that judges steps, and data={data_kind} does not; use "
-            "algorithm.labels=perturbed or monte_carlo"
-        )
     if algorithm.needs_preferences and not root.data.preferences:
         problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
     return problems
@@ -311,43 +307,6 @@ def _sharding_problems(root: Config) -> list[str]:
     return problems
 
 
-def _reward_problems(root: Config) -> list[str]:
-    """What a policy that is trained on rewards of its samples cannot do without."""
-    problems = _missing_roles(root)
-    if getattr(root.algorithm, "critic", "") == "reward_model" and _usual_critic(root) != "reward_model":
-        reads = "reward" in root.reward.roles
-        why = (
-            "needs needs.reward"
-            if reads
-            else f"has none to start from: reward={','.join(root.reward.terms)} reads none"
-        )
-        problems.append(f"algorithm.critic=reward_model {why}; use algorithm.critic=zero, or leave it out")
-    problems += _monitor_problems(root)
-    if root.reward.monitor.action == "raise_kl" and not _penalty(root.algorithm):
-        problems.append("reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0")
-    if not root.rollout.temperature:
-        problems.append("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
-    overlong, limit = root.algorithm.overlong_tokens, root.rollout.max_new_tokens
-    if overlong >= limit:
-        problems.append(f"algorithm.overlong_tokens={overlong} punishes every reply; rollout.max_new_tokens={limit}")
-    return problems
-
-
-def _monitor_problems(root: Config) -> list[str]:
-    """A monitor that is to act, in a run that ends before its baseline is complete."""
-    monitor, iterations = root.reward.monitor, getattr(root.algorithm, "iterations", None)
-    if iterations is None or monitor.action not in ("stop", "raise_kl"):
-        return []
-    checkpoints = iterations // monitor.every
-    if checkpoints > monitor.warmup:
-        return []
-    return [
-        f"reward.monitor.action={monitor.action} never acts: algorithm.iterations={iterations} make {checkpoints} "
-        f"checkpoints, and the first reward.monitor.warmup={monitor.warmup} are the baseline; set "
-        f"algorithm.iterations={monitor.every * (monitor.warmup + monitor.rising)} or higher, or warmup lower"
-    ]
-
-
 def _missing_roles(root: Config) -> list[str]:
     """Models that terms of the reward read and the run does not name."""
     return [
@@ -355,11 +314,6 @@ def _missing_roles(root: Config) -> list[str]:
         for role in sorted(root.reward.roles)
         if not root.needs.get(role)
     ]
-
-
-def _penalty(algorithm: Any) -> float:
-    """The KL coefficient that a policy is trained with."""
-    return 0.0 if getattr(algorithm, "kl_controller", "") == "none" else getattr(algorithm, "beta", None) or 0.0
 
 
 def _rollout_tokens(rollout: Any) -> int:

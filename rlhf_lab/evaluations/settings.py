@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import Rule, StageSettings
+from rlhf_lab.training.settings import Held, Rule, StageSettings
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,14 @@ class BestOfN(EvaluationSettings):
     """
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    compares_policies: ClassVar[bool] = False
+    answer: ClassVar[str] = "against_reference"
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
     samples: int = 64
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -47,6 +52,11 @@ class Compare(EvaluationSettings):
     any_needs: ClassVar[bool] = True
     required_needs: ClassVar[tuple[str, ...]] = ("reference",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    answer: ClassVar[str] = "best_policy"
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        """One policy at a time beside the reference."""
+        return [Held("reference"), Held("compared policy")]
 
 
 @register("algorithm", "step_report")
@@ -68,11 +78,19 @@ class StepReport(EvaluationSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
     needs_answers: ClassVar[bool] = True
+    compares_policies: ClassVar[bool] = False
+    answer: ClassVar[str] = "step_judge"
     smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
     samples: int = 8
     choose_from: int = 8
     aggregate: Literal["min", "mean", "prod", "last"] = "min"
     vote_draws: int = 64
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy"), Held("judge", outputs=1, role="judge")]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -101,6 +119,9 @@ class RewardReport(EvaluationSettings):
     reads_reward: ClassVar[bool] = True
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    compares_policies: ClassVar[bool] = False
+    chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "report_card"
     bins: int = 10
 
     def rules(self) -> tuple[Rule, ...]:
@@ -125,6 +146,8 @@ class RewardBenchmark(EvaluationSettings):
 
     reads_reward: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    compares_policies: ClassVar[bool] = False
+    answer: ClassVar[str] = "benchmark"
     smoke: ClassVar[dict[str, float]] = {"max_rows": 100}
     smoke_real: ClassVar[dict[str, float]] = {"max_rows": 16}
     benchmark: Benchmark = "reward_bench"
@@ -160,6 +183,8 @@ class Rescore(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("rollouts",)
     data_roles: ClassVar[tuple[str, ...]] = ("rollouts",)
     shares_work: ClassVar[bool] = False
+    calls_reward: ClassVar[bool] = False
+    answer: ClassVar[str] = "best_policy"
     weightings: tuple[dict[str, float], ...] = ()
     choose_from: int = 0
     policy: str = ""

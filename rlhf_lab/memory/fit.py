@@ -151,7 +151,7 @@ def _smaller(stage: Stage, device: Device) -> Iterator[Change]:
     if not stage.config.algorithm.makes_model:
         return
     rows = held.micro_rows(stage, processes(stage.config, device))
-    tokens, least = rows.rows * rows.width, held.rows_per_unit(stage) * rows.width
+    tokens, least = rows.rows * rows.width, stage.config.algorithm.rows_per_unit * rows.width
     while tokens > least:
         tokens = max(tokens // 2, least)
         yield {MICRO: tokens}
@@ -207,6 +207,6 @@ def _frugal(stage: Stage) -> Change:
     """What costs time alone."""
     found: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
     if stage.config.algorithm.makes_model:
-        tokens = held.rows_per_unit(stage) * held.step_rows(stage, 1).width
+        tokens = stage.config.algorithm.rows_per_unit * held.step_rows(stage, 1).width
         found |= {MICRO: tokens, "sharding.checkpointing": True}
     return found

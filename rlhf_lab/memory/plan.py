@@ -96,7 +96,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     models = held.copies(stage)
     trains = any(model.trained for model in models)
     rows = held.micro_rows(stage, processes) if trains else None
-    if rows and (strategy in _ALIKE or stage.kind not in _SHARING):
+    if rows and (strategy in _ALIKE or not stage.config.algorithm.shares_prompts):
         rows = rows.alone()
     lines = [_line(stage, model, training, strategy, processes, rows, how) for model in models]
     found = StagePlan(stage, processes, training, lines, rows=rows)
@@ -117,8 +117,6 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
 
 _ALIKE = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
 """Strategies whose processes must compute alike: they never share a prompt."""
-_SHARING = ("dpo", "dpo_iterative", "ppo", "grpo")
-"""Algorithms whose passes compute a prompt once for the rows that share it."""
 
 
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
@@ -190,7 +188,7 @@ def _passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
             yield away + line.gathered + score_bytes(shape, held.scored_rows(stage, budget), how)
         elif shape.outputs and not line.copy.trained:
             yield score_bytes(shape, held.scored_rows(stage, SCORING_TOKENS), exact)
-    if "evaluation" in settings.uses and stage.kind not in ("rm_report", "rm_bench", "step_report", "best_of_n"):
+    if "evaluation" in settings.uses and settings.compares_policies:
         tokens = min(SCORING_TOKENS, _evaluated_tokens(stage))
         yield away + divergence_bytes(_policy(lines), held.scored_rows(stage, tokens), exact)
 

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
 
 Tuned = dict[str, dict[str, Any]]
-
-
-def _tuned_from_scratch() -> Tuned:
-    """What trains a 0.1–1M parameter model well on the embedded world, measured there."""
-    small = {"optimizer": "muon", "max_length": 128}
-    policy = {"optimizer": "adamw", "lr": 3e-4}
-    return {
-        "sft": {**small, "lr": 2e-2, "muon_lr": 1e-2, "epochs": 2.0, "batch_size": 16},
-        "reward_model": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
-        "rubric_rm": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
-        "crossfit": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
-        "prm": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 6.0, "batch_size": 32},
-        "orm": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 6.0, "batch_size": 32},
-        "dpo": {**small, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
-        "dpo_iterative": {**small, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
-        "ppo": {**small, **policy, "epochs": 2.0, "batch_size": 32, "critic_lr": 1e-3, "beta": 0.4},
-        "grpo": {**small, **policy, "epochs": 1.0, "batch_size": 64, "beta": 1.0},
-        "rollout": {"max_new_tokens": 80, "max_prompt_tokens": 48},
-    }
 
 
 @dataclass(frozen=True)
@@ -43,7 +24,7 @@ class LoRA:
         targets: layers by the end of their names, e.g. [q_proj,v_proj]; null is every linear layer of the blocks. The
             embeddings and the output head have none.
         rslora: count it alpha/√rank times instead (arXiv:2312.03732).
-        lr_multiple: an algorithm's default `lr`, and the one that `tuned` names, are for all parameters; under AdamW an
+        lr_multiple: an algorithm's own `lr`, and the one that `tuned` names, are for all parameters; under AdamW an
             adapter takes this many times it (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken
             as it is. Muon's steps have a size of their own: its rates stay.
     """
@@ -75,10 +56,11 @@ class Scratch:
         vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
             with bytes for the rest; anything larger becomes byte-level BPE.
         lora: train an adapter instead of all parameters.
-        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the default does not suit the
-            model.
+        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the algorithm's own value for
+            models of this size does not suit.
     """
 
+    small_scale: ClassVar[bool] = True
     family: Literal["llama", "gpt2"] = "llama"
     hidden: int = 64
     layers: int = 2
@@ -87,7 +69,7 @@ class Scratch:
     max_positions: int = 256
     vocabulary: int = 4096
     lora: LoRA = field(default_factory=LoRA)
-    tuned: Tuned = field(default_factory=_tuned_from_scratch)
+    tuned: Tuned = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(
@@ -111,10 +93,11 @@ class HuggingFace:
         attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) where the model can have it, else
             `eager`: Gemma 2 caps its attention scores, which no fused kernel of PyTorch does.
         lora: train an adapter instead of all parameters.
-        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the default does not suit the
-            model.
+        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the algorithm's own value for
+            models of this size does not suit.
     """
 
+    small_scale: ClassVar[bool] = False
     path: str = ""
     revision: str | None = None
     chat_template: bool = False

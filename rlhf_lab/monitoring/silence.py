@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.training.settings import StageSettings
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -21,26 +22,15 @@ LEAST_ROWS = 6
 NO_GRADIENT = 1e-8
 NO_DISTANCE = 1e-3
 """Nats of KL per reply below which a policy is its reference for every practical purpose."""
-FALLING = frozenset({"sft", "reward_model", "rubric_rm", "crossfit", "prm", "orm", "dpo"})
-"""Kinds whose loss is of one objective on one data set from the first step to the last, so that it has to fall."""
-CHANCE = {
-    "reward_model": "accuracy",
-    "rubric_rm": "accuracy",
-    "crossfit": "accuracy",
-    "rm_report": "accuracy",
-    "prm": "auroc/planted",
-    "orm": "auroc/planted",
-    "dpo": "implicit_accuracy",
-    "dpo_iterative": "implicit_accuracy",
-}
-"""Kind → the number that is ½ without knowledge."""
 
 
-def remarks(kind: str, rows: Rows, policies: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]) -> list[str]:
+def remarks(
+    settings: type[StageSettings], rows: Rows, policies: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]
+) -> list[str]:
     """Every remark on one completed stage, in the order of cause and effect.
 
     Args:
-        kind: of the algorithm.
+        settings: of the algorithm.
         rows: of metrics.jsonl.
         policies: {"name", "metrics"} each, the reference first.
         metrics: of the stage: numbers and Estimates.
@@ -50,8 +40,8 @@ def remarks(kind: str, rows: Rows, policies: Sequence[Mapping[str, Any]], metric
         no_reward(rows),
         wasted_groups(metrics),
         no_gradient(rows),
-        loss_did_not_fall(rows) if kind in FALLING else None,
-        no_better_than_chance(kind, {**last, **metrics}),
+        loss_did_not_fall(rows) if settings.loss_falls else None,
+        no_better_than_chance(settings, {**last, **metrics}),
         same_as_reference(policies),
     ]
     return [remark for remark in found if remark]
@@ -114,15 +104,15 @@ def loss_did_not_fall(rows: Rows) -> str | None:
     )
 
 
-def no_better_than_chance(kind: str, metrics: Mapping[str, Any]) -> str | None:
+def no_better_than_chance(settings: type[StageSettings], metrics: Mapping[str, Any]) -> str | None:
     """The interval of a held-out accuracy holds ½ or lies below it."""
-    name = CHANCE.get(kind, "")
+    name = settings.chance_metric
     value = _estimate(metrics.get(name))
     if value is None or not value.bounded or value.low > 0.5:
         return None
     title = name.partition("/")[0].replace("_", " ")
     interval = f"[{value.low:.3f}, {value.high:.3f}]"
-    if kind == "rm_report":  # it trains nothing: what it judges was trained by another stage
+    if not settings.makes_model:  # it trains nothing: what it judges was trained by another stage
         return f"held-out {title} of the judged reward, {value.mean:.3f} {interval}, is not above chance"
     return (
         f"nothing learned: held-out {title} {value.mean:.3f} {interval} is not above chance; likely too few pairs or "

@@ -1,6 +1,6 @@
 """The recipe's question answered in one sentence from the run's own numbers, with what it does not show in a second.
 
-Every kind of algorithm has its function in ANSWERS. A plug-in's kind has none: its first scored numbers stand in.
+The settings of an algorithm name one of ANSWERS. Where they name none, its first scored numbers stand in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from rlhf_lab.config import registry
 from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
 from rlhf_lab.results.answer_rewards import (
     benchmark,
@@ -25,28 +26,26 @@ from rlhf_lab.results.answer_rewards import (
 from rlhf_lab.results.gains import policy_names
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
+from rlhf_lab.training.settings import StageSettings
 
 ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
-    "best_of_n": against_reference,
-    "compare": best_policy,
-    "crossfit": cross_fitted,
-    "dpo": against_reference,
-    "dpo_iterative": against_one_pass,
-    "grpo": reward_and_truth,
-    "orm": steps,
-    "ppo": reward_and_truth,
-    "prm": steps,
-    "rescore": best_policy,
-    "reward_model": pair_ranking,
-    "rm_bench": benchmark,
-    "rm_report": report_card,
-    "rubric_rm": pair_ranking,
-    "sft": held_out_loss,
-    "step_report": step_judge,
+    function.__name__: function
+    for function in (
+        against_one_pass,
+        against_reference,
+        benchmark,
+        best_policy,
+        cross_fitted,
+        held_out_loss,
+        pair_ranking,
+        report_card,
+        reward_and_truth,
+        step_judge,
+        steps,
+    )
 }
-"""Kind of algorithm → the sentence, or None when the run holds too little for it."""
+"""What settings call `answer` → the sentence, or None when the run holds too little for it."""
 
-TRAINS_NOTHING = frozenset({"best_of_n", "compare", "rescore", "rm_bench", "rm_report", "step_report"})
 OTHER_RUN = {
     "attribute_rm": "rubric_rm",
     "dpo_fsdp": "dpo",
@@ -77,10 +76,16 @@ def answer(run: Run) -> Answer:
         return Answer(f"No answer yet: this run is {run.status}.")
     config = read_config(run)
     kind = str((config.get("algorithm") or {}).get("kind", ""))
-    sentence = ANSWERS.get(kind, primary_numbers)(run) or primary_numbers(run)
+    settings = _settings_class(kind)
+    sentence = ANSWERS.get(settings.answer, primary_numbers)(run) or primary_numbers(run)
     if sentence is None:
         return Answer("No answer: this run holds no scored number.")
-    return Answer(sentence[0].upper() + sentence[1:], _caveat(run, kind, config))
+    return Answer(sentence[0].upper() + sentence[1:], _caveat(run, settings, config))
+
+
+def _settings_class(kind: str) -> type[StageSettings]:
+    """Of the run's algorithm; of none in particular where it is not installed any more."""
+    return registry.settings_class("algorithm", kind) if kind in registry.kinds("algorithm") else StageSettings
 
 
 def read_config(run: Run) -> dict[str, Any]:
@@ -92,12 +97,12 @@ def read_config(run: Run) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _caveat(run: Run, kind: str, config: Mapping[str, Any]) -> str:
+def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
     """What the interval does not cover, and who judges."""
     if config.get("size") == "smoke":
         return SMOKE_CAVEAT
     limits = []
-    if kind in TRAINS_NOTHING:
+    if not settings.makes_model:
         limits.append("each model comes from one training run, so training noise is not in the intervals")
     else:
         limits.append("one seed, so training noise is not in the interval")

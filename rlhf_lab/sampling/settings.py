@@ -24,6 +24,7 @@ class Local:
     """
 
     tuned_by_model: ClassVar[tuple[str, ...]] = ("max_new_tokens", "max_prompt_tokens")
+    at_small_scale: ClassVar[dict[str, int]] = {"max_new_tokens": 80, "max_prompt_tokens": 48}
     smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
     temperature: float = 1.0
     max_new_tokens: int = 256

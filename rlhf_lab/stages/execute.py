@@ -245,9 +245,9 @@ def _note_data(run: Run) -> None:
 
 def _note_silence(run: Run, found: Result) -> None:
     """Say when a stage ended well without doing anything: no signal, nothing learned, a policy that did not move."""
-    kind = registry.kind_of("algorithm", run.config.algorithm)
+    settings = type(run.config.algorithm)
     rows, _ = read_rows(run.folder / "metrics.jsonl")  # up to a damaged line: a remark is no reason to fail
-    for remark in silence.remarks(kind, rows, found.policies, found.metrics):
+    for remark in silence.remarks(settings, rows, found.policies, found.metrics):
         run.note(remark)
 
 

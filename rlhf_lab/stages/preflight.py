@@ -24,8 +24,6 @@ from rlhf_lab.stages.artifacts import External, Stage
 
 LARGE_JSON = 2**26
 """Bytes of a .json file above which its first row is not looked at: the whole file would have to be read for it."""
-SCORERS = ("reward_model", "rubric_rm", "crossfit", "orm", "prm")
-"""Algorithms that put a head on `needs.policy`, so that it may have one already."""
 
 
 def check(stages: Iterable[Stage]) -> None:
@@ -113,7 +111,7 @@ def _model_problems(stage: Stage) -> list[str]:
 
 def _policy_problems(stage: Stage, source: str) -> list[str]:
     """A reward model where a policy is needed, and rows that a policy cannot read."""
-    if stage.kind not in SCORERS and model_files.has_head(source):
+    if not stage.config.algorithm.adds_head and model_files.has_head(source):
         return [
             f"needs.policy={source} is a reward model: as a language model it would speak through another head; name "
             "a policy's folder there, and this one in needs.reward"

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from rlhf_lab.core.errors import require
 
 Rule = tuple[bool, str]
+SMALL = {"optimizer": "muon", "max_length": 128}
+"""What every algorithm takes for models of 0.1–1M parameters that are trained from scratch."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """One model that a stage holds in memory while it works.
+
+    Attributes:
+        outputs: of its scalar head; 0 is a language model with its own head.
+        role: whose shape it has: a role of `needs`; empty is the stage's own policy.
+        trained: whether it has gradients and an optimiser.
+        whole: trained whole, whatever `model.lora` says.
+        reference: whether `sharding.reference` says where it lies.
+        together: trained in one backward pass with the models of the same number.
+    """
+
+    name: str
+    outputs: int = 0
+    role: str = ""
+    trained: bool = False
+    whole: bool = False
+    reference: bool = False
+    together: int = 0
 
 
 @dataclass(frozen=True)
 class StageSettings:
     """What the lab asks of the settings of every algorithm, whether it trains or not.
+
+    Whatever another part has to know of an algorithm is answered here: that part asks, and does not name algorithms.
 
     Class attributes:
         uses: sections of the config that decide the stage's result, and so its key.
@@ -26,6 +52,16 @@ class StageSettings:
         reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
         shares_work: whether its passes are divided between processes; if not, one process builds it.
         makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
+        adds_head: whether it puts a scalar head on `needs.policy`, which may then have one already.
+        shares_prompts: whether its training passes compute a prompt once for the rows that share it.
+        compares_policies: whether its evaluation measures the KL of policies, if it uses `evaluation` at all.
+        calls_reward: whether models of the reward graph are loaded, if it uses `reward` at all.
+        loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
+            has to fall.
+        chance_metric: its number that is ½ without knowledge; empty where it has none.
+        answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
+        at_small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the
+            embedded worlds, where the default is for larger models.
         tuned_by_model: settings whose value a model may name (`model.tuned`), because it depends on the model's size.
         smoke, smoke_real: setting → its most at `size=smoke`; the second with models that are not made from scratch, a
             hundred times larger and no need to learn a language first.
@@ -43,7 +79,15 @@ class StageSettings:
     reads_reward: ClassVar[bool] = False
     shares_work: ClassVar[bool] = True
     makes_model: ClassVar[bool] = True
+    adds_head: ClassVar[bool] = False
+    shares_prompts: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = True
+    calls_reward: ClassVar[bool] = True
+    loss_falls: ClassVar[bool] = False
+    chance_metric: ClassVar[str] = ""
+    answer: ClassVar[str] = ""
     tuned_by_model: ClassVar[tuple[str, ...]] = ()
+    at_small_scale: ClassVar[dict[str, Any]] = {}
     smoke: ClassVar[dict[str, float]] = {}
     smoke_real: ClassVar[dict[str, float]] = {}
 
@@ -53,6 +97,40 @@ class StageSettings:
     def rules(self) -> tuple[Rule, ...]:
         """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
         return ()
+
+    def completed(self, config: Any) -> Self:
+        """These settings with what follows from other sections of the config filled in, where it is not written."""
+        return self
+
+    def contradictions(self, config: Any) -> list[str]:
+        """What other sections of the config say that this algorithm cannot work with.
+
+        Args:
+            config: the whole `Config`, which lies above this module.
+        """
+        return []
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        """The models it holds at once, those of the reward graph apart.
+
+        Args:
+            adapter: whether an adapter is trained whose base serves as the reference.
+        """
+        return [Held("policy", trained=self.makes_model)]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        """(prompts, replies to each) of everything it samples.
+
+        Args:
+            evaluation: the section of that name.
+            batch_rows: of the sampler, for what is drawn in as large batches as fit.
+        """
+        return [(evaluation.prompts, evaluation.samples_per_prompt)] if "evaluation" in self.uses else []
+
+    @property
+    def rows_per_unit(self) -> int:
+        """Rows of a forward pass for each of `batch_size`."""
+        return 2 if self.needs_preferences else 1
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
-from rlhf_lab.training.settings import Rule, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
 
 WITHOUT_MARGINS = ("all", "random")
 
@@ -96,10 +96,18 @@ class CrossFit(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    adds_head: ClassVar[bool] = True
+    loss_falls: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "cross_fitted"
     smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "folds": 2}
+    at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
     folds: int = 5
     centering: float = 0.001
     selection: Selection = field(default_factory=Selection)
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held(f"fold {k}", outputs=1, trained=True, together=k) for k in range(self.folds)]
 
     def rules(self) -> tuple[Rule, ...]:
         by, source = self.selection.by, self.selection.source

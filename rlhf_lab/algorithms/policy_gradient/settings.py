@@ -5,11 +5,11 @@ Both share one core (`on_policy.py`). They differ in how a reply's reward is cre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import Rule, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
 
 LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo_clip": {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean", "overlong_tokens": 0},
@@ -83,6 +83,8 @@ class OnPolicySettings(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     trains_on_reward: ClassVar[bool] = True
+    shares_prompts: ClassVar[bool] = True
+    answer: ClassVar[str] = "reward_and_truth"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
     smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "iterations": 8}
     smoke_real: ClassVar[dict[str, float]] = {
@@ -136,6 +138,34 @@ class OnPolicySettings(TrainingSettings):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         super().__post_init__()
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy", trained=True), *([] if adapter else [Held("reference", reference=True)])]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (self.prompts_per_iteration, self.sampled_per_prompt)]
+
+    def contradictions(self, config: Any) -> list[str]:
+        monitor, limit = config.reward.monitor, config.rollout.max_new_tokens
+        problems = []
+        if monitor.action in ("stop", "raise_kl") and self.iterations // monitor.every <= monitor.warmup:
+            problems.append(
+                f"reward.monitor.action={monitor.action} never acts: algorithm.iterations={self.iterations} make "
+                f"{self.iterations // monitor.every} checkpoints, and the first reward.monitor.warmup={monitor.warmup} "
+                f"are the baseline; set algorithm.iterations={monitor.every * (monitor.warmup + monitor.rising)} or "
+                "higher, or warmup lower"
+            )
+        if monitor.action == "raise_kl" and (self.kl_controller == "none" or not self.beta):
+            problems.append(
+                "reward.monitor.action=raise_kl multiplies a KL coefficient of 0; set algorithm.beta above 0"
+            )
+        if not config.rollout.temperature:
+            problems.append("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
+        if self.overlong_tokens is not None and self.overlong_tokens >= limit:
+            problems.append(
+                f"algorithm.overlong_tokens={self.overlong_tokens} punishes every reply; rollout.max_new_tokens={limit}"
+            )
+        return problems
 
     @property
     def replies(self) -> int:
@@ -247,6 +277,15 @@ class PPO(OnPolicySettings):
 
     tuned_by_model: ClassVar[tuple[str, ...]] = (*OnPolicySettings.tuned_by_model, "critic_lr")
     smoke: ClassVar[dict[str, float]] = {**OnPolicySettings.smoke, "critic_warmup": 1}
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "optimizer": "adamw",
+        "lr": 3e-4,
+        "epochs": 2.0,
+        "batch_size": 32,
+        "critic_lr": 1e-3,
+        "beta": 0.4,
+    }
     advantages: ClassVar[tuple[str, ...]] = ("gae",)
     epochs: float = 4.0
     advantage: str = "gae"
@@ -259,6 +298,29 @@ class PPO(OnPolicySettings):
     critic_warmup: int = 3
     value_weight: float = 0.1
     value_clip: float = 0.2
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        critic = [] if self.critic == "shared" else [Held("critic", outputs=1, trained=True, whole=True)]
+        return [*super().held(adapter=adapter), *critic]
+
+    def usual_critic(self, config: Any) -> Literal["reward_model", "zero"]:
+        """The critic that fits the reward: it starts from the reward model if the reward reads one."""
+        return "reward_model" if config.needs.get("reward") and "reward" in config.reward.roles else "zero"
+
+    def completed(self, config: Any) -> PPO:
+        return self if self.critic else replace(self, critic=self.usual_critic(config))
+
+    def contradictions(self, config: Any) -> list[str]:
+        problems = super().contradictions(config)
+        if self.critic == "reward_model" and self.usual_critic(config) != "reward_model":
+            reads = "reward" in config.reward.roles
+            why = (
+                "needs needs.reward"
+                if reads
+                else (f"has none to start from: reward={','.join(config.reward.terms)} reads none")
+            )
+            problems.append(f"algorithm.critic=reward_model {why}; use algorithm.critic=zero, or leave it out")
+        return problems
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -295,6 +357,13 @@ class GRPO(OnPolicySettings):
     """
 
     advantages: ClassVar[tuple[str, ...]] = ("grpo", "rloo", "remax", "dr_grpo", "canon")
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "optimizer": "adamw",
+        "lr": 3e-4,
+        "batch_size": 64,
+        "beta": 1.0,
+    }
     beta: float = 0.04
     advantage: str = "grpo"
     prompts_per_iteration: int = 16

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import Rule, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
 
 LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "sigmoid": {"label_smoothing": 0.0},
@@ -46,6 +46,8 @@ class PreferenceSettings(TrainingSettings):
     """
 
     needs_preferences: ClassVar[bool] = True
+    shares_prompts: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "implicit_accuracy"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
     lr: float = 5e-7
     beta: float = 0.1
@@ -57,6 +59,9 @@ class PreferenceSettings(TrainingSettings):
     nll_weight: float | None = None
     desirable_weight: float | None = None
     undesirable_weight: float | None = None
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy", trained=True), *([] if adapter else [Held("reference", reference=True)])]
 
     def coefficients(self) -> dict[str, float]:
         """The numbers the loss reads, by name: `beta` and its own settings, defaults filled in."""
@@ -110,6 +115,16 @@ class DPO(PreferenceSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
     late_needs: ClassVar[tuple[str, ...]] = ("reward",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    loss_falls: ClassVar[bool] = True
+    answer: ClassVar[str] = "against_reference"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "optimizer": "adamw",
+        "lr": 1e-4,
+        "epochs": 0.5,
+        "batch_size": 32,
+        "beta": 0.3,
+    }
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
 
@@ -152,6 +167,14 @@ class IterativeDPO(PreferenceSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    answer: ClassVar[str] = "against_one_pass"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "optimizer": "adamw",
+        "lr": 5e-5,
+        "batch_size": 32,
+        "beta": 0.3,
+    }
     smoke: ClassVar[dict[str, float]] = {"rounds": 2, "prompts_per_round": 96}
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "prompts_per_round": 2}
     final_lr_fraction: float = 1.0
@@ -164,6 +187,14 @@ class IterativeDPO(PreferenceSettings):
     updates_per_pair: float = 1.0
     reference_share: float | None = None
     consistency: Literal["none", "cream"] = "none"
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
+
+    def contradictions(self, config: Any) -> list[str]:
+        if not config.reward.confidence_weight:
+            return []
+        return ["reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"]
 
     def rules(self) -> tuple[Rule, ...]:
         group, share = self.samples_per_prompt, self.reference_share

@@ -1,15 +1,17 @@
-"""Settings of process and outcome reward models, and of the stage that compares them."""
+"""Settings of reward models: Bradley-Terry, rubric, outcome and process."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
-from rlhf_lab.algorithms.supervised.settings import OTHER_POLICIES
-from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import Rule, TrainingSettings
+from rlhf_lab.config.registry import kind_of, register
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+
+OTHER_POLICIES = tuple(f"policy_{k}" for k in range(1, 10))
+"""Roles of the policies that further members of an ensemble start from."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,28 @@ class StepSettings(TrainingSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     needs_answers: ClassVar[bool] = True
+    adds_head: ClassVar[bool] = True
+    loss_falls: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "auroc/planted"
+    answer: ClassVar[str] = "steps"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "lr": 1e-2,
+        "muon_lr": 5e-3,
+        "epochs": 6.0,
+        "batch_size": 32,
+    }
     smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "problems": 200, "trajectories": 2}
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "problems": 8, "trajectories": 1}
     problems: int = 3000
     trajectories: int = 3
     demonstrations: bool = True
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("reward model", outputs=1, trained=True)]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, max(1, self.trajectories))]
 
     def rules(self) -> tuple[Rule, ...]:
         count = self.trajectories
@@ -71,6 +90,14 @@ class ProcessModel(StepSettings):
     up_to_first_error: bool = True
     rollouts: int = 4
     estimate: Literal["soft", "hard"] = "soft"
+
+    def contradictions(self, config: Any) -> list[str]:
+        if self.labels != "annotated" or config.data.steps or not config.data.answers:
+            return []
+        return [
+            "algorithm.labels=annotated needs a world that judges steps, and "
+            f"data={kind_of('data', config.data)} does not; use algorithm.labels=perturbed or monte_carlo"
+        ]
 
     def rules(self) -> tuple[Rule, ...]:
         perturbed = self.labels == "perturbed"
@@ -124,6 +151,16 @@ class RewardModel(TrainingSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", *OTHER_POLICIES)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
+    adds_head: ClassVar[bool] = True
+    loss_falls: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "pair_ranking"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "lr": 1e-2,
+        "muon_lr": 5e-3,
+        "batch_size": 32,
+    }
     smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "members": 2}
     context: Literal["conversation", "last_turn"] = "conversation"
     centering: float = 0.001
@@ -141,6 +178,23 @@ class RewardModel(TrainingSettings):
     unsure: tuple[str, ...] = tuple(f"Confidence: {n}." for n in (0, 1, 2))
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        """The policy that samples pairs stays; members are trained side by side, one backward pass each."""
+        heads = 2 if self.length_head else 1
+        if self.shared_trunk:
+            members = [Held("reward model", outputs=heads * self.members, trained=True)]
+        else:
+            names = [f"member {k}" for k in range(self.members)] if self.members > 1 else ["reward model"]
+            members = [Held(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
+        return [*members, Held("policy (samples)")]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, 2)]
+
+    @property
+    def rows_per_unit(self) -> int:
+        return 6 if self.confidence_weight else 2
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -190,11 +244,27 @@ class RubricRM(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    adds_head: ClassVar[bool] = True
+    loss_falls: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "pair_ranking"
+    at_small_scale: ClassVar[dict[str, Any]] = {**SMALL, "lr": 1e-2, "muon_lr": 5e-3, "batch_size": 32}
     target: Literal["scalar", "attributes"] = "scalar"
     weights: dict[str, float] | None = None
     on_policy_fraction: float = 0.25
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("rubric model", outputs=1, trained=True), Held("policy (samples)")]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, 2)]
+
+    def contradictions(self, config: Any) -> list[str]:
+        if config.data.graded:
+            return []
+        return ["algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded"]
 
     def rules(self) -> tuple[Rule, ...]:
         weights = (self.weights or {}).values()

@@ -1,12 +1,12 @@
-"""Settings of the first stages: imitation and the reward model."""
+"""Settings of supervised fine-tuning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import TrainingSettings
+from rlhf_lab.training.settings import SMALL, TrainingSettings
 
 
 @register("algorithm", "sft")
@@ -19,9 +19,15 @@ class SFT(TrainingSettings):
     """
 
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    loss_falls: ClassVar[bool] = True
+    answer: ClassVar[str] = "held_out_loss"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "lr": 2e-2,
+        "muon_lr": 1e-2,
+        "epochs": 2.0,
+        "batch_size": 16,
+    }
     lr: float = 2e-5
     epochs: float = 3.0
     skip_garbled: bool = True
-
-
-OTHER_POLICIES = tuple(f"policy_{k}" for k in range(1, 10))
