@@ -14,17 +14,12 @@ RECIPES = [name.removeprefix("study/") for name in compose.recipes() if name.sta
 STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 BEFORE = {
     "buffers",
-    "ensemble_lambda",
-    "hacking_detector",
     "kl_control",
     "lora_rank",
     "model_scale",
     "overoptimization",
-    "ppo_rubric_vs_bt",
     "ppo_vs_grpo",
     "prm_vs_orm",
-    "reward_training",
-    "reward_weights",
     "rm_calibration",
     "sharding_memory",
 }
