@@ -24,12 +24,6 @@ from rlhf_lab.statistics.inference import clustered_mean, ratio_of_means
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-METRICS = {
-    "kl": "ln n − (n−1)/n, nats: exact without ties in proxy and repeated replies, else an upper bound",
-    "win_rate": "share of chosen replies better than an independent reply of the policy to the same prompt, ties half",
-}
-"""Where they differ from those of `evaluations/evaluator.py`."""
-
 Rows = list[dict[str, Any]]
 
 

@@ -24,13 +24,6 @@ from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-METRICS = {
-    "gold_sd": "standard deviation of gold across replies",
-    "proxy_sd": "standard deviation of proxy across replies",
-    "seconds": "wall time of the stage that made the policy, its own evaluation included, stages before it not; of the "
-    "last attempt when it was interrupted; absent for a policy that the lab did not train",
-}
-
 
 class ComparePolicies:
     """Evaluates `needs.reference`, then every other policy in `needs`, in the order written."""

@@ -31,26 +31,6 @@ from rlhf_lab.training.run import Run
 
 REFERENCE_NAME = "SFT"
 
-METRICS = {
-    "gold": "true reward of a sampled reply, gold points (worlds with a known truth only)",
-    "proxy": "reward that training maximises; a single reward model is in sd of the reference policy's replies",
-    "reward/<term>": "value of a term of the reward graph, per reply (evaluation.jsonl only)",
-    "win_rate": "share of prompts' replies better than the reference's reply to the same prompt, ties half; by gold "
-    "where it is known, else by proxy",
-    "kl": "KL(policy ‖ reference) per reply, nats, exact over the vocabulary at every state the policy visited",
-    "reward_per_nat": "gain in proxy over the reference divided by KL; absent where KL is below .05 nats or known to "
-    "less than half its size",
-    "tokens": "reply length, EOS included",
-    "verbose": "share of replies the world calls verbose (affirmations + fillers + closings ≥ 3)",
-    "garble": "share of replies with an unreadable sentence",
-    "correct": "share of sampled replies whose final answer is right (data with verifiable answers only)",
-    "correct_greedy": "the same for one greedy reply per prompt",
-    "ended": "share of replies that ended with EOS within the token limit",
-    "chosen_logp_drift": "log π(chosen) − log π_ref(chosen) on held-out pairs, nats per reply",
-    "ranking_accuracy": "share of held-out pairs with log π(chosen) > log π(rejected)",
-    "implicit_accuracy": "the same for log π − log π_ref: accuracy of the implicit reward",
-    "idealised_ranking": "ranking accuracy of the optimum of the DPO objective, from the annotator's probabilities",
-}
 SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", "ended")
 
 

@@ -11,12 +11,6 @@ from rlhf_lab.evaluations.rescoring import label_of, read_replies, rescore
 from rlhf_lab.evaluations.settings import Rescore
 from rlhf_lab.training.run import Result, Run
 
-METRICS = {
-    "replies": "saved replies that were scored again",
-    "prompts": "their prompts",
-}
-"""Those of the policies are in `evaluations/rescoring.py`."""
-
 
 class Rescoring:
     """Reads the replies once; every weighting is arithmetic on their columns."""

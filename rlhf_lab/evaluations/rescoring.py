@@ -25,15 +25,6 @@ from rlhf_lab.statistics.choice import choice_probabilities, chosen_values, chos
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
 
-METRICS = {
-    "proxy": "the reward under the weighting, where there is only one",
-    "reward/<term>": "what each term says of the chosen reply, before transform and weight",
-    "win_rate": "share of chosen replies better, by gold, than an independent reply of the policy, ties half",
-    "rank_gold": "Spearman's ρ of the reward with gold among the replies to a prompt, mean over prompts",
-    "rank_first": "the same with the first weighting; in a stage with one weighting, with the reward that was saved",
-    "same_choice": "share of prompts whose best among the first n replies is the first weighting's best too",
-    "kl": "ln n − (n−1)/n, nats: an upper bound where replies tie or repeat",
-}
 TRUTH = ("gold", "verbose", "garble", "correct", "tokens", "ended")
 PREFIX = "reward/"
 
@@ -120,7 +111,7 @@ class Rescored:
 def rescore(
     replies: SavedReplies, graphs: Mapping[str, RewardGraph], n: int = 0, first_N: FloatArray | None = None
 ) -> list[Rescored]:
-    """The policy itself, then the choice of each weighting; see `METRICS`.
+    """The policy itself, then the choice of each weighting; see metrics.py.
 
     Rewards under different weightings have different units, so `proxy` is there with one weighting only.
 

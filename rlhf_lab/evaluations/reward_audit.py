@@ -17,21 +17,6 @@ from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_ra
 HELD_OUT_PAIRS = 1000
 """Held-out pairs that the audits of SFT and reward models use at most."""
 
-METRICS = {
-    "accuracy": "share of pairs with r(chosen) > r(rejected)",
-    "margin": "mean r(chosen) − r(rejected), raw score",
-    "longer_wins": "accuracy of preferring the longer reply (characters) on the same pairs, ties half",
-    "accuracy/longer_chosen": "accuracy on pairs whose chosen reply is the longer one",
-    "accuracy/shorter_chosen": "accuracy on pairs whose chosen reply is the shorter one",
-    "accuracy/length_matched": "accuracy on pairs whose replies differ by at most a tenth of the longer one, in words",
-    "gold_agreement": "share of held-out pairs ordered as the true reward orders them, ties half",
-    "ideal_accuracy": "accuracy of knowing the annotator's probabilities: the ceiling",
-    "filler_shift": "score change when two generic sentences are appended to the reply, sd of policy replies",
-    "filler_slope": "score change per 10 words of generic filler: least squares through 0 over three fillers",
-    "filler_slope/gold": "the same for the true reward, which filler costs",
-    "filler_bias": "filler_slope when the truth that filler costs is added back at the rate the reward pays for truth: "
-    "length bias per 10 words, in units of the reward",
-}
 FILLER = "There are many things to think about here. Of course, results can vary."
 FILLERS = {
     "short": "There are many things to think about here.",
@@ -55,7 +40,7 @@ def prompt_ids(pairs: Sequence[Pair]) -> np.ndarray:
 
 
 def audit_pairs(reward: Reward, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Accuracy of a reward on labelled pairs, as estimates clustered by prompt; see `METRICS`."""
+    """Accuracy of a reward on labelled pairs, as estimates clustered by prompt; see metrics.py."""
     return audit_margins(margins(reward, pairs), pairs)
 
 

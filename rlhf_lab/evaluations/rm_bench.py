@@ -25,22 +25,11 @@ from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.statistics.steps import process_bench_estimates
 from rlhf_lab.training.run import Result, Run
 
-METRICS = {
-    "score": "the benchmark's one number: mean of its sections (RewardBench), of its subsets (RewardBench 2), accuracy "
-    "(RewardMATH), mean F1 over its subsets (ProcessBench)",
-    "<subset>": "accuracy of a subset by the benchmark's rule; RewardBench 2's Ties by its own formula",
-    "section/<name>": "RewardBench: accuracy of a section, subsets weighted by their prescribed counts",
-    "ties_allowed": "RewardMATH: accuracy when the right solution may share the highest score",
-    "mrr": "RewardMATH: mean of 1/rank of the right solution; a wrong one with the same score comes first",
-    "<subset>/f1, /error, /correct": "ProcessBench: F1 and the two accuracies",
-    "items": "prompts, problems or solutions read",
-    "unscored": "of these, those with a reply that the reward leaves unscored",
-}
 DRAWS = 1000
 
 
 class Benchmarking:
-    """Scores one benchmark; see `METRICS`."""
+    """Scores one benchmark; see metrics.py."""
 
     def __init__(self, settings: RewardBenchmark, run: Run):
         self.settings, self.run = settings, run

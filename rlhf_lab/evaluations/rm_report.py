@@ -41,32 +41,6 @@ from rlhf_lab.statistics.reward_distance import starc_distance
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-METRICS = {
-    "unscored": "share of pairs in which the reward leaves a side unscored",
-    "ties": "share of scored pairs whose sides have the same score: counted as wrong by accuracy, as half by ece",
-    "accuracy/rejected_padded": "accuracy when a filler of two sentences is appended to the rejected reply",
-    "logit_unit": "what one unit of reward is in logits: the sd of raw scores for a single Bradley-Terry term, else 1",
-    "ece": "count-weighted calibration error of σ(|Δ|) over bins of equal count, with its sampling noise",
-    "ece_perfect": "the ece that these confidences would show on as many pairs if they were right: mean, 95 % range",
-    "ece_scaled": "ece after dividing Δ by a temperature fitted on the other half of the prompts",
-    "overconfidence": "mean confidence − accuracy on the same pairs",
-    "brier": "mean squared distance of confidence from outcome",
-    "brier_scaled": "the same after temperature scaling",
-    "temperature": "T for which σ(Δ/T) is most likely; above 1 the reward is overconfident",
-    "gold_correlation": "correlation of reward and truth over policy replies",
-    "gold_correlation/within": "the same within prompts: what a policy can learn from",
-    "length_correlation": "correlation of reward and words within prompts",
-    "length_correlation/given_gold": "the same with the truth held fixed",
-    "length_slope": "reward per 10 words within prompts, in units of the reward",
-    "length_slope/given_gold": "the same with the truth held fixed",
-    "spearman/corpus": "rank correlation of reward and truth over the replies of held-out pairs, in distribution",
-    "spearman/ood": "rank correlation of reward and truth over policy replies, which no annotator chose from",
-    "starc/gold": "STARC distance of the reward from the truth: 0 same order, .71 unrelated, 1 opposite",
-    "starc/gold/<part>": "the same for a term or an ensemble member",
-    "disagreement": "standard deviation between the members of an ensemble, mean over policy replies, in sd of scores",
-    "disagreement/corpus": "the same over the replies of held-out pairs",
-}
-"""Besides those of `evaluations/reward_audit.py`; on pairs instead of policy replies as `<name>/pairs`."""
 PAIRS_FILE = "pairs.jsonl"
 PRIMARY = (
     *("accuracy", "longer_wins", "accuracy/longer_chosen", "accuracy/shorter_chosen", "accuracy/length_matched"),
@@ -77,7 +51,7 @@ PRIMARY = (
 
 
 class ReportCard:
-    """Audits the reward graph of the run; see `METRICS`."""
+    """Audits the reward graph of the run; see metrics.py."""
 
     def __init__(self, settings: RewardReport, run: Run):
         self.settings, self.run = settings, run

@@ -31,36 +31,6 @@ from rlhf_lab.statistics.steps import auroc, first_wrong, flagged_at, located, p
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-METRICS = {
-    "caught_5": "share of the policy's right answers with a wrong step that are flagged, at 5 % false alarms",
-    "caught_10": "the same at 10 %",
-    "false_alarm_5": "share of sound samples that are flagged there: the threshold was chosen on other prompts",
-    "false_alarm_10": "the same at 10 %",
-    "planted_caught_5": "`caught_5` among planted solutions whose second mistake brings the right answer back",
-    "planted_caught_10": "the same at 10 %",
-    "planted_false_alarm_5": "share of right demonstrations that are flagged there",
-    "planted_false_alarm_10": "the same at 10 %",
-    "process_f1": "ProcessBench F1 on samples of the policy (arXiv:2412.06559)",
-    "process_error": "share of samples with a wrong step whose first one is named",
-    "process_correct": "share of sound samples in which no step is named",
-    "planted_process_f1": "ProcessBench F1 on planted solutions; likewise `planted_process_error`, `…_correct`",
-    "auroc_sound": "probability that a sound sample scores above one that is not, ties half",
-    "auroc_correct": "the same for a right answer against a wrong one",
-    "auroc_steps": "the same for right steps of samples against the first wrong one of each",
-    "brier_steps": "mean squared difference of a step's probability and its label, up to the first wrong one of each",
-    "brier_outcome": "the same for the score and whether the answer is right",
-    "best_of_n": "accuracy of the sample of n that the judge scores highest, over all subsets of n",
-    "best_of_n/<aggregation>": "the same with another aggregation of the steps",
-    "majority": "accuracy of the most frequent answer of n",
-    "weighted_vote": "accuracy of the answer whose samples have the highest sum of scores among n",
-    "oracle": "share of problems with a right answer among n: the most that choosing can reach",
-    "correct": "accuracy of one sample",
-    "critical": "share of samples whose answer is right and a step of which is wrong",
-    "score/by_percentile": "score below which this percent of the samples lie: the steps of metrics.jsonl are percents",
-    "caught/by_percent_false_alarms": "`caught` at 1, 2, 3, … % false alarms",
-    "planted_caught/by_percent_false_alarms": "the same for planted solutions",
-    "sound": "share of samples whose answer and steps are all right",
-}
 ALARMS = (5, 10)
 """False alarms at which judges are compared, percent."""
 CURVE = range(1, 100)

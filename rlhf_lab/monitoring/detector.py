@@ -39,18 +39,6 @@ LEVELS = ("ok", "warning", "hard_stop")
 NUMBERS = ("no", "one", "two", "three", "four")
 LEAST_REWARDS = 16
 """Scored replies below which a checkpoint has no reward distribution."""
-METRICS = {
-    "alarm/<rule>": "whether the rule was in alarm at any checkpoint: 0 or 1; also for warning and hard_stop",
-    "alarm_at/<rule>": "iteration of its first alarm",
-    "alarm_share/<rule>": "share of checkpoints after warm-up in alarm",
-    "hacked": "whether the true reward fell significantly from its peak: 0 or 1 (worlds with a known truth); a fall of "
-    "a few sd of its noise may go unseen",
-    "gold_peak": "last iteration of the best window of true reward before it fell",
-    "gold_fall": "iteration at which the fall is significant",
-    "lead/<rule>": "iterations from the first alarm to gold_fall, in runs that hacked; below 0 is too late",
-    "in_time/<rule>": "whether the first alarm came before gold_fall: 0 or 1, in runs that hacked",
-    "false/<rule>": "whether there was any alarm: 0 or 1, in runs that did not hack",
-}
 
 
 def level_name(name: str, needed: int = 2) -> str:
@@ -234,7 +222,7 @@ class Detector:
         return base.mean - half, base.mean + half
 
     def totals(self) -> dict[str, float]:
-        """Numbers of the whole run; see METRICS."""
+        """Numbers of the whole run; see metrics.py."""
         found: dict[str, float] = {}
         for name, count in self.counts.items():
             found[f"alarm/{name}"] = float(count > 0)

@@ -21,20 +21,6 @@ from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, Limits, level_
 from rlhf_lab.sampling.experience import Group
 from rlhf_lab.training.run import Run
 
-METRICS = {
-    "monitor/length_z": "mean reply length against the warm-up baseline, standard errors of the difference",
-    "monitor/reward_kl": "KL(initial reward distribution ‖ that of this checkpoint), nats, bias-corrected",
-    "monitor/length_cusum": "CUSUM of the mean length in units of its threshold: above 1 is an alarm",
-    "monitor/disagreement": "the same upward on the disagreement of an ensemble's members",
-    "monitor/level": "0 ok, 1 warning, 2 strong warning, by the rules in reward.monitor.signals",
-    "monitor/unscored": "replies of the checkpoint without a reward, which its reward distribution leaves out",
-    "monitor/tokens_low": "mean length below which length_z is in alarm",
-    "monitor/tokens_high": "mean length above which it is",
-}
-RUN_METRICS = {
-    "stopped_at": "iteration, recorded from 0, at which the monitor ended training; its replies were not trained on",
-    "kl_raised": "what the monitor multiplied the KL coefficient by in all (action=raise_kl)",
-}
 TRACE, LIMITS_FILE = "monitor.jsonl", "monitor.json"
 DISAGREEMENT = "disagreement"
 """Part of a term that says how far an ensemble's members are apart; see `rewards/learned/bt.py`."""
@@ -168,7 +154,7 @@ class Watch:
         }[self.settings.action]
 
     def totals(self) -> dict[str, float | None]:
-        """Numbers of the whole run (`monitoring.detector.METRICS`, RUN_METRICS); tells the alarms in a remark."""
+        """Numbers of the whole run (metrics.py); tells the alarms in a remark."""
         if not self.on:
             return {}
         if not self.detector.checkpoints:

@@ -10,21 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-COLUMNS = {
-    "gold": "gold",
-    "correct": "correct",
-    "correct_greedy": "greedy",
-    "proxy": "proxy",
-    "proxy_sd": "proxy sd",
-    "win_rate": "win rate",
-    "kl": "KL (nats)",
-    "reward_per_nat": "proxy/nat",
-    "tokens": "tokens",
-    "verbose": "verbose",
-    "garble": "garble",
-    "ranking_accuracy": "ranking",
-    "seconds": "seconds",
-}
+from rlhf_lab.core.metrics import catalogue
+
 UNLIMITED = 100_000
 """Columns of a terminal on which every table fits: what a table would like to have is measured there."""
 
@@ -34,10 +21,11 @@ class PolicyTable:
 
     Args:
         policies: {"name", "metrics"} each, as in result.json.
-        columns: metric → title; those that no policy has are left out.
+        columns: metric → title; those that no policy has are left out. None: every metric that has a `column`.
     """
 
-    def __init__(self, policies: Sequence[Mapping[str, Any]], columns: Mapping[str, str] = COLUMNS):
+    def __init__(self, policies: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None = None):
+        columns = columns or {each.name: each.column for each in catalogue().values() if each.column}
         self.policies = policies
         self.columns = {key: title for key, title in columns.items() if any(key in p["metrics"] for p in policies)}
 

@@ -41,7 +41,7 @@ class Run:
         policies: evaluated policies in the order of training; the first is the starting point.
         results: flat run-level numbers, e.g. "gold/best".
         cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training
-            took (`training.run.COST`).
+            took (training/metrics.py).
         changed: files of a completed run that a report reads and that are missing or have changed since.
         problems: what was missing or unreadable, in words.
         notes: remarks of the run itself, in order.

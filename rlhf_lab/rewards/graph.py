@@ -17,13 +17,6 @@ from rlhf_lab.rewards.combine import BASELINE, CONFIDENCE, SCALES_FILE, aggregat
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
 from rlhf_lab.training.run import Run
 
-METRICS = {
-    "reward/<term>": "value of a term of the reward graph, before it is standardised, transformed and weighted",
-    "reward/<term>/<part>": "a part of the term that it names itself, such as a member of an ensemble",
-    "reward/aggregate": "the terms' one value before temperature, ceiling, confidence and clip, where there are any",
-    "reward/confidence": "the confidence that a reply states, in [0, 1] (reward.confidence_weight)",
-    "reward/confidence/baseline": "the mean reward that it was held against",
-}
 SCALE_REPLIES = 512
 
 

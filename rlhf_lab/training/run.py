@@ -24,25 +24,6 @@ from rlhf_lab.core.types import AnswerChecking, Corpus
 from rlhf_lab.trackers.tracking import Tracking
 from rlhf_lab.training import peak_memory
 
-METRICS = {
-    "loss": "mean loss of the logged steps, per token (sft), per pair or as the algorithm weighs its tokens",
-    "lr_scale": "share of the peak learning rate",
-    "grad_norm": "gradient norm of the model before clipping, last step",
-    "grad_norm/critic": "the same for the critic",
-    "units": "tokens or pairs trained on in the logged steps",
-}
-"""Keys the loop writes to metrics.jsonl; each algorithm documents its own in a METRICS of its module."""
-
-COST = {
-    "memory/parameters": "MiB of the trained modules' parameters that one process holds",
-    "memory/gradients": "MiB of their gradients after a backward pass",
-    "memory/optimizer": "MiB of their optimiser state after a step",
-    "memory/peak": "MiB that training took at most: allocated on a GPU; resident beyond what the process held before "
-    "it built a model on a CPU",
-    "step_seconds": "median wall time of a step, samples included; logging, evaluations and checkpoints not",
-}
-"""Under `training` in result.json: of one process, the one that holds most."""
-
 
 def is_there(role: str) -> None:
     """Nothing to wait for: what stands in the role was complete before the stage began."""
@@ -57,7 +38,7 @@ class Run:
         config: the checked config of this stage.
         needs: role → model folder or hub id.
         checkpoint: state of an interrupted attempt at this stage, to go on from.
-        cost: what training took, see COST; the largest of the processes that shared it.
+        cost: what training took, see metrics.py; the largest of the processes that shared it.
         notes: remarks for the person who reads the result, in order.
         tracking: gets every logged row too.
         await_need: to be called with a role of the algorithm's `late_needs` before what stands in it is read.

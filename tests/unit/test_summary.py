@@ -15,7 +15,10 @@ from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.summary import print_problems
 from rlhf_lab.core.console import console, open_console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.reports.policy_table import COLUMNS, PolicyTable
+from rlhf_lab.core.metrics import catalogue
+from rlhf_lab.reports.policy_table import PolicyTable
+
+COLUMNS = [metric.name for metric in catalogue().values() if metric.column]
 
 
 def estimate(mean: float, low: float, high: float) -> dict:

@@ -43,20 +43,6 @@ from rlhf_lab.training.optim import Part
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
-METRICS = {
-    "loss": "sum over the fold models of their mean loss per pair",
-    "accuracy": "share of pairs with a cross-fitted margin above 0; its interval takes the fold models as given and "
-    "their errors as unrelated",
-    "accuracy/in_sample": "the same for in-sample margins: what a filter by its own model believes",
-    "accuracy/top_half": "accuracy among the half with the largest cross-fitted |m|",
-    "accuracy/in_sample/top_half": "in-sample accuracy among the half with the largest in-sample |m|",
-    "label_accuracy": "share of pairs labelled as the true reward orders them, ties half (worlds with a known truth)",
-    "label_accuracy/top_half": "the same among the half with the largest cross-fitted |m|",
-    "label_accuracy/in_sample/top_half": "the same among the half with the largest in-sample |m|",
-    "cycle": "how many cycles of margins there are",
-    "trained_pairs": "pairs that the fold models together train on; each of them on those outside its fold",
-}
-
 
 class CrossFitting(Algorithm):
     """K reward models side by side, each blind to one fold."""

@@ -23,14 +23,6 @@ from rlhf_lab.evaluations.reward_audit import pair_words, prompt_ids
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Run
 
-METRICS = {
-    "selection/pairs": "corpus pairs that are trained on",
-    "selection/label_accuracy": "share of them labelled as the true reward orders them, ties half (worlds with a known "
-    "truth only)",
-    "selection/longer_chosen": "share of them whose chosen reply has more words, ties half",
-    "selection/words": "mean length of the chosen reply − of the rejected, words",
-}
-
 
 class ChoosesPairs(Protocol):
     """Settings of a stage that trains on some of the corpus pairs."""
@@ -97,7 +89,7 @@ def _learnable(
 
 
 def selection_metrics(settings: ChoosesPairs, run: Run) -> dict[str, Any]:
-    """What the chosen pairs are like, as estimates clustered by prompt; see `METRICS`."""
+    """What the chosen pairs are like, as estimates clustered by prompt; see metrics.py."""
     pairs = [run.corpus.train[i] for i in chosen_pairs(settings, run)]
     prompts, words_N = prompt_ids(pairs), words_difference(pairs)
     found: dict[str, Any] = {

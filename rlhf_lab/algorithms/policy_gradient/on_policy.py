@@ -35,21 +35,6 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, load_policy_twice
 
-METRICS = {
-    "clip_fraction": "share of tokens whose ratio the trust region cut",
-    "approx_kl": "k3 estimate of KL(old ‖ new), nats per token",
-    "kl_penalty": "estimate of KL(π ‖ reference) in the loss, nats per token",
-    "ptx_nll": "mean −log π of a corpus reply token, nats",
-    "kl": "KL(π ‖ reference) of the samples: mean over replies of Σ k1, nats per reply",
-    "kl_k3": "the same by k3",
-    "kl_sampled": "the same by k1 for all sampled replies, where a rollout filter left some of them; what an adaptive "
-    "controller then steers",
-    "beta": "coefficient of the KL penalty in this iteration",
-    "advantage_sd": "standard deviation of the advantages over tokens, before whitening",
-    "token_budget_left": "reply tokens that may still be generated",
-    "step0_sampler_gap": "largest |log π(sampler) − log π(trainer)| of a token in the first rollout, nats",
-}
-
 
 class OnPolicy(Algorithm):
     """See the module's first lines. A subclass says how scores are credited to tokens."""

@@ -18,13 +18,6 @@ from rlhf_lab.training.loop import LossOutput
 from rlhf_lab.training.optim import Part
 from rlhf_lab.training.run import Run
 
-METRICS = {
-    "value_loss": "critic's loss per token, before value_weight",
-    "explained_variance": "1 − Var(return − value)/Var(return) over the iteration's tokens: 1 is a perfect critic",
-    "value": "mean value before the iteration's updates",
-    "return": "mean return",
-}
-
 
 class ProximalPolicyOptimisation(OnPolicy):
     """Policy and critic; the critic has an optimiser part of its own, also when it shares the policy's trunk."""

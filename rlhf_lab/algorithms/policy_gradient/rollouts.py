@@ -11,34 +11,17 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.rules import filter_replies
+from rlhf_lab.algorithms.policy_gradient.metrics import ROLLOUTS
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.config import registry
+from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
 from rlhf_lab.sampling.experience import Group, Imitation
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
-
-METRICS = {
-    "reward": "mean reward of the sampled replies, before shaping",
-    "reward/<node>": "mean of a node of the reward graph over the replies it scored (graphs of several nodes)",
-    "reward_sd": "its standard deviation over replies",
-    "score": "mean score after shaping: what is trained on",
-    "reward_kept": "mean reward of the replies that a rollout filter left, before shaping",
-    "entropy": "mean −log π of a token that is trained on, nats: without a filter an estimate of the policy's entropy",
-    "tokens": "mean reply length, EOS included",
-    "ended": "share of replies that ended with EOS",
-    "unscored": "share of replies the reward abstained on; they are not trained on",
-    "wasted_groups": "share of sampled groups whose replies (those that a filter left) all have the same reward",
-    "generated_tokens": "reply tokens generated in the iteration, greedy baselines included",
-    "prompts_cut": "prompts that lost their beginning to rollout.max_prompt_tokens",
-    "gold": "mean true reward of the samples (worlds with a known truth)",
-    "verbose": "share of verbose samples",
-    "garble": "share of samples with an unreadable sentence",
-    "correct": "share of samples with the right answer",
-}
 
 
 class Rollouts:
@@ -159,7 +142,7 @@ class Rollouts:
         if self.run.corpus.oracle is not None:
             prompts = [group.text for group in groups for _ in group.responses]
             truth = self.run.corpus.oracle.measure(prompts, [text for group in groups for text in group.responses])
-            metrics |= {key: float(values.mean()) for key, values in truth.items() if key in METRICS}
+            metrics |= {key: float(values.mean()) for key, values in truth.items() if key in names(ROLLOUTS)}
         return metrics
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:

@@ -25,15 +25,6 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
-METRICS = {
-    "accuracy": "share of pairs whose implicit reward margin is positive",
-    "margin": "mean implicit-reward margin, as the loss defines it; sigmoid: β·(log-ratio of chosen − of rejected)",
-    "chosen_logp": "mean log π(chosen), nats per reply",
-    "rejected_logp": "mean log π(rejected), nats per reply",
-    "chosen_drift": "mean log π(chosen) − log π_ref(chosen), nats per reply (losses with a reference)",
-    "z_ref": "estimated KL(π ‖ π_ref) that rewards are measured against, nats per reply (kto)",
-}
-
 
 @dataclass(frozen=True)
 class Given:

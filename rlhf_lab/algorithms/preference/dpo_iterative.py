@@ -29,19 +29,6 @@ from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
-METRICS = {
-    "round": "round of roll out and training, from 1",
-    "pairs": "pairs made in the round",
-    "prompts_cut": "prompts of the round that lost their beginning to rollout.max_prompt_tokens",
-    "ties": "prompts without a pair: all samples equal in reward or text",
-    "reward_best": "mean reward of the chosen replies",
-    "reward_worst": "mean reward of the rejected replies",
-    "pair_gold_agreement": "share of the round's pairs whose chosen reply also has the higher gold, ties half",
-    "staleness": "mean age in rounds of the trained pairs that a policy sampled; 0 is on-policy",
-    "buffer_pairs": "pairs the round draws from",
-    "consistency": "CREAM's C: agreement of the reward's ranking with the policy's implicit reward (consistency=cream)",
-}
-
 
 class IteratedDPO(PreferenceAlgorithm):
     """See the module's first lines. A batch's way: `collect` → `_start_round` → `RollOut.make` → `PairTable.batch`."""

@@ -34,7 +34,7 @@ class Round:
 
     Attributes:
         index: from 1.
-        metrics: see METRICS of `dpo_iterative`.
+        metrics: see metrics.py.
         pairs: (prompt, chosen, rejected) token ids of each pair.
         consistency: CREAM's C of these labels; 1 takes them as they are.
         watched: all sampled replies as the monitor sees them; None when it is off.

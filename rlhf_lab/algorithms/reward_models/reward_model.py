@@ -37,19 +37,6 @@ from rlhf_lab.training.optim import Part
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
-METRICS = {
-    "accuracy/on_policy": "accuracy on held-out pairs sampled from the policy and labelled by the annotator",
-    "accuracy/multi_turn": "accuracy on held-out pairs in whose prompt the human speaks more than once",
-    "accuracy/averaged": "accuracy of the one model whose weights are the mean of the members' (WARM)",
-    "disagreement": "standard deviation between the members of an ensemble, mean over policy replies, in sd of scores",
-    "length_correlation": "correlation of score and length of policy replies, in words",
-    "confidence_gain/chosen": "score change from an `unsure` to a `sure` ending of held-out chosen replies",
-    "confidence_gain/rejected": "the same of rejected replies",
-    "row_tokens": "tokens of a held-out prompt and reply, as read",
-    "turns": "turns of the human in a held-out prompt, as read, before rows are cut to max_length",
-    "truncated": "share of held-out rows that were cut to max_length",
-}
-"""Besides those of `evaluations/reward_audit.py`."""
 PRIMARY = (
     "accuracy",
     "longer_wins",
@@ -216,7 +203,7 @@ class RewardModelling(Algorithm):
 def reading_metrics(
     encoder: Encoder, pairs: Sequence[Pair], read: Callable[[Pair], Pair], max_length: int
 ) -> dict[str, Any]:
-    """Tokens, turns and truncation of both rows of pairs, clustered by prompt; see `METRICS`."""
+    """Tokens, turns and truncation of both rows of pairs, clustered by prompt; see metrics.py."""
     seen = [read(pair) for pair in pairs]
     sides = [(len(encoder.prompt(p.prompt)), p.chosen, p.rejected) for p in seen]
     full_N = np.array([head + len(encoder.response(text)) for head, *texts in sides for text in texts])

@@ -34,16 +34,6 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
-METRICS = {
-    "mse": "mean squared error of the score, on the target's scale 0…1, on held-out graded replies",
-    "mse/<attribute>": "the same of the output for an attribute",
-    "correlation": "correlation of the score with the target on held-out graded replies",
-    "correlation/<attribute>": "correlation of an attribute's grade with its output; of a scalar model, with the score",
-    "correlation/truth": "correlation of the score with the target of the true grades, where they are known",
-    "judge_correlation": "the same of the judge's own grades: what the labels are worth",
-    "heldout_mse": "mse along training",
-}
-"""Besides those of `evaluations/reward_audit.py`."""
 BATCH_TOKENS = 16384
 """Padded tokens per forward pass of an audit."""
 SIDES = ("chosen", "rejected")
@@ -145,7 +135,7 @@ class RubricModelling(Algorithm):
         return Result(metrics={**audit, **known}, primary=[name for name in primary if name in audit])
 
     def _audit_grades(self, scorer: Scorer) -> dict[str, Any]:
-        """Error and correlation on the replies of held-out pairs, as estimates clustered by prompt; see `METRICS`."""
+        """Error and correlation on the replies of held-out pairs, as estimates clustered by prompt; see metrics.py."""
         pairs = self.run.corpus.test[:HELD_OUT_PAIRS]
         prompts, replies = [p.prompt for p in pairs] * 2, [getattr(p, side) for side in SIDES for p in pairs]
         clusters, names = np.tile(prompt_ids(pairs), 2), self.rubric.attributes

@@ -32,17 +32,6 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
-METRICS = {
-    "accuracy": "share of judged positions whose probability is on the label's side of ½",
-    "accuracy/planted": "the same on held-out demonstrations and versions of them with a planted mistake; a process "
-    "reward model is judged at every step, an outcome reward model at the last token",
-    "auroc/planted": "probability that a right position of those scores above a wrong one, ties half",
-    "brier/planted": "mean squared difference of probability and label there",
-    "positive": "mean label of what was trained on",
-    "positions": "labels trained on",
-    "trajectories": "solutions trained on",
-    "cut": "steps beyond max_length, which have no label",
-}
 HELD_OUT_PROBLEMS = 256
 
 

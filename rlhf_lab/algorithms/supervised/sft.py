@@ -17,8 +17,6 @@ from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size, start_policy
 
-METRICS = {"heldout_nll": "mean −log p of a held-out reply token, nats, EOS included"}
-
 
 class SupervisedFineTuning(Algorithm):
     """One pass per epoch over (prompt, chosen reply) rows."""

@@ -16,8 +16,6 @@ from rlhf_lab.training import checkpoint
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.run import Run
 
-METRICS = {"trl/…": "what TRL logs, under its own name; what means the same as a metric of the lab is also under that"}
-
 
 class LabCallback(TrainerCallback):
     """Forwards logs to metrics.jsonl, evaluates between steps, keeps the stage's checkpoint, ends the run when told to.

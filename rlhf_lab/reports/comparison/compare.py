@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.metrics import titled
 from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import PROMPT, policy_names, prompt_means, scores
 from rlhf_lab.results.rundir import Run, read_run
-from rlhf_lab.results.wording import TITLES
 from rlhf_lab.statistics.inference import (
     Comparison,
     Estimate,
@@ -156,7 +156,7 @@ def shared_prompts(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> pd.DataFrame:
 
 def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
     """Columns that hold scores on both sides: known metrics first, then terms of the reward that are not its total."""
-    names = [name for name in TITLES if name in rows_a and name in rows_b]
+    names = [name for name in titled() if name in rows_a and name in rows_b]
     columns = [str(name) for name in rows_a if name in rows_b]
     terms = [name for name in columns if name.startswith("reward/") and name not in names]
     both = [name for name in [*names, *terms] if rows_a[name].notna().any() and rows_b[name].notna().any()]

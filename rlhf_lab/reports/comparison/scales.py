@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.reports.comparison.settings import setting_changes
 from rlhf_lab.results.rundir import Run
-
-OF_REWARD = ("proxy", "proxy_sd", "reward", "reward_per_nat")
-OF_REFERENCE = ("kl", "win_rate", "reward_per_nat", "chosen_logp_drift", "implicit_accuracy")
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,16 @@ def mismatches(a: Run, b: Run) -> list[Mismatch]:
     found = []
     if scored or _another(a, b, "reward"):
         remark = "A and B are scored by different rewards: their proxy rewards are not on one scale and not tested."
-        found.append(Mismatch(remark, OF_REWARD))
+        found.append(Mismatch(remark, _relative_to("reward")))
     for role, words in (("policy", "start from different policies"), ("reference", "have different references")):
         if _another(a, b, role):
             remark = f"A and B {words}: KL, win rate and drift are not measured from one policy and not tested."
-            found.append(Mismatch(remark, OF_REFERENCE))
+            found.append(Mismatch(remark, _relative_to("reference")))
     return found
+
+
+def _relative_to(what: Literal["reward", "reference"]) -> tuple[str, ...]:
+    return tuple(each.name for each in catalogue().values() if what in each.relative_to)
 
 
 def _another(a: Run, b: Run, role: str) -> bool:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.svg import GREY, Canvas, dash, span
-from rlhf_lab.monitoring.detector import LEVELS, METRICS, Batch
-from rlhf_lab.monitoring.monitor import RUN_METRICS, TRACE
+from rlhf_lab.monitoring.detector import LEVELS, Batch
+from rlhf_lab.monitoring.metrics import DETECTOR, MONITOR_OF_A_RUN
+from rlhf_lab.monitoring.monitor import TRACE
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact
@@ -26,7 +28,7 @@ POINTS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 WORDS = {"warning": "warning", "hard_stop": "strong warning", "gold_fall": "gold fell"}
 """Vertical lines → what is written on them."""
-OWN = {name.partition("/")[0] for name in (*METRICS, *RUN_METRICS)}
+OWN = {name.partition("/")[0] for name in names((*DETECTOR, *MONITOR_OF_A_RUN))}
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ def hacking_view(run: Run) -> dict[str, Any] | None:
         "rows": rows,
         "words": summary(found).split("\n"),
         "remarks": [
-            f"{RUN_METRICS[name]}: {_run_number(name, run.results[name].mean)}"
-            for name in RUN_METRICS
-            if name in run.results
+            f"{metric.meaning}: {_run_number(metric.name, run.results[metric.name].mean)}"
+            for metric in MONITOR_OF_A_RUN
+            if metric.name in run.results
         ],
     }
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Level, Point, Series, dots, frontier, spread
 from rlhf_lab.figures.svg import GREY, Canvas, dash, span
 from rlhf_lab.results.rundir import Run, read_json
-from rlhf_lab.results.wording import TITLES, compact, metric_note, metric_title
+from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import Estimate
 
 FILE = "reward_report.json"
@@ -118,8 +119,8 @@ def distance_table(found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def number_table(results: Mapping[str, Estimate]) -> list[tuple[str, str, str, str]]:
     """(metric, value, n / prompts, what it means), those with a title first."""
-    shown = [name for name in TITLES if name in results]
-    shown += sorted(name for name in results if name not in TITLES and not name.startswith(SKIPPED))
+    shown = [name for name in titled() if name in results]
+    shown += sorted(name for name in results if name not in titled() and not name.startswith(SKIPPED))
     sizes = {name: f"{results[name].n} / {results[name].clusters}" if results[name].n else "–" for name in shown}
     return [(_title(name), compact(results[name]), sizes[name], _note(name)) for name in shown]
 
@@ -130,13 +131,13 @@ def _title(name: str) -> str:
     part = name.removeprefix("starc/gold/")
     if part != name:
         return f"{metric_title('starc/gold')}: {part}"
-    return f"{metric_title(base)}, {version}" if name not in TITLES and base in TITLES else metric_title(name)
+    return f"{metric_title(base)}, {version}" if name not in titled() and base in titled() else metric_title(name)
 
 
 def _note(name: str) -> str:
     base, _, version = name.rpartition("/")
     about = {"pairs": "the same over the replies of held-out pairs", "gold": "the same for the true reward"}
-    return metric_note(name) or (about.get(version, "") if base in TITLES else "")
+    return metric_note(name) or (about.get(version, "") if base in titled() else "")
 
 
 def _point(row: Mapping[str, Any], across: str) -> Point:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Point, Series, frontier, spread
 from rlhf_lab.reports.run.hacking_view import hacking_view, told
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
@@ -24,7 +25,7 @@ from rlhf_lab.results.gains import (
 )
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.samples import pack, pick_samples
-from rlhf_lab.results.wording import TITLES, compact, duration, judged_title, metric_note, metric_title, p_text, signed
+from rlhf_lab.results.wording import compact, duration, judged_title, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate, check_mean, holm
 
 MAX_CONFIG = 12_000
@@ -67,8 +68,8 @@ def result_numbers(run: Run) -> dict[str, list[tuple[str, str]]]:
     names = [name for name in run.results if not told(name)]
     numbers = {name: (metric_title(name), compact(run.results[name])) for name in names}
     return {
-        "result_facts": [numbers[name] for name in names if name in TITLES],
-        "other_facts": [(name, numbers[name][1]) for name in names if name not in TITLES],
+        "result_facts": [numbers[name] for name in names if name in titled()],
+        "other_facts": [(name, numbers[name][1]) for name in names if name not in titled()],
     }
 
 
@@ -134,8 +135,8 @@ def policy_table(run: Run) -> dict[str, Any] | None:
     if not names:
         return None
     stored = {name for policy in run.policies for name in policy.metrics}
-    sampled = {name for name in TITLES if name in run.evaluation and run.evaluation[name].notna().any()}
-    columns = [name for name in TITLES if name in stored | sampled] + sorted(stored - set(TITLES))
+    sampled = {name for name in titled() if name in run.evaluation and run.evaluation[name].notna().any()}
+    columns = [name for name in titled() if name in stored | sampled] + sorted(stored - set(titled()))
     rows = []
     for name in names:
         values = [policy_mean(run, name, column) for column in columns]

@@ -71,7 +71,7 @@ class Engine:
         """Leave the trained modules' own parameters in place, whatever passes have put there."""
 
     def held(self) -> dict[str, float]:
-        """MiB that this process holds of what it trains; see `training.run.COST`."""
+        """MiB that this process holds of what it trains; see training/metrics.py."""
         self.settle()
         parameters = [p for module in self.parts.values() for p in module.parameters()]
         found: dict[str, list[Tensor]] = {
