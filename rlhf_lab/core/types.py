@@ -127,7 +127,7 @@ class AnswerChecking(Protocol):
     """What the oracle of data with verifiable answers can do besides: read them as a lenient verifier does."""
 
     def leniently(self) -> Oracle:
-        """The same oracle, whose "correct" takes an answer without "####" too; see `world.answers.final_answer`."""
+        """The same oracle, whose "correct" takes an answer without "####" too; see environments/maths/answers.py."""
         ...
 
 
