@@ -36,8 +36,8 @@ def test_files_named_in_docstrings_exist():
     assert not wrong
 
 
-def test_the_readme_lists_every_package():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_tree_lists_every_package():
+    text = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
     tree = text[text.index("```\nrlhf_lab/\n") :].split("```")[1]
     listed = {name.rstrip("/") for line in tree.split("\n") for name in re.findall(r"^ {2}(.*?) {2,}", line)}
     listed = {name.rstrip("/") for names in listed for name in names.split(" ")}
