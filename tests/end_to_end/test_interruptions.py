@@ -81,7 +81,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(fresh, lab, sized):
 
 COUNTED = """
 import sys
-from rlhf_lab import execute
+from rlhf_lab.stages import execute
 real = execute.execute
 def counted(stage, **kwargs):
     with open("trained.txt", "a") as handle:
