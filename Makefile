@@ -8,7 +8,7 @@ STAMPS := $(VENV)/.stamps
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke check format bench faults mutants coverage wheel clean
+.PHONY: help setup demo test smoke check format bench faults mutants coverage recipes path wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,12 @@ mutants: $(STAMPS)/dev ## make small faults in a copy of the code, one at a time
 
 coverage: $(STAMPS)/dev ## simulate how often intervals hold the truth and verdicts are wrong; 15 minutes
 	@$(BIN)/python tests/campaign/coverage.py --out docs/results/coverage.md
+
+recipes: $(STAMPS)/dev ## make the table of recipes/README.md from what the recipes say
+	@$(BIN)/python tests/recipe_table.py
+
+path: $(STAMPS)/dev ## count the lines that a step runs, for docs/code.md
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/code_path.py
 
 wheel: $(STAMPS)/dev ## build the wheel into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -1,7 +1,8 @@
 """rlhf_lab: a laboratory for reward signals and post-training of language models. Start reading at `main.py`.
 
-From Python: `run` runs a recipe, `load_reward` opens a saved reward model. Neither is imported before it is asked for,
-and with it torch: importing the package costs milliseconds.
+From Python: `run` runs a recipe, `load_reward` opens a saved reward model. The other names are what rewards, algorithms
+and data sources of one's own are made of (CONTRIBUTING.md). Nothing is imported before it is asked for: importing the
+package costs milliseconds.
 """
 
 from __future__ import annotations
@@ -10,12 +11,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlhf_lab.config.registry import register as register
+    from rlhf_lab.core.types import Corpus as Corpus
+    from rlhf_lab.core.types import Pair as Pair
+    from rlhf_lab.core.types import RewardBatch as RewardBatch
+    from rlhf_lab.data.settings import DataSettings as DataSettings
+    from rlhf_lab.data.settings import FileSettings as FileSettings
+    from rlhf_lab.data.settings import WorldSettings as WorldSettings
     from rlhf_lab.notebook import run as run
     from rlhf_lab.rewards.saved import load_reward as load_reward
+    from rlhf_lab.rewards.term import TermSettings as TermSettings
+    from rlhf_lab.training.loop import Algorithm as Algorithm
+    from rlhf_lab.training.loop import StepBatch as StepBatch
+    from rlhf_lab.training.run import Result as Result
+    from rlhf_lab.training.run import Run as Run
+    from rlhf_lab.training.settings import TrainingSettings as TrainingSettings
+    from rlhf_lab.training.totals import LossOutput as LossOutput
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
-EXPORTS = {"run": "rlhf_lab.notebook", "load_reward": "rlhf_lab.rewards.saved"}
+EXPORTS = {
+    "run": "rlhf_lab.notebook",
+    "load_reward": "rlhf_lab.rewards.saved",
+    "register": "rlhf_lab.config.registry",
+    # rewards
+    "TermSettings": "rlhf_lab.rewards.term",
+    "RewardBatch": "rlhf_lab.core.types",
+    # data sources and worlds
+    "DataSettings": "rlhf_lab.data.settings",
+    "FileSettings": "rlhf_lab.data.settings",
+    "WorldSettings": "rlhf_lab.data.settings",
+    "Corpus": "rlhf_lab.core.types",
+    "Pair": "rlhf_lab.core.types",
+    # algorithms
+    "TrainingSettings": "rlhf_lab.training.settings",
+    "Algorithm": "rlhf_lab.training.loop",
+    "StepBatch": "rlhf_lab.training.loop",
+    "LossOutput": "rlhf_lab.training.totals",
+    "Run": "rlhf_lab.training.run",
+    "Result": "rlhf_lab.training.run",
+}
 """Name → the module that has it."""
 
 

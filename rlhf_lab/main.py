@@ -37,15 +37,21 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
-from rlhf_lab import __version__, artifacts, compose, invocation, preflight, summary, sweep, words
-from rlhf_lab.commands import COMMANDS, described
-from rlhf_lab.errors import ConfigError, DataError, LabError
-from rlhf_lab.files import check_outputs, storage_error
-from rlhf_lab.manifest import git_sha
-from rlhf_lab.reuse import reusable
-from rlhf_lab.signals import handled
-from rlhf_lab.smoke import NOTICE
-from rlhf_lab.trackers.console import console, leave_closed_pipe
+from rlhf_lab import __version__
+from rlhf_lab.cli import summary
+from rlhf_lab.cli.commands import COMMANDS, described
+from rlhf_lab.config import compose, words
+from rlhf_lab.config.smoke import NOTICE
+from rlhf_lab.core import invocation
+from rlhf_lab.core.console import console, leave_closed_pipe
+from rlhf_lab.core.errors import ConfigError, DataError, LabError
+from rlhf_lab.core.files import check_outputs, storage_error
+from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.core.signals import handled
+from rlhf_lab.stages import artifacts, preflight
+from rlhf_lab.stages.manifest import git_sha
+from rlhf_lab.stages.reuse import reusable
+from rlhf_lab.sweeps import sweep
 from rlhf_lab.trackers.settings import marked
 
 ENVIRONMENT = {
@@ -191,7 +197,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _complete(shell: str) -> int:
     """Print what the command line in COMP_LINE could go on with, for the function that `-sc install` defined."""
-    from rlhf_lab.completion import candidates
+    from rlhf_lab.cli.completion import candidates
 
     print(("\n" if shell == "fish" else " ").join(candidates(os.environ["COMP_LINE"], COMMANDS)))
     return OK
@@ -248,15 +254,16 @@ def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int
 
 
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
-    from rlhf_lab import ranks, side_by_side
-    from rlhf_lab.execute import ensure
-    from rlhf_lab.launch.processes import check_launch
-    from rlhf_lab.launch.threads import set_threads
-    from rlhf_lab.planning.check import memory_lines
-    from rlhf_lab.train.loop import Interrupted
+    from rlhf_lab.core import ranks
+    from rlhf_lab.memory.check import memory_lines
+    from rlhf_lab.stages import side_by_side
+    from rlhf_lab.stages.execute import ensure
+    from rlhf_lab.stages.launch.processes import check_launch
+    from rlhf_lab.stages.launch.threads import set_threads
+    from rlhf_lab.training.loop import Interrupted
 
     check_launch(stage.config)
-    set_threads(stage.config, int(os.environ.get(sweep.PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    set_threads(stage.config, int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     try:
         with ranks.group(ranks.device(stage.config.runtime.device)):
             console.quiet = not ranks.is_main()

@@ -18,15 +18,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_lab import artifacts, compose, main
-from rlhf_lab.overrides import literal
-from rlhf_lab.sweep import study_folder
+from rlhf_lab import main
+from rlhf_lab.config import compose
+from rlhf_lab.config.overrides import literal
+from rlhf_lab.stages import artifacts
+from rlhf_lab.sweeps.sweep import study_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rlhf_lab.results.rundir import Run
     from rlhf_lab.studies.frame import Study
-    from rlhf_lab.studies.rundir import Run
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class RunResult(Result):
 
     @cached_property
     def _run(self) -> Run:
-        from rlhf_lab.studies.rundir import read_run
+        from rlhf_lab.results.rundir import read_run
 
         return read_run(self.folder)
 

@@ -17,29 +17,21 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 from transformers.utils import logging
 
-from rlhf_lab.algorithms.critic import Critic
-from rlhf_lab.analysis.memory_shapes import ModelShape
-from rlhf_lab.analysis.memory_state import Training, frozen_state, trained_state
-from rlhf_lab.analysis.memory_work import (
-    Arithmetic,
-    Rows,
-    divergence_bytes,
-    sampling,
-    score_bytes,
-    train_pass,
-    update_peak,
-)
+from rlhf_lab.algorithms.policy_gradient.critic import Critic
 from rlhf_lab.losses.preference import PairLogps, dpo
+from rlhf_lab.memory.sizes import ModelShape
+from rlhf_lab.memory.state import Training, frozen_state, trained_state
+from rlhf_lab.memory.work import Arithmetic, Rows, divergence_bytes, sampling, score_bytes, train_pass, update_peak
 from rlhf_lab.models.divided import checkpoint_blocks
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import can_share
-from rlhf_lab.rollout.local import LocalSampler
-from rlhf_lab.rollout.settings import Local
-from rlhf_lab.train.optim import Optimizers, Part
-from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
+from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.settings import TrainingSettings
 
 logging.set_verbosity_error()
 

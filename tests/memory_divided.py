@@ -12,19 +12,20 @@ import torch
 from live_bytes import LiveBytes
 from memory_cases import Found, build, token_batch
 
-from rlhf_lab import ranks, registry
-from rlhf_lab.analysis.memory_model import work_of
-from rlhf_lab.analysis.memory_shapes import ModelShape
-from rlhf_lab.analysis.memory_state import Precision, Training, trained_state
-from rlhf_lab.analysis.memory_work import Arithmetic, Rows, update_peak
-from rlhf_lab.files import make_folder, write_json
+from rlhf_lab.config import registry
+from rlhf_lab.core import ranks
+from rlhf_lab.core.files import make_folder, write_json
+from rlhf_lab.memory.devices import work_of
+from rlhf_lab.memory.sizes import ModelShape
+from rlhf_lab.memory.state import Precision, Training, trained_state
+from rlhf_lab.memory.work import Arithmetic, Rows, update_peak
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.sharding.settings import FullySharded, Replicated, Single, Zero
-from rlhf_lab.train.optim import Part
-from rlhf_lab.train.settings import TrainingSettings
-from rlhf_lab.train.totals import LossOutput
+from rlhf_lab.training.optim import Part
+from rlhf_lab.training.settings import TrainingSettings
+from rlhf_lab.training.sharding.settings import FullySharded, Replicated, Single, Zero
+from rlhf_lab.training.totals import LossOutput
 
 SETTINGS: dict[str, Single] = {
     "ddp": Replicated(),

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from rlhf_lab.core.types import FloatArray
 from rlhf_lab.studies.frame import COMPLETED, Study
 from rlhf_lab.studies.replication import Replication
-from rlhf_lab.types import FloatArray
 
 FACTOR = "algorithm.max_pairs"
 """The override that is compared; it stands for any."""

@@ -6,7 +6,8 @@ import dataclasses
 from functools import cache
 from typing import Any
 
-from rlhf_lab import artifacts, compose, registry
+from rlhf_lab.config import compose, registry
+from rlhf_lab.stages import artifacts
 
 EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
 DATA = {

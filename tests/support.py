@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_lab import artifacts, compose
-from rlhf_lab.config import Config
+from rlhf_lab.config import compose
+from rlhf_lab.config.root import Config
+from rlhf_lab.core.console import console
 from rlhf_lab.main import main
-from rlhf_lab.trackers.console import console
+from rlhf_lab.stages import artifacts
 
 ONE_LAYER = ("model.hidden=16", "model.layers=1", "model.heads=2")
 SMALL_WORLD = (
@@ -67,18 +68,18 @@ def plant(monkeypatch: Any, build: Any) -> Any:
     """Register a reward of a plug-in for one test; `build(settings, run)` makes it. Returns its settings."""
     from dataclasses import dataclass
 
-    from rlhf_lab import registry
-    from rlhf_lab.rewards.settings import TermSettings
+    from rlhf_lab.config import registry
+    from rlhf_lab.rewards.term import TermSettings
 
     monkeypatch.setattr(registry, "_settings", dict(registry._settings))
     monkeypatch.setattr(registry, "_implementations", dict(registry._implementations))
 
-    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.gold")
+    @registry.register("reward", "planted", implementation="rlhf_lab.rewards.rules.gold")
     @dataclass(frozen=True)
     class Planted(TermSettings):
         pass
 
-    monkeypatch.setattr("rlhf_lab.rewards.gold.build", build)
+    monkeypatch.setattr("rlhf_lab.rewards.rules.gold.build", build)
     return Planted()
 
 
@@ -179,7 +180,7 @@ def command_inside(folder: Path, *arguments: str, cores: int = 1) -> tuple[int, 
     try:
         with pytest.MonkeyPatch.context() as patch, console.capture() as printed:
             patch.setattr(sys, "argv", ["rlhf_lab", *arguments])
-            patch.setattr("rlhf_lab.side_by_side.usable_cores", lambda: cores)
+            patch.setattr("rlhf_lab.stages.side_by_side.usable_cores", lambda: cores)
             with pytest.raises(SystemExit) as end:
                 main()
     finally:

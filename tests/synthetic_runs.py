@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.analysis.statistics import clustered_mean
+from rlhf_lab.statistics.inference import clustered_mean
 
 POLICIES = ("SFT", "one-pass DPO", "iteration 1", "iteration 2", "iteration 3")
 

@@ -1,4 +1,4 @@
-"""The embedded arithmetic world as a corpus (`data=arithmetic`). Needs no download; see `rlhf_lab/world/arithmetic.py`.
+"""The embedded arithmetic world as a corpus (`data=arithmetic`). Needs no download; see `environments/arithmetic/`.
 
 `chosen` is a demonstration, which may have a slip; `rejected` always has one. Nobody compared the two: a pair of two
 wrong replies is possible, and there is no `p_chosen`.
@@ -11,10 +11,10 @@ from hashlib import sha256
 
 import numpy as np
 
+from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.loading import fingerprint
 from rlhf_lab.data.settings import Arithmetic
-from rlhf_lab.types import Corpus, Pair
-from rlhf_lab.world.arithmetic import VERSION, ArithmeticWorld
+from rlhf_lab.environments.arithmetic.world import VERSION, ArithmeticWorld
 
 
 def build(settings: Arithmetic) -> Corpus:

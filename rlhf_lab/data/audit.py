@@ -13,9 +13,9 @@ from hashlib import blake2b
 
 import numpy as np
 
+from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data import transcript
 from rlhf_lab.data.audit_report import SPLITS, AuditReport, Finding, render
-from rlhf_lab.types import Corpus, Pair
 
 __all__ = ["AuditReport", "Finding", "audit", "render"]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Pair
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows, Row, RowProblem, column, describe, text_column
 from rlhf_lab.data.transcript import as_prompt
-from rlhf_lab.errors import DataError
-from rlhf_lab.types import Pair
 
 
 @dataclass(frozen=True)

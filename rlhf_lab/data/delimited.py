@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, Row
-from rlhf_lab.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 LARGEST_FIELD = 2**31 - 1

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Pair
 from rlhf_lab.data.transcript import (
     REPLY,
     after_colon,
@@ -30,8 +32,6 @@ from rlhf_lab.data.transcript import (
     split_reply,
     to_messages,
 )
-from rlhf_lab.errors import DataError
-from rlhf_lab.types import Pair
 
 Row = Mapping[str, Any]
 

@@ -17,13 +17,13 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+from rlhf_lab.config.overrides import literal
+from rlhf_lab.core.types import Corpus, Rubric
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
 from rlhf_lab.data.rows import Row, RowProblem, column, describe, text_column
 from rlhf_lab.data.settings import Graded
 from rlhf_lab.data.transcript import Split, as_prompt, check, render_prompt
-from rlhf_lab.overrides import literal
-from rlhf_lab.types import Corpus, Rubric
 
 TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
 ROLES = {"Assistant": "assistant", "User": "user"}

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.rows import text_column
 from rlhf_lab.data.settings import HHRLHF
 from rlhf_lab.data.transcript import Split, split_pair
-from rlhf_lab.types import Corpus
 
 
 def build(settings: HHRLHF) -> Corpus:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_lab.errors import DataError
+from rlhf_lab.core.errors import DataError
 
 
 def file_lines(file: Path) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""The embedded dialogue world as a corpus (`data=mini_hh`). Needs no download; see `rlhf_lab/world/dialogue.py`."""
+"""The embedded dialogue world as a corpus (`data=mini_hh`). Needs no download; see `environments/dialogue/`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hashlib import sha256
 
 import numpy as np
 
+from rlhf_lab.core.types import Corpus, Pair, Rubric
 from rlhf_lab.data.settings import MiniHH
-from rlhf_lab.types import Corpus, Pair, Rubric
-from rlhf_lab.world.criteria import CRITERIA
-from rlhf_lab.world.dialogue import VERSION, DialogueWorld
-from rlhf_lab.world.grader import HIGH, LOW, Grader
+from rlhf_lab.environments.dialogue.criteria import CRITERIA
+from rlhf_lab.environments.dialogue.world import VERSION, DialogueWorld
+from rlhf_lab.environments.grader import HIGH, LOW, Grader
 
 
 def build(settings: MiniHH) -> Corpus:

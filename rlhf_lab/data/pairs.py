@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import RowProblem, column, describe
@@ -27,7 +28,6 @@ from rlhf_lab.data.transcript import (
     render_prompt,
     split_pair,
 )
-from rlhf_lab.types import Corpus
 
 PROMPT_REPEATED = "replies repeat the prompt"
 SEVERAL_MESSAGES = "reply is not one assistant message"

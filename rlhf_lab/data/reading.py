@@ -16,10 +16,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
 from rlhf_lab.data.delimited import read_delimited
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, Row, describe, not_an_object
-from rlhf_lab.errors import OPTIONAL, DataError, MissingDependency
 
 SUFFIXES = (
     *(".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet"),

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from rlhf_lab.overrides import literal
+from rlhf_lab.config.overrides import literal
 
 PROMPT, CHOSEN, REJECTED, RESPONSE, GRADE = "prompt", "chosen", "rejected", "response", "grade"
 WORDS: dict[str, tuple[str, ...]] = {

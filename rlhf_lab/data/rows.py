@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rlhf_lab.errors import DataError
+from rlhf_lab.core.errors import DataError
 
 SHOWN = 20
 

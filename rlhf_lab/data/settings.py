@@ -1,11 +1,11 @@
-"""Settings of every data source (`data=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+"""Settings of every data source (`data=…`). Imports no torch; see `rlhf_lab/config/registry.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, Self
 
-from rlhf_lab.registry import register
+from rlhf_lab.config.registry import register
 
 
 @dataclass(frozen=True)

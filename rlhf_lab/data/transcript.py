@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rlhf_lab.errors import DataError
+from rlhf_lab.core.errors import DataError
 
 Message = Mapping[str, str]
 ROLES = {"user": "Human", "assistant": "Assistant", "system": "System"}

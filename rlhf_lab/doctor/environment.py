@@ -10,11 +10,11 @@ import sys
 
 from packaging.specifiers import SpecifierSet
 
-from rlhf_lab.analysis.memory_model import GIB
+from rlhf_lab.core.console import console
+from rlhf_lab.core.machine import main_memory, usable_cores
 from rlhf_lab.doctor.findings import Check, Finding, found
 from rlhf_lab.doctor.installation import requirements, wrong
-from rlhf_lab.machine import main_memory, usable_cores
-from rlhf_lab.trackers.console import console
+from rlhf_lab.memory.devices import GIB
 
 ENOUGH_GIB = 1.0
 """Memory and disk below this do not even hold the embedded recipes."""

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab import artifacts, compose
+from rlhf_lab.config import compose
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.files import write_json
 from rlhf_lab.doctor import report
 from rlhf_lab.doctor.environment import ENVIRONMENT
 from rlhf_lab.doctor.findings import Check, Finding, examine, found
 from rlhf_lab.doctor.parts import examine_parts
 from rlhf_lab.doctor.storage import STORAGE, scratch, shown
-from rlhf_lab.errors import LabError
-from rlhf_lab.files import write_json
-from rlhf_lab.trackers.console import console
+from rlhf_lab.stages import artifacts
 
 RECIPE = "sft"
 """What a model is checked with when no recipe is named: it reads the least."""
@@ -77,7 +78,7 @@ def _examine(stage: artifacts.Stage, folder: Path, findings: list[Finding]) -> s
 
     def load(_: object) -> Finding:
         from rlhf_lab.doctor.subject import load_subject
-        from rlhf_lab.launch.threads import set_threads
+        from rlhf_lab.stages.launch.threads import set_threads
 
         set_threads(stage.config, 1)
         subject = load_subject(stage, folder)

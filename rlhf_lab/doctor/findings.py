@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlhf_lab.errors import LabError
+from rlhf_lab.core.errors import LabError
 
 Status = Literal["pass", "fail", "skip"]
 

@@ -17,8 +17,8 @@ from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.shared_prompt import can_share
-from rlhf_lab.rollout.decoder import Decoder
-from rlhf_lab.rollout.local import LocalSampler
+from rlhf_lab.sampling.decoder import Decoder
+from rlhf_lab.sampling.local import LocalSampler
 
 EXACT = 1e-6
 """Nats between a model and a copy of itself in the same arithmetic."""
@@ -141,7 +141,7 @@ def sampler_ratio(subject: Subject) -> Finding:
 
 
 def _has_decoder(subject: Subject) -> bool:
-    positions = max(map(len, subject.prompts)) + (subject.sampling.max_new_tokens or 1)
+    positions = max(map(len, subject.prompts)) + subject.sampling.max_new_tokens
     return Decoder.of(subject.model, next(subject.model.parameters()).dtype, positions) is not None
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import torch
 
+from rlhf_lab.core.machine import main_memory
 from rlhf_lab.doctor.findings import Finding, examine
 from rlhf_lab.doctor.forward import FORWARD
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.doctor.tokens import TOKENS
 from rlhf_lab.doctor.training import TRAINING
-from rlhf_lab.machine import main_memory
 
 PARAMETER_BYTES = 4  # float32
 

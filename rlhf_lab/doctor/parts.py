@@ -11,9 +11,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.doctor.findings import Check, Finding, examine, found
 from rlhf_lab.doctor.installation import install_line, installed, requirements, wrong
-from rlhf_lab.machine import usable_cores
 
 SECONDS = 90
 AT_ONCE = 4

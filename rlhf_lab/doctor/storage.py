@@ -16,10 +16,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from rlhf_lab.analysis.memory_model import GIB
+from rlhf_lab.core.files import read_json, replacing, write_json
 from rlhf_lab.doctor.environment import ENOUGH_GIB
 from rlhf_lab.doctor.findings import Check, Finding, found
-from rlhf_lab.files import read_json, replacing, write_json
+from rlhf_lab.memory.devices import GIB
 
 MOUNTS = Path("/proc/mounts")
 SECOND_PROCESS = """

@@ -12,19 +12,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.common import pair_rows, start_policy
-from rlhf_lab.artifacts import External, Stage
-from rlhf_lab.config import Config
+from rlhf_lab.config.root import Config
+from rlhf_lab.config.sections import Checkpoint
+from rlhf_lab.core.types import Pair
 from rlhf_lab.models.build import load_policy, save_model
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
+from rlhf_lab.models.pair_rows import pair_rows
 from rlhf_lab.models.settings import HuggingFace
-from rlhf_lab.rollout.settings import Local, Vllm
-from rlhf_lab.sections import Checkpoint
-from rlhf_lab.sharding.settings import Single
+from rlhf_lab.sampling.settings import Local, Vllm
+from rlhf_lab.stages.artifacts import External, Stage
 from rlhf_lab.trackers.settings import Files
-from rlhf_lab.train.run import Run, seed_for
-from rlhf_lab.types import Pair
+from rlhf_lab.training.run import Run, seed_for
+from rlhf_lab.training.sharding.settings import Single
+from rlhf_lab.training.start import start_policy
 
 PAIRS = 64
 """Pairs of the data whose text is looked at."""
@@ -110,7 +111,7 @@ class Subject:
         """The sampler's settings, for short replies in the model's own arithmetic."""
         rollout = self.config.rollout
         local = rollout.local() if isinstance(rollout, Vllm) else rollout
-        new = min(NEW_TOKENS, local.max_new_tokens or NEW_TOKENS)
+        new = min(NEW_TOKENS, local.max_new_tokens)
         return dataclasses.replace(local, max_new_tokens=new, dtype="model", temperature=local.temperature or 1.0)
 
     @cached_property

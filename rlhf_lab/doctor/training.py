@@ -9,21 +9,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rlhf_lab import ranks
-from rlhf_lab.algorithms.settings import SFT
+from rlhf_lab.algorithms.supervised.settings import SFT
+from rlhf_lab.config.registry import kind_of
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.files import file_digest
 from rlhf_lab.doctor.findings import Check, Finding, found
 from rlhf_lab.doctor.subject import Subject
-from rlhf_lab.errors import ArtifactError, ConfigError
-from rlhf_lab.files import file_digest
-from rlhf_lab.launch.processes import check_launch, wanted
 from rlhf_lab.models.build import load_encoder, load_policy, save_model
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.lora import merged
-from rlhf_lab.registry import kind_of
-from rlhf_lab.train import checkpoint
-from rlhf_lab.train.loop import Algorithm, LossOutput, StepBatch, train
-from rlhf_lab.train.run import Result
+from rlhf_lab.stages.launch.processes import check_launch, wanted
+from rlhf_lab.training import checkpoint
+from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch, train
+from rlhf_lab.training.run import Result
 
 LR = 1e-4
 GRADIENT = 1e-4

@@ -114,4 +114,4 @@ PREFERENCE_LOSSES: dict[str, Objective] = {
     "cpo": Objective("CPO", preference.cpo, ("policy", "chosen_nll")),
     "inpo": Objective("INPO", preference.inpo, ("policy", "ref", "previous")),
 }
-"""`algorithm.loss` → objective. The settings each one reads: `LOSS_SETTINGS` in algorithms/settings/preference.py."""
+"""`algorithm.loss` → objective. The settings each one reads: `LOSS_SETTINGS` in algorithms/preference/settings.py."""

@@ -96,7 +96,7 @@ def kto(
     example of each kind, so the mean over pairs is the mean over examples.
 
     Args:
-        z_ref: scalar or (B,), nats, ≥ 0 and without gradient: an estimate of KL(π ‖ π_ref) (`common.mismatched_kl`).
+        z_ref: scalar or (B,), nats, ≥ 0 and without gradient: an estimate of KL(π ‖ π_ref) (`mismatched_kl`).
         desirable_weight, undesirable_weight: λ_D, λ_U.
     """
     chosen_B, rejected_B = policy.chosen - ref.chosen, policy.rejected - ref.rejected

@@ -23,13 +23,13 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from rlhf_lab import ranks
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_messages
-from rlhf_lab.errors import ArtifactError, ConfigError
-from rlhf_lab.model_files import rope_limit, rope_problem
 from rlhf_lab.models import lora
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.model_files import rope_limit, rope_problem
 from rlhf_lab.models.settings import HuggingFace, Scratch
 
 hf_logging.set_verbosity_error()

@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_lab import ranks
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.shared_prompt import forbid_sharing
 
 Value = TypeVar("Value")

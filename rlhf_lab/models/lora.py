@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from rlhf_lab.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
+from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.models.settings import LoRA
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

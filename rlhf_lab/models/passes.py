@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from rlhf_lab import ranks
+from rlhf_lab.core import ranks
 from rlhf_lab.models.divided import at_hand
 from rlhf_lab.models.encoding import Row, TokenBatch, length_parts
 

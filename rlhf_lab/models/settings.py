@@ -1,51 +1,14 @@
-"""Settings of every model (`model=…`). Imports no torch; see `rlhf_lab/registry.py`."""
+"""Settings of every model (`model=…`). Imports no torch; see `rlhf_lab/config/registry.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from rlhf_lab.errors import require
-from rlhf_lab.registry import register
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
 
 Tuned = dict[str, dict[str, Any]]
-
-
-def _tuned_from_scratch() -> Tuned:
-    """What trains a 0.1–1M parameter model well on the embedded world, measured there."""
-    small = {"optimizer": "muon", "max_length": 128}
-    policy = {"optimizer": "adamw", "lr": 3e-4}
-    return {
-        "sft": {**small, "lr": 2e-2, "muon_lr": 1e-2, "epochs": 2.0, "batch_size": 16},
-        "reward_model": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
-        "rubric_rm": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
-        "crossfit": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 1.0, "batch_size": 32},
-        "prm": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 6.0, "batch_size": 32},
-        "orm": {**small, "lr": 1e-2, "muon_lr": 5e-3, "epochs": 6.0, "batch_size": 32},
-        "dpo": {**small, "optimizer": "adamw", "lr": 1e-4, "epochs": 0.5, "batch_size": 32, "beta": 0.3},
-        "dpo_iterative": {**small, "optimizer": "adamw", "lr": 5e-5, "batch_size": 32, "beta": 0.3},
-        "ppo": {**small, **policy, "epochs": 2.0, "batch_size": 32, "critic_lr": 1e-3, "beta": 0.4},
-        "grpo": {**small, **policy, "epochs": 1.0, "batch_size": 64, "beta": 1.0},
-        "rollout": {"max_new_tokens": 80, "max_prompt_tokens": 48},
-    }
-
-
-def _tuned_gpt2() -> Tuned:
-    """The field's settings at GPT-2 scale."""
-    large = {"optimizer": "adamw", "batch_size": 16, "max_length": 512}
-    return {
-        "sft": {**large, "lr": 2e-5, "epochs": 3.0},
-        "reward_model": {**large, "lr": 1e-5, "epochs": 1.0},
-        "rubric_rm": {**large, "lr": 1e-5, "epochs": 1.0},
-        "crossfit": {**large, "lr": 1e-5, "epochs": 1.0},
-        "prm": {**large, "lr": 1e-5, "epochs": 1.0},
-        "orm": {**large, "lr": 1e-5, "epochs": 1.0},
-        "dpo": {**large, "lr": 5e-7, "epochs": 1.0, "beta": 0.1},
-        "dpo_iterative": {**large, "lr": 5e-7, "beta": 0.1},
-        "ppo": {**large, "lr": 1e-6, "epochs": 4.0, "critic_lr": 1e-5, "beta": 0.2},
-        "grpo": {**large, "lr": 1e-6, "epochs": 1.0, "beta": 0.04},
-        "rollout": {"max_new_tokens": 256, "max_prompt_tokens": 256},
-    }
 
 
 @dataclass(frozen=True)
@@ -61,9 +24,9 @@ class LoRA:
         targets: layers by the end of their names, e.g. [q_proj,v_proj]; null is every linear layer of the blocks. The
             embeddings and the output head have none.
         rslora: count it alpha/√rank times instead (arXiv:2312.03732).
-        lr_multiple: the `lr` that `tuned` names is for all parameters; under AdamW an adapter takes this many times it
-            (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken as it is. Muon's steps have a
-            size of their own: its rates stay.
+        lr_multiple: an algorithm's own `lr`, and the one that `tuned` names, are for all parameters; under AdamW an
+            adapter takes this many times it (https://thinkingmachines.ai/blog/lora). A written `algorithm.lr` is taken
+            as it is. Muon's steps have a size of their own: its rates stay.
     """
 
     rank: int = 0
@@ -93,9 +56,11 @@ class Scratch:
         vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
             with bytes for the rest; anything larger becomes byte-level BPE.
         lora: train an adapter instead of all parameters.
-        tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
+        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the algorithm's own value for
+            models of this size does not suit.
     """
 
+    small_scale: ClassVar[bool] = True
     family: Literal["llama", "gpt2"] = "llama"
     hidden: int = 64
     layers: int = 2
@@ -104,7 +69,7 @@ class Scratch:
     max_positions: int = 256
     vocabulary: int = 4096
     lora: LoRA = field(default_factory=LoRA)
-    tuned: Tuned = field(default_factory=_tuned_from_scratch)
+    tuned: Tuned = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(
@@ -128,15 +93,17 @@ class HuggingFace:
         attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) where the model can have it, else
             `eager`: Gemma 2 caps its attention scores, which no fused kernel of PyTorch does.
         lora: train an adapter instead of all parameters.
-        tuned: algorithm → setting → value, for settings the algorithm leaves to the model.
+        tuned: algorithm (or `rollout`) → setting → value, where it is not written and the algorithm's own value for
+            models of this size does not suit.
     """
 
+    small_scale: ClassVar[bool] = False
     path: str = ""
     revision: str | None = None
     chat_template: bool = False
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     lora: LoRA = field(default_factory=LoRA)
-    tuned: Tuned = field(default_factory=_tuned_gpt2)
+    tuned: Tuned = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require((bool(self.path), "path is not set; write model.path=FOLDER or a hub id such as model.path=gpt2"))

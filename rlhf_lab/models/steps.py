@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rlhf_lab.errors import DataError
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab import ranks
-from rlhf_lab.errors import LabError, NumericError
-from rlhf_lab.types import FloatArray, Reward, RewardBatch
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import LabError, NumericError
+from rlhf_lab.core.types import FloatArray, Reward, RewardBatch
 
 
 class CheckedReward:

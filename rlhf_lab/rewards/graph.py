@@ -7,31 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab import registry
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.files import read_json, write_json
+from rlhf_lab.config import registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.core.types import FloatArray, Reward, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.combine import (
-    BASELINE,
-    CONFIDENCE,
-    SCALES_FILE,
-    aggregate,
-    bounded,
-    calibrate,
-    with_scales,
-)
+from rlhf_lab.rewards.combine import BASELINE, CONFIDENCE, SCALES_FILE, aggregate, bounded, calibrate, with_scales
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.train.run import Run
-from rlhf_lab.types import FloatArray, Reward, RewardBatch
+from rlhf_lab.training.run import Run
 
-METRICS = {
-    "reward/<term>": "value of a term of the reward graph, before it is standardised, transformed and weighted",
-    "reward/<term>/<part>": "a part of the term that it names itself, such as a member of an ensemble",
-    "reward/aggregate": "the terms' one value before temperature, ceiling, confidence and clip, where there are any",
-    "reward/confidence": "the confidence that a reply states, in [0, 1] (reward.confidence_weight)",
-    "reward/confidence/baseline": "the mean reward that it was held against",
-}
 SCALE_REPLIES = 512
 
 
@@ -139,3 +124,10 @@ def _term(name: str, settings: Any, run: Run) -> CheckedReward:
     return CheckedReward(
         name, reward, on_error=settings.on_error, timeout_s=settings.timeout_s, collective=shared, note=tell
     )
+
+
+def build_reward(run: Run) -> GraphReward | None:
+    """The configured reward, or None when a term reads a model that this run does not name."""
+    if any(not run.needs.get(role) for role in run.config.reward.roles):
+        return None
+    return build_graph(run.config.reward, run)

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlhf_lab import ranks, registry, schema
+from rlhf_lab.config import registry, schema
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
+from rlhf_lab.core.types import FloatArray, Reward, RewardBatch
 from rlhf_lab.data.transcript import as_prompt, render_prompt
-from rlhf_lab.errors import ArtifactError, ConfigError, DataError
 from rlhf_lab.models.settings import HuggingFace
-from rlhf_lab.rewards import bt
-from rlhf_lab.rewards.process import JUDGE_FILE, OutcomeReward, ProcessReward, load_judge
-from rlhf_lab.rewards.rubric import RubricReward
-from rlhf_lab.rewards.settings import BradleyTerry, Process
-from rlhf_lab.types import FloatArray, Reward, RewardBatch
+from rlhf_lab.rewards.learned import bt
+from rlhf_lab.rewards.learned.process import JUDGE_FILE, OutcomeReward, ProcessReward, load_judge
+from rlhf_lab.rewards.learned.rubric import RubricReward
+from rlhf_lab.rewards.learned.settings import BradleyTerry, Process
 
 Prompt = str | Sequence[Mapping[str, str]]
 

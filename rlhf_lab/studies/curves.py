@@ -2,7 +2,7 @@
 
 A study asks for it with `curves: overoptimization`. Every evaluated policy of every completed job is a point: its gain
 over the first policy of the same run, at d = √KL. Best-of-n levels take the curve of best-of-n, all others that of
-training; see `analysis/overoptimization.py` for both and for the two kinds of interval.
+training; see `statistics/overoptimization.py` for both and for the two kinds of interval.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from rlhf_lab.analysis.estimates import Estimate
-from rlhf_lab.analysis.overoptimization import Fit, Form, SeedFits, fit_over_seeds
-from rlhf_lab.errors import NumericError
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.figures.svg import Canvas, legend_extra, span, tone
+from rlhf_lab.results.wording import compact
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.svg import Canvas, legend_extra, span, tone
-from rlhf_lab.studies.wording import compact
 
 NAME = "overoptimization"
 HEADINGS = ("level", "curve", "over", "α", "β", "KL at peak, nats", "gold gained there", "R²")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlhf_lab.analysis.statistics import repetitions_to_decide
-from rlhf_lab.studies.answer import Answer
+from rlhf_lab.results.answer import Answer
+from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
+from rlhf_lab.statistics.inference import repetitions_to_decide
 from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.table import Row, Section
 from rlhf_lab.studies.verdict import ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, verdict_summary, verdicts
-from rlhf_lab.studies.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 
 SHOWN_CLAIMS = 4
 """Claims that are told in full; a table of them all stands below."""

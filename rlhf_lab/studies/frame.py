@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.errors import DataError
-from rlhf_lab.overrides import is_choice, level_name
-from rlhf_lab.studies.gains import policy_names, prompt_means
+from rlhf_lab.config.overrides import is_choice, level_name
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.results.gains import policy_names, prompt_means
+from rlhf_lab.results.rundir import Run, is_run, read_json, read_run
 from rlhf_lab.studies.replication import UNKNOWN, Replication
-from rlhf_lab.studies.rundir import Run, is_run, read_json, read_run
 
 COMPLETED = "completed"
 ALL_SEEDS = "all seeds"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rlhf_lab.overrides import level_name
+from rlhf_lab.config.overrides import level_name
 from rlhf_lab.studies.frame import Study
 
 

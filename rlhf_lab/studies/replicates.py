@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from rlhf_lab.analysis.crossed import crossed_difference, crossed_mean
-from rlhf_lab.analysis.statistics import (
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
+from rlhf_lab.statistics.inference import (
     LEVEL,
     Comparison,
     Estimate,
@@ -31,7 +32,6 @@ from rlhf_lab.analysis.statistics import (
 )
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs, seeds
-from rlhf_lab.types import FloatArray
 
 FLOOR = (
     "The spread between seeds is not taken below a tenth of a run's own standard error (half of it near a rate of 0 or "

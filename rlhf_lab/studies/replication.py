@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rlhf_lab.artifacts import External, Stage
-from rlhf_lab.overrides import level_name
+from rlhf_lab.config.overrides import level_name
+from rlhf_lab.stages.artifacts import External, Stage
 
 DRAWN_BY = {"facts_seed": "facts", "seed": "corpus and labels", "test_seed": "test prompts"}
 """Seeds of an embedded world → what they draw."""

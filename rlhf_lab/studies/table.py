@@ -22,15 +22,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_lab import seal
-from rlhf_lab.analysis.statistics import Comparison, Estimate, holm
-from rlhf_lab.files import write_text
-from rlhf_lab.studies.answer import Answer
+from rlhf_lab.core import seal
+from rlhf_lab.core.files import write_text
+from rlhf_lab.results.answer import Answer
+from rlhf_lab.results.wording import compact, judged_title, p_text, rough, signed
+from rlhf_lab.statistics.inference import Comparison, Estimate, holm
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
-from rlhf_lab.studies.wording import compact, judged_title, p_text, rough, signed
 
 
 @dataclass(frozen=True)

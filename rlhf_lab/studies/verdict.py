@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.analysis.statistics import Comparison, equivalence, holm, repetitions_to_decide
-from rlhf_lab.overrides import level_name
+from rlhf_lab.config.overrides import level_name
+from rlhf_lab.results.wording import like, metric_phrase, p_equals, signed
+from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetitions_to_decide
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
 from rlhf_lab.studies.replicates import level_difference
-from rlhf_lab.studies.wording import like, metric_phrase, p_equals, signed
 
 CONFIRMED, REFUTED, UNCLEAR, UNTESTED = "confirmed", "not confirmed", "not distinguishable", "not tested"
 ALPHA = 0.05

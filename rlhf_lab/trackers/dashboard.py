@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.errors import ConfigError, LabError, MissingDependency
-from rlhf_lab.files import write_json
+from rlhf_lab.core.errors import ConfigError, LabError, MissingDependency
+from rlhf_lab.core.files import write_json
 from rlhf_lab.trackers import wandb as tracker
 
 NAME = "rlhf_lab"

@@ -1,4 +1,4 @@
-"""Settings of where metrics go besides the run directory (`tracker=…`). Imports no torch; see `registry.py`."""
+"""Settings of where metrics go besides the run directory (`tracker=…`). Imports no torch; see `config/registry.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlhf_lab.errors import require
-from rlhf_lab.registry import register
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
 
 
 @register("tracker", "files")

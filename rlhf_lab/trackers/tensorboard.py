@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_lab.errors import OPTIONAL, MissingDependency
+from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Tensorboard
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject, Table
 

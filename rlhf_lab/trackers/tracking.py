@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab import config, ranks, registry
-from rlhf_lab.errors import MissingDependency
-from rlhf_lab.files import read_rows, write_text
-from rlhf_lab.trackers.console import console
+from rlhf_lab.config import registry, root
+from rlhf_lab.core import ranks
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import MissingDependency
+from rlhf_lab.core.files import read_rows, write_text
 from rlhf_lab.trackers.settings import Shared
 from rlhf_lab.trackers.tracker import Outcome, Subject, Tracker, redacted
 
@@ -89,7 +90,7 @@ class Tracking:
             )
 
 
-def track(checked: config.Config, recipe: str, folder: Path, log_size: int, note: Callable[[str], None]) -> Tracking:
+def track(checked: root.Config, recipe: str, folder: Path, log_size: int, note: Callable[[str], None]) -> Tracking:
     """Start tracking a stage as its config asks. Only the main process does.
 
     Args:
@@ -114,8 +115,8 @@ def track(checked: config.Config, recipe: str, folder: Path, log_size: int, note
     return tracking
 
 
-def _subject(checked: config.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
-    values = redacted(config.to_values(checked))
+def _subject(checked: root.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
+    values = redacted(root.to_values(checked))
     del values["tracker"]
     swept = redacted(settings.swept)
     labels = [f"{key}={value}" for key, value in swept.items()]

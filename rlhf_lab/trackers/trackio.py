@@ -11,7 +11,7 @@ import io
 import os
 from typing import Any
 
-from rlhf_lab.errors import OPTIONAL, MissingDependency
+from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Trackio
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject
 

@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.errors import OPTIONAL, MissingDependency
-from rlhf_lab.trackers.console import console
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Wandb
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject
 

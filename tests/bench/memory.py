@@ -33,10 +33,10 @@ from processes import together
 from rich.console import Console
 from rich.table import Table
 
-from rlhf_lab.analysis.memory_shapes import PUBLISHED, ModelShape
-from rlhf_lab.analysis.memory_state import Training
-from rlhf_lab.analysis.memory_work import Rows
-from rlhf_lab.planning.show import size
+from rlhf_lab.memory.show import size
+from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
+from rlhf_lab.memory.state import Training
+from rlhf_lab.memory.work import Rows
 
 SMALL = (
     ModelShape("llama", 128, 4, 8, 2, 16, 352, 1000, name="Llama 0.8M"),

@@ -28,15 +28,16 @@ from timing import Row, Work, compare, race
 from torch import nn
 from training import HAS_TRL, LR, tokenizer_of
 
-from rlhf_lab import artifacts, compose, registry
-from rlhf_lab.algorithms.on_policy import OnPolicy
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.config import compose, registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.rewards.settings import TermSettings
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.train.optim import Optimizers
-from rlhf_lab.train.run import Run
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.stages import artifacts
+from rlhf_lab.training.optim import Optimizers
+from rlhf_lab.training.run import Run
 
 VOCABULARY, PROMPTS, GROUP, REPLY, PROMPT_WORDS = 1000, 4, 8, 40, 28
 BETA = 0.04

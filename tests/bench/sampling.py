@@ -6,8 +6,8 @@ import torch
 from shapes import build_model, scale
 from timing import Row, compare, race
 
-from rlhf_lab.rollout.local import LocalSampler
-from rlhf_lab.rollout.settings import Local
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
 
 PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 32, 48, 1000
 BAR = 3.0

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.train.optim import Optimizers, Part
-from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.settings import TrainingSettings
 
 Step = Callable[[], Tensor]
 BETA, LR, CLIP = 0.1, 1e-4, 1.0

@@ -16,7 +16,7 @@ import verdicts
 from processes import Moment
 from scenarios import Scenario
 
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
 
 EQUAL, REFUSED, WRONG, LOST, UNEXPLAINED, LEFT = "equal", "refused", "wrong", "lost", "unexplained", "left behind"
 GOOD = (EQUAL, REFUSED)

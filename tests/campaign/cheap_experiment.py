@@ -14,11 +14,11 @@ from zlib import crc32
 
 import numpy as np
 
-from rlhf_lab.algorithms.reward_audit import audit_margins, prompt_ids
-from rlhf_lab.analysis.statistics import Estimate, clustered_mean, clustered_rate
+from rlhf_lab.core.types import FloatArray, Pair
 from rlhf_lab.data.settings import MiniHH
-from rlhf_lab.types import FloatArray, Pair
-from rlhf_lab.world.dialogue import DialogueWorld
+from rlhf_lab.environments.dialogue.world import DialogueWorld
+from rlhf_lab.evaluations.reward_audit import audit_margins, prompt_ids
+from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 
 LEVELS = (120, 480, 40)
 """Training pairs of the levels. Of 40 the reward model hardly learns: in some worlds it fails, and differences from it

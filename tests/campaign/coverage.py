@@ -28,7 +28,7 @@ import numpy as np
 import type_one
 from covering import BAR, BAR_WORDS, Table, error_of_share, share
 
-from rlhf_lab.manifest import git_sha
+from rlhf_lab.stages.manifest import git_sha
 
 
 @dataclass(frozen=True)

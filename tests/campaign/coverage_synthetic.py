@@ -7,9 +7,9 @@ import numpy as np
 from covering import BAR_WORDS, SEEDS, Table, Tally, inside, span
 from judging import compare, errors_of_rates, wilson_bounds
 
-from rlhf_lab.analysis.crossed import crossed_mean
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.statistics.crossed import crossed_mean
 from rlhf_lab.studies.replicates import level_mean
-from rlhf_lab.types import FloatArray
 
 SPREADS = {
     "runs, prompts and rest alike": (0.1, 1.0, 1.0),

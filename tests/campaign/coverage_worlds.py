@@ -11,12 +11,12 @@ import pandas as pd
 from covering import BAR_WORDS, SEEDS, Table, Tally, inside, span
 from scipy import stats
 
-from rlhf_lab.analysis.statistics import seed_mean, wilson
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.results.gains import PROMPT
+from rlhf_lab.statistics.inference import seed_mean, wilson
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.gains import PROMPT
 from rlhf_lab.studies.replicates import level_difference, level_mean
 from rlhf_lab.studies.replication import UNKNOWN
-from rlhf_lab.types import FloatArray
 
 TEST_PAIRS = 150
 WORDS = {

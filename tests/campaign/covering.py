@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rlhf_lab.analysis.estimates import Estimate
+from rlhf_lab.statistics.estimates import Estimate
 
 SEEDS = (3, 5, 10)
 BAR = (0.93, 0.97)

@@ -40,11 +40,10 @@ def preload() -> None:
     import safetensors.torch  # noqa: F401
     import transformers.models.llama.modeling_llama  # noqa: F401
 
-    import rlhf_lab.algorithms.dpo_iterative
-    import rlhf_lab.algorithms.ppo
-    import rlhf_lab.execute
+    import rlhf_lab.algorithms.policy_gradient.ppo
+    import rlhf_lab.algorithms.preference.dpo_iterative
     import rlhf_lab.main
-    import rlhf_lab.studies.report  # noqa: F401
+    import rlhf_lab.reports.report  # noqa: F401
 
 
 def draw(stages: Sequence[str], faults: Sequence[str], count: int, seed: int) -> list[cases.Case]:

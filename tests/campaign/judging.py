@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from rlhf_lab.analysis.statistics import Comparison, least_sd, least_sd_of_outcomes, paired_difference
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.statistics.inference import Comparison, least_sd, least_sd_of_outcomes, paired_difference
 from rlhf_lab.studies.replicates import errors_near_bounds
-from rlhf_lab.types import FloatArray
 
 
 def compare(a_S: FloatArray, b_S: FloatArray, a_errors_S: FloatArray, b_errors_S: FloatArray) -> Comparison:

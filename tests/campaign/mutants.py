@@ -46,8 +46,8 @@ FAST = ("tests/numeric", "tests/unit", "tests/config")
 OWN_TEST = "test_mutants.py"
 """Checks that the text of every mutant is still there, so that it would notice each of them and say nothing."""
 LEFT_BEHIND = (".git", ".venv", "outputs", "build", "dist", "__pycache__", ".*_cache", "*.egg-info", OWN_TEST)
-BUILT_BY_NAME = ("algorithms", "data", "models", "rewards", "rollout", "sharding")
-"""Packages whose modules the registry imports by a name in a config: a test says "ppo" and runs algorithms/ppo.py."""
+BUILT_BY_NAME = ("algorithms", "evaluations", "data", "models", "rewards", "sampling", "training.sharding")
+"""Packages whose modules the registry imports by a name in a config: a test says "ppo" and runs `ppo.py` of one."""
 BAR = 0.95
 LIMIT_S = 3600
 """A pytest process that runs longer than this has noticed nothing."""
@@ -219,7 +219,7 @@ def names_in_tests() -> dict[str, frozenset[str]]:
     kinds: dict[str, set[str]] = {}
     for module in imports_of_modules():
         package, _, stem = module.removeprefix("rlhf_lab.").rpartition(".")
-        if package in BUILT_BY_NAME:
+        if f"{package}.".startswith(tuple(f"{name}." for name in BUILT_BY_NAME)):
             kinds.setdefault(stem, set()).add(module)
     found = {}
     for folder in FAST:
@@ -266,7 +266,9 @@ A survivor has passed every fast test. Tests that train (tests/learn, tests/end_
 def render(outcomes: Sequence[Outcome], seconds: float, options: str) -> str:
     """The page as Markdown, survivors first."""
     sys.path.insert(0, str(ROOT))  # another checkout may be the installed one
-    from rlhf_lab.manifest import git_sha  # not earlier: a fork that has the package imported would not run the copy's
+    from rlhf_lab.stages.manifest import (
+        git_sha,  # not earlier: a fork that has the package imported would not run the copy's
+    )
 
     noticed = [outcome for outcome in outcomes if outcome.noticed_by]
     survivors = [outcome for outcome in outcomes if not outcome.noticed_by]

@@ -40,10 +40,10 @@ class Mutant(NamedTuple):
 ADVANTAGE, KL = "rlhf_lab/losses/advantage.py", "rlhf_lab/losses/kl.py"
 POLICY, PREFERENCE = "rlhf_lab/losses/policy.py", "rlhf_lab/losses/preference.py"
 LOGPROBS, ENCODING = "rlhf_lab/models/logprobs.py", "rlhf_lab/models/encoding.py"
-SAMPLER, DECODER = "rlhf_lab/rollout/local.py", "rlhf_lab/rollout/decoder.py"
-ON_POLICY, EVALUATION = "rlhf_lab/algorithms/on_policy.py", "rlhf_lab/algorithms/evaluation.py"
-STATISTICS, CALIBRATION = "rlhf_lab/analysis/statistics.py", "rlhf_lab/analysis/calibration.py"
-LOADING, COMMON = "rlhf_lab/data/loading.py", "rlhf_lab/algorithms/common.py"
+SAMPLER, DECODER = "rlhf_lab/sampling/local.py", "rlhf_lab/sampling/decoder.py"
+ON_POLICY, EVALUATION = "rlhf_lab/algorithms/policy_gradient/on_policy.py", "rlhf_lab/evaluations/evaluator.py"
+STATISTICS, CALIBRATION = "rlhf_lab/statistics/inference.py", "rlhf_lab/statistics/calibration.py"
+LOADING, PAIR_ROWS = "rlhf_lab/data/loading.py", "rlhf_lab/models/pair_rows.py"
 
 LOSSES = (
     Mutant(
@@ -170,14 +170,14 @@ LOG_PROBABILITIES = (
     ),
     Mutant(
         "kto_reference_point_unclamped",
-        COMMON,
+        PAIR_ROWS,
         "gap_N.mean().clamp(min=0)",
         "gap_N.mean()",
         "KTO's KL estimate is negative in half of the first steps",
     ),
     Mutant(
         "kto_reference_point_matched",
-        COMMON,
+        PAIR_ROWS,
         "rows[i - 1][1][: max(max_length - len(prompt), 1)]",
         "rows[i][1][: max(max_length - len(prompt), 1)]",
         "KTO's KL estimate is the log-ratio of the very replies that are trained on",
@@ -296,28 +296,28 @@ CREDIT = (
     ),
     Mutant(
         "ppo_penalty_rewarded",
-        "rlhf_lab/algorithms/ppo.py",
+        "rlhf_lab/algorithms/policy_gradient/ppo.py",
         "reward_N = -penalty_N",
         "reward_N = penalty_N.clone()",
         "PPO is paid for KL",
     ),
     Mutant(
         "grpo_penalty_rewarded",
-        "rlhf_lab/algorithms/grpo.py",
+        "rlhf_lab/algorithms/policy_gradient/grpo.py",
         "scores_R - experience.row_sums(penalty_N)",
         "scores_R + experience.row_sums(penalty_N)",
         "GRPO with the KL in the reward is paid for KL",
     ),
     Mutant(
         "remax_baseline_sampled",
-        "rlhf_lab/algorithms/rollouts.py",
+        "rlhf_lab/algorithms/policy_gradient/rollouts.py",
         "[group.ids for group in groups], 1, 0, temperature=0.0)",
         "[group.ids for group in groups], 1, 0)",
         "ReMax's baseline is one more sample instead of the greedy reply",
     ),
     Mutant(
         "scaled_reward_is_centred",
-        "rlhf_lab/algorithms/shaping.py",
+        "rlhf_lab/algorithms/policy_gradient/shaping.py",
         "scores = scores / self.sd",
         "scores = (scores - self.mean) / self.sd",
         "half of all rewards change their sign",
@@ -369,21 +369,21 @@ DATA = (
     ),
     Mutant(
         "on_policy_label_probability",
-        "rlhf_lab/algorithms/reward_model.py",
+        "rlhf_lab/algorithms/reward_models/reward_model.py",
         'Pair(prompt, b, a, {"p_chosen": 1 - p})',
         'Pair(prompt, b, a, {"p_chosen": p})',
         "`ideal_accuracy` of on-policy pairs and DPO's ideal ranking read the wrong side",
     ),
     Mutant(
         "annotator_temperature",
-        "rlhf_lab/world/annotator.py",
+        "rlhf_lab/environments/annotator.py",
         "difference / (2 * self.temperature)",
         "difference / self.temperature",
         "labels are less noisy than the setting says",
     ),
     Mutant(
         "epochs_repeat_order",
-        "rlhf_lab/train/batching.py",
+        "rlhf_lab/training/batching.py",
         "manual_seed((seed + epoch) % 2**63)",
         "manual_seed(seed % 2**63)",
         "every epoch sees the same batches in the same order",
@@ -487,14 +487,14 @@ STUDIES = (
     ),
     Mutant(
         "shared_prompts_forgotten",
-        "rlhf_lab/analysis/crossed.py",
+        "rlhf_lab/statistics/crossed.py",
         "total = of_runs + above",
         "total = of_runs",
         "on given data intervals speak for these prompts alone",
     ),
     Mutant(
         "one_corpus_for_all_seeds",
-        "rlhf_lab/config.py",
+        "rlhf_lab/config/root.py",
         "data=root.data.of_run(root.seed)",
         "data=root.data.of_run(0)",
         "every seed of a study trains and is tested on the same data",
@@ -553,14 +553,14 @@ MEASURES = (
     ),
     Mutant(
         "best_of_n_per_nat_without_baseline",
-        "rlhf_lab/algorithms/best_of_n.py",
+        "rlhf_lab/evaluations/best_of_n.py",
         'values["proxy"] - proxy_P, np.full(len(prompts), kl)',
         'values["proxy"], np.full(len(prompts), kl)',
         "best of n looks better or worse per nat by the policy's own reward",
     ),
     Mutant(
         "chosen_drift_of_rejected",
-        "rlhf_lab/algorithms/dpo.py",
+        "rlhf_lab/algorithms/preference/dpo.py",
         'metrics["chosen_drift"] = policy.chosen - ref.chosen',
         'metrics["chosen_drift"] = policy.rejected - ref.rejected',
         "training curves show the drift of the wrong side",
@@ -588,7 +588,7 @@ MEASURES = (
     ),
     Mutant(
         "gold_agreement_ties_are_wins",
-        "rlhf_lab/algorithms/reward_audit.py",
+        "rlhf_lab/evaluations/reward_audit.py",
         "np.sign(margin_N) * np.sign(gold) / 2 + 0.5",
         "np.where(np.isnan(margin_N), np.nan, margin_N * gold >= 0)",
         "a reward that says nothing agrees with the truth",

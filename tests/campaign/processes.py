@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlhf_lab import files
+from rlhf_lab.core import files
 
 TIMEOUT_S = 300.0
 GRACE_S = 20.0

@@ -12,7 +12,7 @@ import cases
 import kinds
 import scenarios
 
-from rlhf_lab.manifest import git_sha
+from rlhf_lab.stages.manifest import git_sha
 
 INTRO = """# Faults
 

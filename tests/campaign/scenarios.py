@@ -12,7 +12,8 @@ from pathlib import Path
 import processes
 from sizes import overrides
 
-from rlhf_lab import artifacts, compose
+from rlhf_lab.config import compose
+from rlhf_lab.stages import artifacts
 
 SAVED = "checkpoint.every_steps=2"
 LOGGED, EVALUATED = "algorithm.log_every_steps=3", "algorithm.eval_every_steps=4"

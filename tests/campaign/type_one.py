@@ -12,9 +12,9 @@ import numpy as np
 from covering import SEEDS, Table, error_of_share, share, span
 from judging import compare, errors_of_rates
 
-from rlhf_lab.analysis.statistics import Comparison, holm
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.statistics.inference import Comparison, holm
 from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, claim_p, decide
-from rlhf_lab.types import FloatArray
 
 FAMILIES = (1, 3, 6)
 LEVELS, METRICS = 3, 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from rlhf_lab import seal
+from rlhf_lab.core import seal
 
 TIMES = {"seconds", "time", "peak_gib"}
 """Measured, so different in every run."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support import command_inside, toy_rows, write_pairs
 
-from rlhf_lab import compose
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.overrides import forced, literal
+from rlhf_lab.config import compose
+from rlhf_lab.config.overrides import forced, literal
+from rlhf_lab.core.errors import ConfigError
 
 RECIPES = [name for name in compose.recipes() if not name.startswith("study/")]
 HARNESS = """

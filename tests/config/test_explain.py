@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from support import checked, command_inside
 
-from rlhf_lab import compose, config, docstrings, explain, registry, schema, sections
-from rlhf_lab.commands import COMMANDS
-from rlhf_lab.completion import candidates
-from rlhf_lab.trackers.console import console
+from rlhf_lab.cli import explain
+from rlhf_lab.cli.commands import COMMANDS
+from rlhf_lab.cli.completion import candidates
+from rlhf_lab.config import compose, docstrings, registry, root, schema, sections
+from rlhf_lab.core.console import console
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
-SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, config.Config]
+SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, root.Config]
 OPTIONS = [f"{group}={option}" for group in registry.PACKAGES for option in compose.options(group)]
 
 
@@ -62,21 +63,21 @@ def test_entries_of_a_docstring() -> None:
 def test_what_is_known_of_a_setting() -> None:
     settings = explain.catalogue(["+recipe=ppo", "model=micro"])
     beta = settings["algorithm.beta"]
-    assert (beta.default, beta.now, beta.tuned) == (None, checked("ppo", "model=micro").algorithm.beta, True)
-    assert (beta.type, beta.range) == ("number or null", "0 or above")
+    assert (beta.default, beta.now, beta.tuned) == (0.2, checked("ppo", "model=micro").algorithm.beta, True)
+    assert (beta.type, beta.range) == ("number", "0 or above")
     assert {"algorithm=ppo", "algorithm=grpo", "algorithm=dpo"} <= {*beta.readers}
     assert "algorithm=sft" not in beta.readers
-    assert beta.origin.endswith("policy.OnPolicySettings")
+    assert beta.origin.endswith("policy_gradient.settings.OnPolicySettings")
     assert settings["algorithm.warmup_fraction"].range == "in [0, 1)"
     assert settings["evaluation.prompts"].range == "2 or above"
     assert settings["runtime.memory_gib"].unit == "GiB"
-    assert settings["algorithm.optimizer"].type == "adamw | muon or null"
+    assert settings["algorithm.optimizer"].type == "adamw | muon"
     assert "arXiv:2502.16982" in docstrings.sources(settings["algorithm.optimizer"].meaning)
 
 
 def test_the_values_are_those_of_the_run() -> None:
     overrides = ("reward=[bt,programmatic]", "algorithm.beta=0.7", "seed=4")
-    values = config.to_values(checked("ppo", *overrides))
+    values = root.to_values(checked("ppo", *overrides))
     for key, setting in explain.catalogue(["+recipe=ppo", *overrides]).items():
         if not key.startswith("study."):
             assert setting.now == explain._at(values, key), key

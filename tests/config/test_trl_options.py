@@ -9,12 +9,15 @@ import sys
 import pytest
 from support import checked, planned
 
-from rlhf_lab import compose, config
-from rlhf_lab.algorithms.settings import DPO, GRPO, SFT, RewardModel
+from rlhf_lab.algorithms.policy_gradient.settings import GRPO
+from rlhf_lab.algorithms.preference.settings import DPO
+from rlhf_lab.algorithms.reward_models.settings import RewardModel
+from rlhf_lab.algorithms.supervised.settings import SFT
 from rlhf_lab.algorithms.trl import options
 from rlhf_lab.algorithms.trl.tables import TRAINERS, rows_per_pass
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.rollout.settings import Local, Vllm
+from rlhf_lab.config import compose, root
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.sampling.settings import Local, Vllm
 
 SETTINGS = {"sft": SFT, "reward_model": RewardModel, "dpo": DPO, "kto": DPO, "grpo": GRPO, "rloo": GRPO}
 ADAMW = ("algorithm.optimizer=adamw", "algorithm.lr=3e-3")
@@ -268,8 +271,8 @@ def test_vllm_serves_the_named_stage_alone():
 
 
 def test_the_config_survives_the_round_trip():
-    root = checked("grpo", "engine=trl", "rollout=vllm")
-    assert config.check(config.to_values(root)) == root
+    config = checked("grpo", "engine=trl", "rollout=vllm")
+    assert root.check(root.to_values(config)) == config
 
 
 def test_an_unknown_engine_is_refused():
@@ -279,7 +282,7 @@ def test_an_unknown_engine_is_refused():
 
 def test_checking_imports_neither_torch_nor_trl():
     code = (
-        "import sys\nfrom rlhf_lab import compose\n"
+        "import sys\nfrom rlhf_lab.config import compose\n"
         "compose.check_command(['+recipe=grpo', 'engine=trl'])\n"
         "sys.exit(str({'torch', 'trl', 'transformers'} & set(sys.modules) or ''))\n"
     )

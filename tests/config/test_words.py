@@ -12,8 +12,11 @@ import pytest
 import yaml
 from support import checked, command_inside
 
-from rlhf_lab import __version__, compose, config, execute, invocation, main, words
-from rlhf_lab.errors import ConfigError
+from rlhf_lab import __version__, main
+from rlhf_lab.config import compose, root, words
+from rlhf_lab.core import invocation
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.stages import execute
 
 
 def refused(folder: Path, *arguments: str) -> str:
@@ -100,9 +103,9 @@ def test_cfg_job_shows_what_a_run_would_have(tmp_path: Path, capsys: pytest.Capt
     arguments = ("model=micro", "stages.sft.algorithm.epochs=2")
     assert command_inside(tmp_path, "+recipe=ppo", *arguments, "--cfg", "job") == (0, "")
     values = yaml.safe_load(capsys.readouterr().out)
-    assert values == config.to_values(checked("ppo", *arguments))
+    assert values == root.to_values(checked("ppo", *arguments))
     assert values["algorithm"]["lr"] == values["model"]["tuned"]["ppo"]["lr"]
-    assert config.to_values(config.check(values)) == values
+    assert root.to_values(root.check(values)) == values
 
 
 def test_cfg_job_of_a_sweep_shows_its_first_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,9 @@ import pytest
 from sizes import overrides
 from support import command_inside
 
-from rlhf_lab import artifacts, compose
-from rlhf_lab.files import read_json
+from rlhf_lab.config import compose
+from rlhf_lab.core.files import read_json
+from rlhf_lab.stages import artifacts
 
 
 @dataclass

@@ -13,8 +13,8 @@ import pytest
 from browser import INSTALLED, Browser, decode_png
 from synthetic_runs import write_run, write_study
 
-from rlhf_lab.studies.compare_report import compare
-from rlhf_lab.studies.report import write_report
+from rlhf_lab.reports.comparison.report import compare
+from rlhf_lab.reports.report import write_report
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="chromium is not installed: pages are not rendered")
 PAGES = ("run", "study", "comparison", "comparison of studies")

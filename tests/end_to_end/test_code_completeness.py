@@ -13,10 +13,15 @@ import pytest
 from sizes import overrides
 from support import command_inside
 
-from rlhf_lab import code_digest, execute
+from rlhf_lab.stages import code_digest, execute
 
 pytestmark = pytest.mark.end_to_end
-HARMLESS = {"rlhf_lab/ranks.py", "rlhf_lab/train/memory.py", "rlhf_lab/train/checkpoint.py", "rlhf_lab/sections.py"}
+HARMLESS = {
+    "rlhf_lab/core/ranks.py",
+    "rlhf_lab/training/peak_memory.py",
+    "rlhf_lab/training/checkpoint.py",
+    "rlhf_lab/config/sections.py",
+}
 """Files of which a stage also runs code that has no say in its numbers: measuring, saving, checking settings."""
 
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
 
 KINDS = ("sft", "reward_model", "dpo", "dpo_iterative")
 LEAST_STEPS = 4  # every stage takes at least so many at this size
@@ -81,7 +81,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(fresh, lab, sized):
 
 COUNTED = """
 import sys
-from rlhf_lab import execute
+from rlhf_lab.stages import execute
 real = execute.execute
 def counted(stage, **kwargs):
     with open("trained.txt", "a") as handle:

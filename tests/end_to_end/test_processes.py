@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.core.files import read_json, read_jsonl
 
 LONG = ("algorithm.epochs=6", "algorithm.optimizer=adamw", "checkpoint.every_steps=2", "algorithm.log_every_steps=1")
 TWO = ("sharding=fsdp_full", "sharding.processes=2")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab import compose
+from rlhf_lab.config import compose
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.core.metrics import undeclared
+from rlhf_lab.results.wording import metric_title
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.wording import metric_title
 
 RECIPES = sorted(compose.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]
@@ -41,6 +43,20 @@ def test_recipe(lab, sized, name):
         assert policy["metrics"]["kl"]["clusters"] == 4
     for metric in result["primary"]:
         assert metric in out or metric not in result["metrics"]
+    assert not undeclared(written_keys(lab.stage(out, name), result))
+
+
+def written_keys(folder: Path, result: dict) -> set[str]:
+    """The name of every number that a stage left; those of a benchmark's subsets are the benchmark's own."""
+    keys = {key for row in read_jsonl(folder / "metrics.jsonl") for key in row}
+    keys |= {key for policy in result["policies"] for key in policy["metrics"]}
+    if registered(folder) != "rm_bench":
+        keys |= set(result["metrics"])
+    return keys
+
+
+def registered(folder: Path) -> str:
+    return compose.read_yaml(folder / "config.yaml")["algorithm"]["kind"]
 
 
 def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):

@@ -13,8 +13,8 @@ import pytest
 from sizes import overrides
 from support import command_inside, planned
 
-from rlhf_lab import side_by_side
-from rlhf_lab.side_by_side import _can_overlap, _slots
+from rlhf_lab.stages import side_by_side
+from rlhf_lab.stages.side_by_side import _can_overlap, _slots
 
 pytestmark = pytest.mark.end_to_end
 
@@ -63,8 +63,8 @@ def test_the_result_is_that_of_one_after_another(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_fails_stops_the_others_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_lab.algorithms import reward_model
-    from rlhf_lab.errors import NumericError
+    from rlhf_lab.algorithms.reward_models import reward_model
+    from rlhf_lab.core.errors import NumericError
 
     def fail(*_: object) -> None:
         raise NumericError("the loss became NaN")

@@ -10,9 +10,9 @@ import pytest
 import wandb_log
 from support import ONE_LAYER, SMALL_WORLD, Stopped, planned, stop_at
 
-from rlhf_lab.algorithms.sft import SupervisedFineTuning
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.algorithms.supervised.sft import SupervisedFineTuning
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.stages.execute import execute
 
 SFT = (
     *("algorithm.epochs=1", "algorithm.batch_size=8", "algorithm.log_every_steps=1", "checkpoint.every_steps=4"),
@@ -92,7 +92,7 @@ def test_trackio_goes_on_after_an_interruption(fresh, tmp_path, offline):
     arguments = ["+recipe=sft", *SFT, "tracker=trackio"]
     stop = (
         "import os, signal, sys\n"
-        "from rlhf_lab.algorithms.sft import SupervisedFineTuning as S\n"
+        "from rlhf_lab.algorithms.supervised.sft import SupervisedFineTuning as S\n"
         "collect = S.collect\n"
         "S.collect = lambda self, step: (step == 1 and os.kill(os.getpid(), signal.SIGTERM), collect(self, step))[1]\n"
         "from rlhf_lab.main import main\n"

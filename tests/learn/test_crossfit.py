@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, Stopped, planned, stop_at
 
-from rlhf_lab import artifacts
-from rlhf_lab.algorithms.crossfit import CrossFitting
-from rlhf_lab.algorithms.margins import Margins, read_margins
-from rlhf_lab.algorithms.selection import chosen_pairs, label_right, selection_metrics, words_difference
-from rlhf_lab.algorithms.settings import DPO, RewardModel, Selection
-from rlhf_lab.analysis.statistics import clustered_rate
-from rlhf_lab.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json
-from rlhf_lab.train.run import Run
+from rlhf_lab.algorithms.pair_selection.crossfit import CrossFitting
+from rlhf_lab.algorithms.pair_selection.margins import Margins, read_margins
+from rlhf_lab.algorithms.pair_selection.selection import chosen_pairs, label_right, selection_metrics, words_difference
+from rlhf_lab.algorithms.pair_selection.settings import Selection
+from rlhf_lab.algorithms.preference.settings import DPO
+from rlhf_lab.algorithms.reward_models.settings import RewardModel
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
+from rlhf_lab.core.files import read_json
+from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.statistics.inference import clustered_rate
+from rlhf_lab.training.run import Run
 
 NOISE = (*SMALL_WORLD, *ONE_LAYER, "data.train_pairs=320", "data.annotator.temperature=1e9", "checkpoint.every_steps=0")
 NOISE = (*NOISE, "data.seed=2", "seed=2")
@@ -186,7 +188,7 @@ def test_difficulty_keeps_what_can_be_learnt_at_the_runs_beta(margins, tmp_path)
         assert len(few) == 10 and set(few.tolist()) <= set(expected.tolist())
     impossible = replace(found, crossfit_CN=found.crossfit_CN * 0 - 99)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="lower it"):
-        patch.setattr("rlhf_lab.algorithms.selection.read_margins", lambda run: impossible)
+        patch.setattr("rlhf_lab.algorithms.pair_selection.selection.read_margins", lambda run: impossible)
         chosen_pairs(DPO(beta=0.01, selection=Selection(by="difficulty")), run)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
-from rlhf_lab.algorithms.dpo_iterative import IteratedDPO
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.errors import ArtifactError
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json, write_json
-from rlhf_lab.rewards.rescoring import read_replies
+from rlhf_lab.algorithms.preference.dpo_iterative import IteratedDPO
+from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.evaluations.rescoring import read_replies
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import ensure, execute
 
 COMMON = (*SMALL_WORLD, *ONE_LAYER, "algorithm.lr=3e-3", "checkpoint.every_steps=1", "algorithm.log_every_steps=1")
 TRAINED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16")
@@ -84,7 +84,7 @@ def test_an_evaluation_goes_on_after_the_last_policy_that_is_intact(tmp_path, up
 def test_an_intact_evaluation_is_not_repeated(tmp_path, upstream, monkeypatch):
     stage = plan("best_of_n", tmp_path, upstream, "algorithm.samples=4")
     execute(stage)
-    monkeypatch.setattr("rlhf_lab.algorithms.evaluation.Evaluator.sample", None)
+    monkeypatch.setattr("rlhf_lab.evaluations.evaluator.Evaluator.sample", None)
     execute(stage)
     assert not any("again" in note for note in read_json(stage.folder / "result.json")["notes"])
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
 
-from rlhf_lab import artifacts
-from rlhf_lab.errors import ArtifactError, ConfigError
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json, read_jsonl
-from rlhf_lab.studies.gains import gain
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.run_view import mismatches
-from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.run.run_view import mismatches
+from rlhf_lab.results.gains import gain
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.execute import ensure, execute
 
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5")
 BRIEF = tuple(f"++stages.{name}.algorithm.epochs=0.5" for name in ("sft", "reward_model", "dpo"))
@@ -91,7 +91,7 @@ def test_an_interrupted_evaluation_goes_on(best_of_n, monkeypatch):
     logged = (best_of_n.folder / "policies.jsonl").read_text().splitlines(keepends=True)
     (best_of_n.folder / "policies.jsonl").write_text("".join(logged[:2]))
     sampled = []
-    from rlhf_lab.rollout.local import LocalSampler
+    from rlhf_lab.sampling.local import LocalSampler
 
     draw = LocalSampler.sample
     monkeypatch.setattr(LocalSampler, "sample", lambda self, *a, **k: sampled.append(a[2]) or draw(self, *a, **k))

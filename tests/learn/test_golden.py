@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_jsonl
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.stages.execute import execute
 
 GOLDEN = Path(__file__).with_name("golden.json")
 COMMON = ("algorithm.optimizer=adamw", "algorithm.lr=3e-3", "algorithm.log_every_steps=1", "checkpoint.every_steps=0")

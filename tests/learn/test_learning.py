@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from support import ONE_LAYER, planned, plant, prompt_text, toy_rows, write_pairs
 
-from rlhf_lab import registry
-from rlhf_lab.execute import ensure, execute
+from rlhf_lab.config import registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.rewards.graph import build_graph
-from rlhf_lab.rewards.settings import TermSettings
-from rlhf_lab.rollout.local import LocalSampler
-from rlhf_lab.rollout.settings import Local
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.train.run import Run
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
+from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.training.run import Run
 
 NO_CHECKPOINT = "checkpoint.every_steps=0"
 FIXED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", NO_CHECKPOINT)
@@ -29,7 +29,7 @@ EVALUATION = ("evaluation.prompts=8", "evaluation.samples_per_prompt=4", "evalua
 
 
 def metrics(folder: Path) -> list[dict]:
-    from rlhf_lab.files import read_jsonl
+    from rlhf_lab.core.files import read_jsonl
 
     return read_jsonl(folder / "metrics.jsonl")
 
@@ -151,7 +151,7 @@ def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
         f"algorithm.buffer={buffer}",
         "rollout.max_new_tokens=10",
     ).config
-    from rlhf_lab.train.loop import train
+    from rlhf_lab.training.loop import train
 
     run = Run(tmp_path, replace(config, reward=RewardGraph(terms={"planted": planted})), {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)

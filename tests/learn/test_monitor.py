@@ -10,11 +10,12 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.commands import monitor_command
-from rlhf_lab.config import ConfigError
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.cli.commands import monitor_command
+from rlhf_lab.config import registry
+from rlhf_lab.config.root import ConfigError
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import ensure, execute
 
 COMMON = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16", "reward=length")
 ON_POLICY = ("algorithm.optimizer=adamw", "algorithm.lr=3e-3", "algorithm.log_every_steps=1")
@@ -137,7 +138,7 @@ def test_raise_kl_multiplies_beta_and_waits(policy, tmp_path):
 
 
 def test_an_adaptive_controller_gets_a_lower_target(policy, tmp_path, monkeypatch):
-    from rlhf_lab.algorithms import on_policy
+    from rlhf_lab.algorithms.policy_gradient import on_policy
 
     targets = []
     adaptive = on_policy.adaptive_beta
@@ -151,7 +152,7 @@ def test_an_adaptive_controller_gets_a_lower_target(policy, tmp_path, monkeypatc
 
 
 def test_raise_kl_reaches_the_loss_of_iterative_dpo(policy, tmp_path, monkeypatch):
-    from rlhf_lab.algorithms import dpo
+    from rlhf_lab.algorithms.preference import dpo
 
     betas, step = [], dpo.preference_step
     monkeypatch.setattr(
@@ -179,7 +180,7 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
     more = (*EAGER, "reward.monitor.every=2", "reward.monitor.warmup=1", f"reward.monitor.action={action}")
     whole, broken = (plan(recipe, policy, tmp_path / name, *more) for name in ("whole", "broken"))
     execute(whole)
-    cls = getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
+    cls = getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
     for stop in (1, 4, 7):
         stop_at(monkeypatch, cls, stop)
         try:
@@ -196,12 +197,12 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
 
 
 def test_disagreement_of_an_ensemble_is_overheard():
-    from rlhf_lab.algorithms.monitor import Listener
+    from rlhf_lab.config.sections import RewardGraph
+    from rlhf_lab.core.types import RewardBatch
+    from rlhf_lab.monitoring.monitor import Listener
     from rlhf_lab.rewards.checked import CheckedReward
     from rlhf_lab.rewards.graph import GraphReward
-    from rlhf_lab.rewards.settings import BradleyTerry
-    from rlhf_lab.sections import RewardGraph
-    from rlhf_lab.types import RewardBatch
+    from rlhf_lab.rewards.learned.settings import BradleyTerry
 
     def reward(prompts, responses):
         size = np.array([len(text) for text in responses], dtype=float)

@@ -11,15 +11,15 @@ import pytest
 import torch
 from support import ONE_LAYER, planned, plant, toy_rows, write_pairs
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms.on_policy import OnPolicy
-from rlhf_lab.errors import NumericError
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_jsonl
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.train.loop import train
-from rlhf_lab.train.run import Result, Run
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.config import registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.loop import train
+from rlhf_lab.training.run import Result, Run
 
 SIZE = (
     "evaluation.prompts=8",

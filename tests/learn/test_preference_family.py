@@ -9,15 +9,17 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at, toy_rows, write_pairs
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms import dpo, dpo_iterative, reference_cache
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.algorithms.preference import dpo, dpo_iterative, reference_cache
+from rlhf_lab.algorithms.preference.metrics import PREFERENCE_STEP
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.metrics import names
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES
-from rlhf_lab.train import run as train_run
-from rlhf_lab.train.loop import train
-from rlhf_lab.train.run import Run
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.loop import train
+from rlhf_lab.training.metrics import LOOP
+from rlhf_lab.training.run import Run
 
 LEARNS = {
     "sigmoid": "beta=0.3",
@@ -76,7 +78,7 @@ def test_every_loss_makes_the_preferred_reply_likelier_than_the_other(toy, tmp_p
     assert last["accuracy"] > 0.9
     assert last["chosen_logp"] - last["rejected_logp"] > first["chosen_logp"] - first["rejected_logp"] + 5
     assert result["policies"][-1]["metrics"]["implicit_accuracy"]["mean"] >= 0.9
-    known = {*dpo.METRICS, *train_run.METRICS, "step", "time"}
+    known = {*names(PREFERENCE_STEP), *names(LOOP), "step", "time"}
     assert set(first) <= known
     assert ("chosen_drift" in first) == PREFERENCE_LOSSES[loss].needs("ref")
     assert ("z_ref" in first) == (loss == "kto")

@@ -16,7 +16,7 @@ from support import SMALL_WORLD
 
 import rlhf_lab
 from rlhf_lab import load_reward, run
-from rlhf_lab.errors import ArtifactError, ConfigError, DataError
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
 
 SMALL: dict[str, Any] = {
     "model.hidden": 16,

@@ -11,10 +11,11 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, read_jsonl
-from rlhf_lab.train.loop import Interrupted
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.loop import Interrupted
 
 CLASSES = {
     "sft": "SupervisedFineTuning",
@@ -91,7 +92,7 @@ def uninterrupted(tmp_path_factory, upstream) -> dict[str, Stage]:
 
 
 def algorithm(recipe: str) -> type:
-    return getattr(import_module(f"rlhf_lab.algorithms.{recipe}"), CLASSES[recipe])
+    return getattr(import_module(registry.implementation("algorithm", recipe)), CLASSES[recipe])
 
 
 def logged(stage: Stage) -> list[str]:

@@ -11,18 +11,19 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, planned, plant, toy_rows, write_pairs
 
-from rlhf_lab import artifacts, registry
-from rlhf_lab.algorithms.on_policy import OnPolicy
-from rlhf_lab.errors import ArtifactError, LabError
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.config import registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import ArtifactError, LabError
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.rescoring import read_replies
-from rlhf_lab.rewards.settings.language import FollowUpLikelihood
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.train.run import Run
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.rewards.learned.settings import FollowUpLikelihood
+from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.training.run import Run
 
 SIZE = (
     "evaluation.prompts=4",

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from support import ONE_LAYER, Stopped, planned, prompt_text, stop_at, toy_rows, write_pairs
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms.reward_model import RewardModelling
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.execute import execute
-from rlhf_lab.rewards.bt import AVERAGE_FILE, SCALE_FILE, ScoreScale, member_folders
-from rlhf_lab.train.run import Run
+from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.rewards.learned.bt import AVERAGE_FILE, SCALE_FILE, ScoreScale, member_folders
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.run import Run
 
 FIXED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "checkpoint.every_steps=0")
 SIZE = ("algorithm.lr=1e-2", "algorithm.epochs=4", "rollout.max_new_tokens=12")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import ONE_LAYER, planned
 
-from rlhf_lab.execute import execute
+from rlhf_lab.stages.execute import execute
 
 WORLD = (
     *("data=mini_hh_small", "data.train_pairs=1000", "data.test_pairs=200", "data.grader.noise=0.5"),

@@ -11,17 +11,17 @@ import pytest
 import torch
 from support import ONE_LAYER, Stopped, checked, model_tensors, planned, stop_at
 
-from rlhf_lab.algorithms.dpo import build_reward
-from rlhf_lab.algorithms.step_data import Solutions, Trajectory, annotated, perturbed_solutions
-from rlhf_lab.algorithms.step_report import Graded, truth_metrics
-from rlhf_lab.algorithms.step_reward import StepRewardModelling
-from rlhf_lab.errors import ArtifactError, ConfigError
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.algorithms.reward_models.step_reward import StepRewardModelling
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.evaluations.step_report import Graded, truth_metrics
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tokenizer import train_tokenizer
-from rlhf_lab.rollout.local import Samples
-from rlhf_lab.train.run import Run
+from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.sampling.local import Samples
+from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, perturbed_solutions
+from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.training.run import Run
 
 SMALL = (
     "data=arithmetic_small",

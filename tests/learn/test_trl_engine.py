@@ -13,18 +13,18 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned, plant, prompt_text, toy_rows, write_pairs
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms.common import pair_rows
 from rlhf_lab.algorithms.trl.rows import divided, unused_id
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.errors import MissingDependency, NumericError
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json, read_jsonl
+from rlhf_lab.config import registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import MissingDependency, NumericError
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.build import load_policy, load_reward_model
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.train.loop import Interrupted
-from rlhf_lab.train.run import Run
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.models.pair_rows import pair_rows
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.training.loop import Interrupted
+from rlhf_lab.training.run import Run
 
 pytest.importorskip("trl", reason="pip install 'rlhf_lab[trl]'")
 from rlhf_lab.algorithms.trl import engine

@@ -10,7 +10,7 @@ import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
 from rlhf_lab.doctor.subject import Subject
-from rlhf_lab.execute import execute
+from rlhf_lab.stages.execute import execute
 
 
 @pytest.fixture(scope="session")

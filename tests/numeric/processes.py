@@ -17,7 +17,7 @@ from filelock import FileLock
 def together(function: Callable[..., None], *arguments: Any, processes: int = 2) -> None:
     """`function(*arguments)` in every process; an error in one of them is raised here."""
     # a server that has imported what a stage needs, once, and has started no thread: processes are forked from it
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["rlhf_lab.execute"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["rlhf_lab.stages.execute"])
     with tempfile.TemporaryDirectory() as folder:
         work = (function, arguments, processes, f"file://{folder}/meeting")
         mp.start_processes(_work, work, nprocs=processes, start_method="forkserver")
@@ -32,7 +32,7 @@ def once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 
 def _work(rank: int, function: Callable[..., None], arguments: tuple[Any, ...], processes: int, meeting: str) -> None:
-    from rlhf_lab import ranks
+    from rlhf_lab.core import ranks
 
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
     os.environ.update({name: str(value) for name, value in numbers.items()} | {ranks.MEETING: meeting})

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rlhf_lab.analysis import calibration
-from rlhf_lab.analysis.calibration import (
+from rlhf_lab.statistics import calibration
+from rlhf_lab.statistics.calibration import (
     brier,
     expected_calibration_error,
     fit_temperature,

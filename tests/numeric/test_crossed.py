@@ -11,8 +11,8 @@ import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.anova import anova_lm
 
-from rlhf_lab.analysis.crossed import crossed_difference, crossed_mean
-from rlhf_lab.errors import NumericError
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
 
 
 def test_crossed_mean_by_hand():

@@ -10,13 +10,13 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
 from test_sampler import CONFIGS, EOS, LENGTHS, VOCABULARY, random_model
 
-from rlhf_lab.algorithms.dpo import OnePassDPO
-from rlhf_lab.algorithms.grpo import GroupPolicyOptimisation
-from rlhf_lab.execute import execute
+from rlhf_lab.algorithms.policy_gradient.grpo import GroupPolicyOptimisation
+from rlhf_lab.algorithms.preference.dpo import OnePassDPO
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
-from rlhf_lab.rollout.local import LocalSampler
-from rlhf_lab.rollout.settings import Local
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
+from rlhf_lab.stages.execute import execute
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

@@ -15,7 +15,7 @@ from rlhf_lab.doctor.masks import picture
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models import shared_prompt
 from rlhf_lab.models.encoding import Encoder, TokenBatch
-from rlhf_lab.rollout.decoder import Decoder
+from rlhf_lab.sampling.decoder import Decoder
 
 # Each takes a sound subject and breaks one invariant.
 

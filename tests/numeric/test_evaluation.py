@@ -9,15 +9,17 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms.common import pair_batch
-from rlhf_lab.algorithms.dpo import preference_step
-from rlhf_lab.algorithms.evaluation import METRICS, SAMPLE_KEYS
-from rlhf_lab.files import read_jsonl
+from rlhf_lab.algorithms.preference.dpo import preference_step
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.core.metrics import names
+from rlhf_lab.evaluations.evaluator import SAMPLE_KEYS
+from rlhf_lab.evaluations.metrics import EVALUATOR
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
-from rlhf_lab.train.run import Run
+from rlhf_lab.models.pair_rows import pair_batch
+from rlhf_lab.training.run import Run
 
 
 @pytest.fixture(params=[0, 512], ids=["whole", "micro-batches"])
@@ -64,7 +66,7 @@ def test_an_unmoved_policy_evaluates_as_the_reference(dpo):
     assert copy["metrics"]["chosen_logp_drift"]["mean"] == 0.0
     assert copy["metrics"]["implicit_accuracy"]["mean"] == 0.0  # every pair ties, and a tie is not ranked right
     assert copy["metrics"]["ranking_accuracy"] == reference["metrics"]["ranking_accuracy"]
-    assert copy["metrics"].keys() <= METRICS.keys()
+    assert copy["metrics"].keys() <= names(EVALUATOR)
 
 
 def test_rows_are_the_source_of_every_mean(dpo):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf_lab.analysis.selection import prompt_folds, top_share
+from rlhf_lab.algorithms.pair_selection.rules import prompt_folds, top_share
 
 
 def accuracies(signed: bool, repeats: int = 40, count: int = 600, width: int = 50) -> tuple[float, float]:

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig
 
-from rlhf_lab.errors import ArtifactError
+from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import HuggingFace
-from rlhf_lab.rollout.local import LocalSampler
-from rlhf_lab.rollout.settings import Local
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
 
 VOCABULARY, EOS = 97, 1
 SMALL: dict[str, Any] = {

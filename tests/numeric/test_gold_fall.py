@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.analysis.gold_fall import autoregressive, gold_fall
+from rlhf_lab.monitoring.gold_fall import autoregressive, gold_fall
 
 ITERATIONS = 40
 """As in recipes/study/hacking_detector.yaml."""

@@ -6,12 +6,12 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import registry
-from rlhf_lab.files import read_jsonl
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.train.loop import LossOutput
-from rlhf_lab.train.run import Run
+from rlhf_lab.training.loop import LossOutput
+from rlhf_lab.training.run import Run
 
 SIZE = (
     "reward=length",

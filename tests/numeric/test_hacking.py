@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_lab.analysis import hacking
-from rlhf_lab.analysis.detector import Batch, Detector, Limits, Verdict
-from rlhf_lab.analysis.hacking import (
+from rlhf_lab.monitoring import hacking
+from rlhf_lab.monitoring.detector import Batch, Detector, Limits, Verdict
+from rlhf_lab.monitoring.hacking import (
     ALLOWANCE,
     Baseline,
     Cusum,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import registry
-from rlhf_lab.train.run import Run
+from rlhf_lab.config import registry
+from rlhf_lab.training.run import Run
 
 
 def heldout_nll(folder, copies: int):

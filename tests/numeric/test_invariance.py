@@ -8,9 +8,9 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import registry
-from rlhf_lab.train.loop import train
-from rlhf_lab.train.run import Run
+from rlhf_lab.config import registry
+from rlhf_lab.training.loop import train
+from rlhf_lab.training.run import Run
 
 # Muon works in bfloat16, and Adam scales a gradient of rounding noise up to a full step unless epsilon is above it.
 SMOOTH = ("algorithm.optimizer=adamw", "algorithm.adam_eps=1e-3")

@@ -15,14 +15,14 @@ from support import checked
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from rlhf_lab.algorithms.dpo import preference_step
-from rlhf_lab.algorithms.evaluation import Evaluator
-from rlhf_lab.algorithms.experience import Micro
-from rlhf_lab.algorithms.on_policy import OnPolicy
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.algorithms.preference.dpo import preference_step
+from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.policy import Clip
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import reply_states
+from rlhf_lab.sampling.experience import Micro
 
 
 def model_of(*logits: float) -> nn.Module:

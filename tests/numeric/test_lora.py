@@ -14,22 +14,22 @@ from test_sampler import CONFIGS, flat, prompts, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from rlhf_lab import registry
-from rlhf_lab.algorithms.common import pair_batch
-from rlhf_lab.algorithms.dpo import OnePassDPO, preference_step
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.errors import ArtifactError, ConfigError
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json
+from rlhf_lab.algorithms.preference.dpo import OnePassDPO, preference_step
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.files import read_json
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models import lora
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import TokenLogps, exact_kl, token_logps
 from rlhf_lab.models.lora import has_adapter, merged, trainable, without_adapter
+from rlhf_lab.models.pair_rows import pair_batch
 from rlhf_lab.models.settings import LoRA, Scratch
-from rlhf_lab.train import checkpoint
-from rlhf_lab.train.run import Run
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training import checkpoint
+from rlhf_lab.training.run import Run
 
 peft = pytest.importorskip("peft")
 

@@ -10,9 +10,9 @@ import pytest
 from memory_divided import cases, measure_all
 from processes import once, together
 
-from rlhf_lab.analysis.memory_shapes import ModelShape
-from rlhf_lab.analysis.memory_work import Rows
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
+from rlhf_lab.memory.sizes import ModelShape
+from rlhf_lab.memory.work import Rows
 
 SHAPES = {
     "llama": ModelShape("llama", 128, 4, 8, 2, 16, 352, 1000),

@@ -11,17 +11,17 @@ from memory_cases import build, divergence, ppo_update, sample, score, token_bat
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config, Qwen2Config, Qwen3Config
 
-from rlhf_lab.analysis.memory_model import CARD_GB, GIB, smallest_count, smallest_split, split_bytes, work_of
-from rlhf_lab.analysis.memory_shapes import PUBLISHED, ModelShape
-from rlhf_lab.analysis.memory_state import Training, bytes_per_parameter, frozen_state, trained_state
-from rlhf_lab.analysis.memory_work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
+from rlhf_lab.memory.devices import CARD_GB, GIB, smallest_count, smallest_split, split_bytes, work_of
+from rlhf_lab.memory.shapes import config_shape
+from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
+from rlhf_lab.memory.state import Training, bytes_per_parameter, frozen_state, trained_state
+from rlhf_lab.memory.work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import hidden_states
-from rlhf_lab.planning.shapes import config_shape
-from rlhf_lab.rollout import cache
-from rlhf_lab.train.optim import Optimizers, Part
-from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.sampling import cache
+from rlhf_lab.training.optim import Optimizers, Part
+from rlhf_lab.training.settings import TrainingSettings
 
 LLAMA = ModelShape("llama", 64, 3, 4, 2, 16, 176, 300)
 QWEN2 = replace(LLAMA, qkv_bias=True)

@@ -13,12 +13,12 @@ from live_bytes import LiveBytes
 from processes import together
 from support import SMALL_WORLD, planned
 
-from rlhf_lab.analysis.memory_state import Training, trained_state
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.execute import ensure, execute
-from rlhf_lab.files import read_json
-from rlhf_lab.planning.shapes import source_shape
-from rlhf_lab.planning.stages import plan_stage
+from rlhf_lab.core.files import read_json
+from rlhf_lab.memory.plan import plan_stage
+from rlhf_lab.memory.shapes import source_shape
+from rlhf_lab.memory.state import Training, trained_state
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import ensure, execute
 
 TINY = ("model=micro", *SMALL_WORLD, "stages.sft.algorithm.epochs=0.5", "stages.reward_model.algorithm.epochs=0.5")
 SHORT = {

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.best_of_n import estimates
-from rlhf_lab.analysis.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
-from rlhf_lab.analysis.overoptimization import fit_bon, fit_over_seeds, fit_rl
-from rlhf_lab.errors import NumericError
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.evaluations.best_of_n import estimates
+from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl, best_of_n_weights
+from rlhf_lab.statistics.overoptimization import fit_bon, fit_over_seeds, fit_rl
 
 
 def test_two_points_by_hand():

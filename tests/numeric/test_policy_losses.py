@@ -9,17 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_lab.losses.advantage import (
-    GROUP_ADVANTAGES,
-    GroupScores,
-    canon,
-    dr_grpo,
-    gae,
-    grpo,
-    remax,
-    rloo,
-    whiten,
-)
+from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores, canon, dr_grpo, gae, grpo, remax, rloo, whiten
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k2, k3
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, cispo, gspo, loss_units, ppo_clip, token_weights
 from rlhf_lab.losses.value import explained_variance, value_loss

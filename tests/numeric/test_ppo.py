@@ -9,12 +9,12 @@ import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import registry
-from rlhf_lab.execute import execute
+from rlhf_lab.config import registry
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.rewards.bt import ScoreScale
-from rlhf_lab.train.run import Run
+from rlhf_lab.rewards.learned.bt import ScoreScale
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.run import Run
 
 
 @pytest.fixture(scope="module")

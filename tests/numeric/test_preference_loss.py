@@ -9,11 +9,8 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from rlhf_lab.algorithms import common
-from rlhf_lab.algorithms.common import mismatched_rows
-from rlhf_lab.algorithms.settings import DPO, IterativeDPO
-from rlhf_lab.algorithms.settings.preference import LOSS_SETTINGS
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.algorithms.preference.settings import DPO, LOSS_SETTINGS, IterativeDPO
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.losses.consistency import consistency_rate, kendall_tau
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
 from rlhf_lab.losses.preference import (
@@ -31,6 +28,8 @@ from rlhf_lab.losses.preference import (
     robust,
     simpo,
 )
+from rlhf_lab.models import pair_rows
+from rlhf_lab.models.pair_rows import mismatched_rows
 
 POLICY, REF = (-1.0, -4.0), (-2.0, -3.0)
 
@@ -155,11 +154,11 @@ def test_kto_mismatches_within_the_step():
 def test_kto_measures_a_kl_that_is_never_negative(monkeypatch):
     """Two pairs are four mismatched rows: the mean of log π/π_ref over them, and 0 where noise makes it negative."""
     step = [(([i], [10 + i]), ([i], [20 + i])) for i in range(2)]
-    monkeypatch.setattr(common, "sequence_logps", lambda logps, rows, device: torch.tensor(logps)[: len(rows)])
+    monkeypatch.setattr(pair_rows, "sequence_logps", lambda logps, rows, device: torch.tensor(logps)[: len(rows)])
     likelier, unlikelier = [-1.0, -2.0, -3.0, -4.0], [-2.0, -2.0, -4.0, -6.0]  # gaps 1, 0, 1, 2
-    assert common.mismatched_kl(likelier, unlikelier, step, 8, "cpu").item() == 1.0
-    assert common.mismatched_kl(unlikelier, likelier, step, 8, "cpu").item() == 0.0
-    assert common.mismatched_kl(likelier, unlikelier, step[:1], 8, "cpu").item() == 0.0  # no other prompt
+    assert pair_rows.mismatched_kl(likelier, unlikelier, step, 8, "cpu").item() == 1.0
+    assert pair_rows.mismatched_kl(unlikelier, likelier, step, 8, "cpu").item() == 0.0
+    assert pair_rows.mismatched_kl(likelier, unlikelier, step[:1], 8, "cpu").item() == 0.0  # no other prompt
 
 
 def test_simpo():

@@ -10,19 +10,19 @@ import pytest
 import torch
 from support import ONE_LAYER, gpt2_tokenizer, llama_tokenizer, planned
 
-from rlhf_lab import registry
-from rlhf_lab.errors import DataError
-from rlhf_lab.execute import execute
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.environments.maths.chains import step_lines
 from rlhf_lab.losses.process import step_loss
 from rlhf_lab.models.build import load_encoder, load_reward_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.steps import end_tokens, places, step_logits, step_row
 from rlhf_lab.models.tokenizer import train_tokenizer
-from rlhf_lab.rewards.process import JudgeFile, ProcessReward, StepJudge
-from rlhf_lab.rewards.settings import Process
-from rlhf_lab.train.loop import train
-from rlhf_lab.train.run import Run
-from rlhf_lab.world.chains import step_lines
+from rlhf_lab.rewards.learned.process import JudgeFile, ProcessReward, StepJudge
+from rlhf_lab.rewards.learned.settings import Process
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.loop import train
+from rlhf_lab.training.run import Run
 
 SMALL = (
     "data=arithmetic_small",

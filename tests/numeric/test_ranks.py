@@ -10,11 +10,12 @@ import torch
 from processes import together
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import ranks, registry
-from rlhf_lab.algorithms.common import sequence_logps
-from rlhf_lab.errors import LabError
+from rlhf_lab.config import registry
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import LabError
 from rlhf_lab.models.build import load_policy
-from rlhf_lab.train.run import Run
+from rlhf_lab.models.pair_rows import sequence_logps
+from rlhf_lab.training.run import Run
 
 
 def test_one_process_is_its_own_world() -> None:

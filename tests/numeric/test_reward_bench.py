@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from rlhf_lab.analysis.reward_bench import (
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.statistics.reward_bench import (
     SECTIONS,
     TiesPrompt,
     best_of_credit,
@@ -17,7 +18,6 @@ from rlhf_lab.analysis.reward_bench import (
     section_scores,
     ties_score,
 )
-from rlhf_lab.errors import NumericError
 
 
 def test_reward_bench_counts_a_tie_as_lost():

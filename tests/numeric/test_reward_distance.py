@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.analysis.association import overall, within_prompts
-from rlhf_lab.analysis.reward_distance import UNRELATED, starc_distance, starc_distances
+from rlhf_lab.statistics.association import overall, within_prompts
+from rlhf_lab.statistics.reward_distance import UNRELATED, starc_distance, starc_distances
 
 PROMPTS = np.repeat(np.arange(400), 4)
 

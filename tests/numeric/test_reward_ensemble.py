@@ -12,15 +12,24 @@ import torch
 from support import ONE_LAYER, SMALL_WORLD, planned
 from transformers import AutoModelForSequenceClassification, GPT2Config, LlamaConfig
 
-from rlhf_lab import load_reward, registry
-from rlhf_lab.errors import ConfigError
+from rlhf_lab import load_reward
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, reward_outputs
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.reward_ensemble import StackedModels, averaged, same_shape, stackable
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.rewards.bt import AVERAGE_FILE, MEMBERS, Scorer, ScoreScale, average_members, model_outputs, score_members
-from rlhf_lab.train.loop import train
-from rlhf_lab.train.run import Run
+from rlhf_lab.rewards.learned.bt import (
+    AVERAGE_FILE,
+    MEMBERS,
+    Scorer,
+    ScoreScale,
+    average_members,
+    model_outputs,
+    score_members,
+)
+from rlhf_lab.training.loop import train
+from rlhf_lab.training.run import Run
 
 ROWS = [([5, 6, 7], [8, 9, 3]), ([4], [3, 2]), ([9, 8, 7, 6], [5, 4, 3, 2, 1])]
 BATCH = TokenBatch.from_rows(ROWS)
@@ -221,7 +230,7 @@ def test_members_of_one_step_do_not_touch_each_other(policy, tmp_path):
 
 
 def test_a_policy_for_a_member_that_is_not_there_is_refused(policy, tmp_path):
-    from rlhf_lab.algorithms.reward_members import build_members
+    from rlhf_lab.algorithms.reward_models.reward_members import build_members
 
     settings = planned("reward_model", "algorithm.members=2").config.algorithm
     run: Any = SimpleNamespace(needs={"policy": str(policy), "policy_2": str(policy)}, config=None)

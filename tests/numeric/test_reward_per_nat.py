@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.best_of_n import estimates, expected_values
-from rlhf_lab.algorithms.evaluation import LEAST_NATS, SAMPLE_KEYS, Evaluator, far_enough
-from rlhf_lab.analysis.estimates import Estimate
-from rlhf_lab.policy_table import PolicyTable
-from rlhf_lab.trackers.console import console
+from rlhf_lab.core.console import console
+from rlhf_lab.evaluations.best_of_n import estimates, expected_values
+from rlhf_lab.evaluations.evaluator import LEAST_NATS, SAMPLE_KEYS, Evaluator, far_enough
+from rlhf_lab.reports.policy_table import PolicyTable
+from rlhf_lab.statistics.estimates import Estimate
 
 
 def kl(mean: float, half: float) -> Estimate:

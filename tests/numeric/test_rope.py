@@ -16,14 +16,15 @@ from support import planned
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from rlhf_lab import model_files, preflight
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.models import model_files
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import HuggingFace
-from rlhf_lab.rollout.local import LocalSampler, Samples
-from rlhf_lab.rollout.settings import Local
+from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.sampling.settings import Local
+from rlhf_lab.stages import preflight
 
 EOS, ORIGINAL = 1, 16
 NTK = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}

@@ -20,10 +20,10 @@ from transformers import (
 
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.rollout import linear
-from rlhf_lab.rollout.decoder import Decoder
-from rlhf_lab.rollout.local import LocalSampler, ModelDecoder, Samples, draw, regroup
-from rlhf_lab.rollout.settings import Local
+from rlhf_lab.sampling import linear
+from rlhf_lab.sampling.decoder import Decoder
+from rlhf_lab.sampling.local import LocalSampler, ModelDecoder, Samples, draw, regroup
+from rlhf_lab.sampling.settings import Local
 
 VOCABULARY, EOS = 300, 3
 LLAMA: dict[str, Any] = {

@@ -18,11 +18,11 @@ import torch
 from processes import once, together
 from support import SMALL_WORLD, model_tensors, planned
 
-from rlhf_lab import ranks
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, read_jsonl, write_json
-from rlhf_lab.train import loop
-from rlhf_lab.train.loop import Interrupted
+from rlhf_lab.core import ranks
+from rlhf_lab.core.files import read_json, read_jsonl, write_json
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training import loop
+from rlhf_lab.training.loop import Interrupted
 
 SIZE = ("model.hidden=16", "model.layers=2", "model.heads=2", "algorithm.log_every_steps=1")
 STEPS = ("algorithm.batch_size=16", "algorithm.epochs=0.5", "algorithm.optimizer=adamw", "algorithm.lr=0.01")

@@ -15,8 +15,8 @@ from processes import once, together
 from support import SMALL_WORLD, planned
 from test_sharding import SIZE, STEPS, steps
 
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, read_jsonl, write_json
+from rlhf_lab.core.files import read_json, read_jsonl, write_json
+from rlhf_lab.stages.execute import execute
 
 SUMS = (
     *("data=arithmetic_small", "data.train_problems=64", "data.test_problems=24", "rollout.max_new_tokens=16"),

@@ -7,8 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.analysis.estimates import Estimate
-from rlhf_lab.analysis.silence import remarks
+from rlhf_lab.config import registry
+from rlhf_lab.monitoring import silence
+from rlhf_lab.statistics.estimates import Estimate
+
+
+def remarks(kind: str, *numbers) -> list[str]:
+    return silence.remarks(registry.settings_class("algorithm", kind), *numbers)
 
 
 def rows(count: int = 30, **changes: float | None) -> list[dict]:

@@ -16,7 +16,8 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.proportion import proportion_confint
 from statsmodels.stats.weightstats import ttost_paired
 
-from rlhf_lab.analysis.statistics import (
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.statistics.inference import (
     Comparison,
     Estimate,
     check_mean,
@@ -40,7 +41,6 @@ from rlhf_lab.analysis.statistics import (
     unpaired_from_intervals,
     wilson,
 )
-from rlhf_lab.errors import NumericError
 
 
 def test_clustered_mean_by_hand():

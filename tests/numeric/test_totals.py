@@ -11,10 +11,10 @@ import pytest
 import torch
 from processes import together
 
-from rlhf_lab import ranks
-from rlhf_lab.errors import NumericError
-from rlhf_lab.train import checkpoint
-from rlhf_lab.train.totals import LossOutput, Totals
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.training import checkpoint
+from rlhf_lab.training.totals import LossOutput, Totals
 
 
 def count(totals: Totals, steps: Sequence[int], processes: Sequence[int]) -> Totals:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from support import llama_tokenizer, prompt_text, save_tiny
 
-from rlhf_lab.algorithms.common import mismatched_kl, pair_batch, pair_logps
-from rlhf_lab.algorithms.dpo import Given, preference_step
-from rlhf_lab.algorithms.settings import DPO
+from rlhf_lab.algorithms.preference.dpo import Given, preference_step
+from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.losses.reward_model import bradley_terry
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model, reward_scores
+from rlhf_lab.models.pair_rows import mismatched_kl, pair_batch, pair_logps
 from rlhf_lab.models.settings import Scratch
 
 trl = pytest.importorskip("trl", reason="TRL is the oracle here: pip install 'rlhf_lab[trl]'")

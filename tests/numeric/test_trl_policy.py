@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import checked, llama_tokenizer, prompt_text, save_tiny
 
-from rlhf_lab.algorithms.settings import GRPO
+from rlhf_lab.algorithms.policy_gradient.settings import GRPO
 from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights

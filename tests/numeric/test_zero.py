@@ -15,14 +15,14 @@ from processes import once, together
 from support import checked, model_tensors
 from test_sharding import alone, execute_until, stage, steps
 
-from rlhf_lab import ranks
-from rlhf_lab.errors import ArtifactError, ConfigError, MissingDependency
-from rlhf_lab.execute import execute
-from rlhf_lab.files import read_json, write_json
-from rlhf_lab.launch.processes import check_launch
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ArtifactError, ConfigError, MissingDependency
+from rlhf_lab.core.files import read_json, write_json
 from rlhf_lab.models.build import load_policy
-from rlhf_lab.sharding import zero
-from rlhf_lab.train.loop import Interrupted
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.stages.launch.processes import check_launch
+from rlhf_lab.training.loop import Interrupted
+from rlhf_lab.training.sharding import zero
 
 installed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs rlhf_lab[deepspeed]")
 PLAN = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.world.answers import final_answer, same_answer
+from rlhf_lab.environments.maths.answers import final_answer, same_answer
 
 OFFICIAL = re.compile(r"#### (\-?[0-9\.\,]+)")
 """`ANS_RE` of openai/grade-school-math, grade_school_math/dataset.py."""

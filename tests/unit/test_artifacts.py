@@ -8,9 +8,10 @@ from functools import cache
 import pytest
 from support import checked, planned, save_tiny, toy_rows, write_pairs
 
-from rlhf_lab import artifacts, compose
-from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.config import compose
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.stages import artifacts
 
 ALL = ("sft", "reward_model", "dpo", "dpo_iterative")
 BASE = ("data=mini_hh_small",)

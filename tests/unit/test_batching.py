@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.train.batching import micro_batches, plan_steps
-from rlhf_lab.train.optim import lr_scale
+from rlhf_lab.training.batching import micro_batches, plan_steps
+from rlhf_lab.training.optim import lr_scale
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support import checked, planned
 
-from rlhf_lab.algorithms import rm_bench
-from rlhf_lab.algorithms.settings import RewardBenchmark
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.types import Pair, RewardBatch
 from rlhf_lab.data.benchmarks import own_items, read_items, read_solutions
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.types import Pair, RewardBatch
+from rlhf_lab.evaluations import rm_bench
+from rlhf_lab.evaluations.settings import RewardBenchmark
 
 
 def table(scores):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support import planned
 
-from rlhf_lab import code_digest
-from rlhf_lab.code_digest import Reference, differences, digests, edited
+from rlhf_lab.stages import code_digest
+from rlhf_lab.stages.code_digest import Reference, differences, digests, edited
 
 ENTRY = '''
 """Builds a thing."""
@@ -153,15 +153,20 @@ def keys_after_edit(monkeypatch, fresh, file: str, old: str, new: str) -> dict[s
     [
         ("losses/preference.py", "beta * (", "2 * beta * (", {"dpo", "dpo_iterative"}),
         ("losses/reward_model.py", "logsigmoid(", "-logsigmoid(", {"reward_model", "dpo", "dpo_iterative"}),
-        ("algorithms/dpo_iterative.py", "self.round_steps = max(1,", "self.round_steps = max(2,", {"dpo_iterative"}),
-        ("world/gold.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
-        ("train/loop.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
-        ("sharding/ddp.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
-        ("studies/report.py", "return ", "return 0 or ", set()),
+        (
+            "algorithms/preference/dpo_iterative.py",
+            "self.round_steps = max(1,",
+            "self.round_steps = max(2,",
+            {"dpo_iterative"},
+        ),
+        ("environments/dialogue/gold.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
+        ("training/loop.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
+        ("training/sharding/ddp.py", "return ", "return 0 or ", {"sft", "reward_model", "dpo", "dpo_iterative"}),
+        ("reports/report.py", "return ", "return 0 or ", set()),
         ("trackers/wandb.py", "return ", "return 0 or ", set()),
         ("losses/policy.py", "return ", "return 0 or ", set()),
-        ("algorithms/ppo.py", "return ", "return 0 or ", set()),
-        ("rewards/judge.py", "return ", "return 0 or ", set()),
+        ("algorithms/policy_gradient/ppo.py", "return ", "return 0 or ", set()),
+        ("rewards/external/judge.py", "return ", "return 0 or ", set()),
     ],
 )
 def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_lab.analysis.statistics import wilson
+from rlhf_lab.statistics.inference import wilson
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.replicates import level_difference, level_mean
 from rlhf_lab.studies.verdict import verdicts

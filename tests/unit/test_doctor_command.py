@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.doctor import examination, parts, report
 from rlhf_lab.doctor.findings import Finding
-from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.main import main
 
 

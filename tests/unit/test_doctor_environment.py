@@ -12,11 +12,11 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from rlhf_lab import machine
-from rlhf_lab.analysis.memory_model import GIB
+from rlhf_lab.core import machine
+from rlhf_lab.core.files import write_text
 from rlhf_lab.doctor import environment, installation, parts, storage
 from rlhf_lab.doctor.findings import Finding, examine
-from rlhf_lab.files import write_text
+from rlhf_lab.memory.devices import GIB
 
 CHECKS = {check.name: check for check in (*environment.ENVIRONMENT, *storage.STORAGE)}
 Usage = namedtuple("Usage", "total used free")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from support import command_inside
 
-from rlhf_lab.errors import ArtifactError, StorageError
-from rlhf_lab.files import (
+from rlhf_lab.core.errors import ArtifactError, StorageError
+from rlhf_lab.core.files import (
     append_jsonl,
     check_outputs,
     file_digest,
@@ -45,7 +45,7 @@ def test_a_kill_while_writing_keeps_the_old_file(tmp_path):
     path = tmp_path / "result.json"
     write_text(path, "old")
     code = (
-        "import os, signal, sys; from pathlib import Path; from rlhf_lab.files import replacing\n"
+        "import os, signal, sys; from pathlib import Path; from rlhf_lab.core.files import replacing\n"
         "with replacing(Path(sys.argv[1])) as part:\n"
         "    part.write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -214,7 +214,7 @@ def test_outputs_that_is_no_folder_is_one_line_before_anything_runs(tmp_path, ou
 
 @pytest.mark.parametrize("more", [[], ["seed=0,1"]], ids=["run", "sweep"])
 def test_outputs_below_proc_is_one_line(tmp_path, more, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.files.os.access", lambda path, mode: True)  # as for root
+    monkeypatch.setattr("rlhf_lab.core.files.os.access", lambda path, mode: True)  # as for root
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=/proc/store", *more)
     assert status == 1
     assert "choose another folder with outputs=FOLDER" in printed.splitlines()[-1]
@@ -228,7 +228,7 @@ def test_outputs_that_is_empty_is_refused(tmp_path):
 
 
 def test_outputs_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.files.os.access", lambda path, mode: False)  # root may write everywhere
+    monkeypatch.setattr("rlhf_lab.core.files.os.access", lambda path, mode: False)  # root may write everywhere
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=new/store")
     assert status == 2
     assert "cannot be written to: Permission denied; give this user permission to write there" in printed

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from support import checked
 
-from rlhf_lab import registry
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.data.settings import GraderSettings, MiniHH
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.judge import ServedJudge, parse_grades, scored
-from rlhf_lab.rewards.settings import Judge
-from rlhf_lab.world.criteria import CRITERIA
+from rlhf_lab.rewards.external.judge import ServedJudge, parse_grades, scored
+from rlhf_lab.rewards.external.settings import Judge
 
 GRADES = dict(zip(CRITERIA, (5, 4, 5, 2, 3), strict=True))
 SCORE = (4 + 3 + 4 + 1 + 2) / 20

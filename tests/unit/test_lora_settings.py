@@ -11,11 +11,11 @@ import pytest
 from support import checked, planned, save_tiny
 from torch import nn
 
-from rlhf_lab import artifacts
-from rlhf_lab.errors import ConfigError, MissingDependency
+from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.models.lora import trainable
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.stages import artifacts
 
 SMALL = ("data=mini_hh_small",)
 

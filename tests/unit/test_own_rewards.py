@@ -13,10 +13,10 @@ import pytest
 from support import checked
 
 import rlhf_lab
-from rlhf_lab import registry
-from rlhf_lab.errors import ConfigError, LabError
-from rlhf_lab.rewards.functions import source_files
-from rlhf_lab.rewards.settings import Judge, PythonCallable, Remote
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError, LabError
+from rlhf_lab.rewards.external.functions import source_files
+from rlhf_lab.rewards.external.settings import Judge, PythonCallable, Remote
 
 RUN: Any = SimpleNamespace()
 DOCS = Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md"
@@ -126,7 +126,7 @@ def test_a_plug_in_brings_a_term_with_settings(tmp_path):
     installed(tmp_path, "[rlhf_lab.plugins]" + declared.replace('"', ""))
     code = (
         "import sys\n"
-        "from rlhf_lab import compose, registry\n"
+        "from rlhf_lab.config import compose, registry\n"
         "words = ['+recipe=ppo', 'reward=[bt,brevity]', 'reward.terms.brevity.words=20']\n"
         "terms = compose.check_command(words).configs[0].reward.terms\n"
         "assert 'torch' not in sys.modules\n"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_lab import sweep
-from rlhf_lab.trackers.console import console
+from rlhf_lab.core.console import console
+from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.sweeps import sweep
 
 RESULT = {
     "status": "completed",
@@ -39,7 +40,7 @@ def job(tmp_path, monkeypatch) -> Any:
 
 def test_a_parallel_job_prints_two_lines_each_at_once(job, monkeypatch):
     writes: list[str] = []
-    monkeypatch.setenv(sweep.PROCESSES, "2")
+    monkeypatch.setenv(PROCESSES, "2")
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None, encoding="utf-8"))
     assert job.run() is RESULT
     starts, done = (line for line in writes if line.strip())
@@ -50,7 +51,7 @@ def test_a_parallel_job_prints_two_lines_each_at_once(job, monkeypatch):
 
 
 def test_a_job_by_itself_prints_as_a_run_does(job, monkeypatch, capsys):
-    monkeypatch.setenv(sweep.PROCESSES, "1")
+    monkeypatch.setenv(PROCESSES, "1")
     job.run()
     assert "a table" in capsys.readouterr().out
     assert not (job.folder / "output.txt").exists()

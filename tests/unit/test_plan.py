@@ -10,19 +10,19 @@ import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned, save_tiny, toy_rows, write_pairs
 from support import gpt2_tokenizer as tokenizer
 
-from rlhf_lab import compose
-from rlhf_lab.analysis.memory_model import GIB
-from rlhf_lab.analysis.memory_shapes import PUBLISHED
-from rlhf_lab.artifacts import plan
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.overrides import forced
-from rlhf_lab.planning import check
-from rlhf_lab.planning.copies import micro_rows, reward_copies, sampled, step_rows
-from rlhf_lab.planning.device import Device, device, processes
-from rlhf_lab.planning.fit import least_devices, smallest_change
-from rlhf_lab.planning.shapes import policy_shape, source_shape
-from rlhf_lab.planning.show import number, size
-from rlhf_lab.planning.stages import StagePlan, plan_stage
+from rlhf_lab.config import compose
+from rlhf_lab.config.overrides import forced
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.memory import check
+from rlhf_lab.memory.copies import micro_rows, reward_copies, sampled, step_rows
+from rlhf_lab.memory.device import Device, device, processes
+from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.fit import least_devices, smallest_change
+from rlhf_lab.memory.plan import StagePlan, plan_stage
+from rlhf_lab.memory.shapes import policy_shape, source_shape
+from rlhf_lab.memory.show import number, size
+from rlhf_lab.memory.sizes import PUBLISHED
+from rlhf_lab.stages.artifacts import plan
 
 GPU = Device("a GPU", 16 * GIB, count=1, cuda=True)
 WHOLE = ("stages.sft.model.lora.rank=0", "stages.reward_model.model.lora.rank=0")

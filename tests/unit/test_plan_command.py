@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from support import SMALL_WORLD
 
-from rlhf_lab.analysis.memory_shapes import PUBLISHED
-from rlhf_lab.commands import COMMANDS
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.planning.command import run
-from rlhf_lab.planning.shapes import source_shape
-from rlhf_lab.planning.table import grids, page
-from rlhf_lab.trackers.console import console
+from rlhf_lab.cli.commands import COMMANDS
+from rlhf_lab.cli.plan import run
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.memory.shapes import source_shape
+from rlhf_lab.memory.sizes import PUBLISHED
+from rlhf_lab.memory.table import grids, page
 
 ROOT = Path(__file__).parents[2]
 

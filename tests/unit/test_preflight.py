@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from support import command_inside, planned, write_pairs
 
-from rlhf_lab import model_files, preflight
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.rewards import functions
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.models import model_files
+from rlhf_lab.rewards.external import functions
+from rlhf_lab.stages import preflight
 
 SMALL = ("model=micro", "data=mini_hh_small")
 ROWS = [(f"question {i}", "a good reply", "a bad reply") for i in range(20)]
@@ -179,7 +180,7 @@ def test_problems_come_together_and_nothing_is_built(tmp_path):
 
 def test_torch_is_not_imported():
     code = (
-        "import sys\nfrom rlhf_lab import artifacts, compose, preflight\n"
+        "import sys\nfrom rlhf_lab.config import compose\nfrom rlhf_lab.stages import artifacts, preflight\n"
         "command = compose.check_command(['+recipe=ppo', 'reward=gold'])\n"
         "assert not preflight.problems(artifacts.plan(command.configs[0], 'ppo'))\n"
         "sys.exit(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)) or 0)\n"

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe_table
 import sizes
 from hydra._internal.utils import get_args_parser
 from support import command_inside
 
-from rlhf_lab import artifacts, compose, main, preflight, sweep
+from rlhf_lab import main
+from rlhf_lab.config import compose
+from rlhf_lab.stages import artifacts, preflight
+from rlhf_lab.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
 DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory")
@@ -58,15 +62,23 @@ def own_recipe(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["README.md", "recipes/README.md"])
-def test_every_recipe_has_a_row(page: str) -> None:
-    rows = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if line.startswith("| [`")]
-    named = [re.match(r"\| \[`([^`]+)`\]", row)[1] for row in rows]  # type: ignore[index]
+def test_the_table_of_recipes_is_what_the_recipes_say() -> None:
+    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    assert text == recipe_table.page(text), "run `make recipes`"
+    named = re.findall(r"^\| \[`([^`]+)`\]", text, re.M)
     assert named == list(dict.fromkeys(named)), "a recipe has two rows"
     assert set(named) == set(compose.recipes())
-    for name, row in zip(named, rows, strict=True):
-        assert f"`python -m rlhf_lab +recipe={name}`" in row
-        assert row.count("|") == 7, f"{name}: name, question, source, command, minutes, what to expect"
+
+
+def test_a_recipe_says_its_question_its_source_and_its_command() -> None:
+    for name, path in compose.recipes().items():
+        says = recipe_table.header(path.read_text(encoding="utf-8"))
+        assert {"question", "source", "command", "cost", "expect"} <= says.keys(), name
+        assert says["command"].startswith(f"python -m rlhf_lab +recipe={name}"), name
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len(README.split()) <= 1500
 
 
 def before_training(patch: pytest.MonkeyPatch) -> list[str]:
@@ -113,7 +125,7 @@ def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypa
         status, printed = command_inside(own_recipe, *arguments)
         assert status == 0, f"{page}: {line}\n{printed}"
         assert begun or first in LOOKING or LOOKING & {*arguments}, f"{page}: {line} starts nothing"
-    assert checked >= (12 if page == "README.md" else 1)
+    assert checked >= {"README.md": 8, "docs/running.md": 20}.get(page, 1)
 
 
 def test_the_kept_question_runs(own_recipe: Path) -> None:

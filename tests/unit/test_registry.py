@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from rlhf_lab import compose, registry
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.config import compose, registry
+from rlhf_lab.core.errors import ConfigError
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
 
@@ -25,7 +25,8 @@ def test_every_kind_has_settings_and_a_config_file(group, kind):
 @pytest.mark.parametrize(("group", "kind"), [k for k in KINDS if k[0] != "model"], ids="/".join)
 def test_every_kind_has_a_module(group, kind):
     module = registry._implementations[group, kind]
-    assert module.startswith(f"rlhf_lab.{registry.PACKAGES[group]}.") and find_spec(module)
+    packages = tuple(f"rlhf_lab.{package}." for package in registry.PACKAGES[group])
+    assert module.startswith(packages) and find_spec(module)
 
 
 def test_an_unknown_kind_lists_the_known_ones():

@@ -13,15 +13,16 @@ import pytest
 import yaml
 from support import checked
 
-from rlhf_lab import config
-from rlhf_lab.analysis.best_of_n import best_of_n
-from rlhf_lab.analysis.choice import choice_probabilities, chosen_win_rate, rank_correlation
-from rlhf_lab.errors import ArtifactError, ConfigError
+from rlhf_lab.config import root
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.evaluations.rescoring import read_replies, rescore
+from rlhf_lab.evaluations.weightings import weightings
 from rlhf_lab.rewards.combine import SCALES_FILE
-from rlhf_lab.rewards.rescoring import read_replies, rescore
-from rlhf_lab.rewards.settings import BradleyTerry, Length, Programmatic
-from rlhf_lab.rewards.weightings import weightings
-from rlhf_lab.sections import RewardGraph
+from rlhf_lab.rewards.learned.settings import BradleyTerry
+from rlhf_lab.rewards.rules.settings import Length, Programmatic
+from rlhf_lab.statistics.best_of_n import best_of_n
+from rlhf_lab.statistics.choice import choice_probabilities, chosen_win_rate, rank_correlation
 
 BT, RULE = [3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0]
 GOLD = [-1.0, 4.0, 2.0, 0.0]
@@ -40,7 +41,7 @@ def write(folder: Path, prompts: int = 2, replies: int = 4, **columns) -> Path:
     rows.append({**rows[0], "policy": "best of 2"})
     (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     job = checked("composite_rollouts", "reward.terms.bt.transform=none")
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.to_values(job)))
+    (folder / "config.yaml").write_text(yaml.safe_dump(root.to_values(job)))
     return folder
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab import compose
+from rlhf_lab.config import compose
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 RECIPES = [name.removeprefix("study/") for name in compose.recipes() if name.startswith("study/")]

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import artifacts, reuse, seal
-from rlhf_lab.artifacts import Stage
-from rlhf_lab.files import json_text, write_json
-from rlhf_lab.reuse import reusable
-from rlhf_lab.studies import written
+from rlhf_lab.core import seal
+from rlhf_lab.core.files import json_text, write_json
+from rlhf_lab.results import written
+from rlhf_lab.stages import artifacts, reuse
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.reuse import reusable
 
 SETTINGS = (*SMALL_WORLD, *ONE_LAYER)
 HARNESS = """

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms import rm_figures
-from rlhf_lab.algorithms.reward_audit import FILLERS, audit_pairs, filler_slopes, length_matched
-from rlhf_lab.algorithms.rm_report import ScoredPairs, filler_report, pairs_report, replies_report
+from rlhf_lab.core.types import Pair, RewardBatch
 from rlhf_lab.data.mini_hh import build
 from rlhf_lab.data.settings import MiniHH
-from rlhf_lab.types import Pair, RewardBatch
+from rlhf_lab.evaluations import rm_figures
+from rlhf_lab.evaluations.reward_audit import FILLERS, audit_pairs, filler_slopes, length_matched
+from rlhf_lab.evaluations.rm_report import ScoredPairs, filler_report, pairs_report, replies_report
 
 
 @pytest.fixture(scope="module")

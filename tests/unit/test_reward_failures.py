@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlhf_lab.errors import LabError, NumericError
-from rlhf_lab.rewards.callable import CallableReward
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import LabError, NumericError
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
+from rlhf_lab.rewards.external.callable import CallableReward
 from rlhf_lab.rewards.graph import GraphReward, OneNote
-from rlhf_lab.rewards.settings import Gold
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.rewards.rules.settings import Gold
 
 FINE = np.array([1.0, 2.0])
 WRONG = {

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 from support import checked, planned
 
-from rlhf_lab import registry
-from rlhf_lab.errors import ConfigError, LabError, NumericError
+from rlhf_lab.config import registry
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import ConfigError, LabError, NumericError
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine
-from rlhf_lab.rewards.ensemble import combine_members
+from rlhf_lab.rewards.external.remote import RemoteReward
+from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 from rlhf_lab.rewards.graph import GraphReward
-from rlhf_lab.rewards.remote import RemoteReward
-from rlhf_lab.rewards.settings import Gold, Length, Programmatic, PythonCallable, Remote
-from rlhf_lab.sections import RewardGraph
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.rewards.learned.ensemble import combine_members
+from rlhf_lab.rewards.rules.settings import Gold, Length, Programmatic
 
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))
 PARTS = {"a": np.array([1.0, -2.0, np.nan]), "b": np.array([0.5, 4.0, 1.0])}
@@ -183,7 +184,7 @@ def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
 
 def test_a_function_of_another_package(monkeypatch):
     point = SimpleNamespace(name="mine", value="package:mine", load=lambda: lambda prompts, responses: [1, None])
-    monkeypatch.setattr("rlhf_lab.rewards.functions.entry_points", lambda group: [point])
+    monkeypatch.setattr("rlhf_lab.rewards.external.functions.entry_points", lambda group: [point])
     scores = registry.build("reward", PythonCallable(name="mine"), RUN)(["p"] * 2, ["a", "b"]).total_N
     assert scores[0] == 1 and np.isnan(scores[1])
     with pytest.raises(ConfigError, match="entry point"):

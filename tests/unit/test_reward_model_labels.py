@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from rlhf_lab.algorithms.reward_model import RewardModelling
+from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
 
 
 def test_the_probability_of_a_label_is_that_of_the_reply_that_was_chosen():

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from support import checked
 
-from rlhf_lab import registry
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.rewards.calculator import equations
-from rlhf_lab.rewards.code_quality import parsed
-from rlhf_lab.rewards.remote import references
-from rlhf_lab.rewards.settings import Calculator, CodeQuality, Programmatic
-from rlhf_lab.types import Corpus, Pair
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.types import Corpus, Pair
+from rlhf_lab.rewards.external.remote import references
+from rlhf_lab.rewards.rules.calculator import equations
+from rlhf_lab.rewards.rules.code_quality import parsed
+from rlhf_lab.rewards.rules.settings import Calculator, CodeQuality, Programmatic
 
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.errors import NumericError
-from rlhf_lab.rewards.bt import SCALE_FILE, ScoreScale
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.types import RewardBatch
+from rlhf_lab.rewards.learned.bt import SCALE_FILE, ScoreScale
 
 
 def checked(*scores: float) -> CheckedReward:

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from rlhf_lab import schema
-from rlhf_lab.errors import require
+from rlhf_lab.config import schema
+from rlhf_lab.core.errors import require
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned
 
-from rlhf_lab import seal
-from rlhf_lab.errors import ArtifactError, StorageError
-from rlhf_lab.execute import execute
-from rlhf_lab.files import json_text, write_json, write_text
-from rlhf_lab.reuse import check_source
-from rlhf_lab.studies.rundir import read_run
+from rlhf_lab.core import seal
+from rlhf_lab.core.errors import ArtifactError, StorageError
+from rlhf_lab.core.files import json_text, write_json, write_text
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.stages.reuse import check_source
 from rlhf_lab.trackers.tracking import Tracking
 
 

@@ -7,9 +7,18 @@ import pytest
 from scipy import stats
 from support import checked, planned
 
-from rlhf_lab.algorithms.settings import DPO, GRPO, PPO, CrossFit, RewardModel, Selection
-from rlhf_lab.analysis.selection import filter_replies, length_matched, prompt_folds, random_subset, top_share
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.algorithms.pair_selection.rules import (
+    filter_replies,
+    length_matched,
+    prompt_folds,
+    random_subset,
+    top_share,
+)
+from rlhf_lab.algorithms.pair_selection.settings import CrossFit, Selection
+from rlhf_lab.algorithms.policy_gradient.settings import GRPO, PPO
+from rlhf_lab.algorithms.preference.settings import DPO
+from rlhf_lab.algorithms.reward_models.settings import RewardModel
+from rlhf_lab.core.errors import ConfigError
 
 ONE_FOLD = np.zeros(6, dtype=np.int64)
 

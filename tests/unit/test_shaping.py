@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms.settings import PPO
-from rlhf_lab.algorithms.shaping import RewardShaper
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.algorithms.policy_gradient.settings import PPO
+from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
+from rlhf_lab.core.errors import ConfigError
 
 REWARDS = np.array([1.0, -3.0, 2.0, np.nan])
 LENGTHS, ENDED = [5, 10, 9, 3], [True, False, True, True]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_lab import main
-from rlhf_lab.execute import stoppable
-from rlhf_lab.signals import STOP_SIGNALS, handled
-from rlhf_lab.train.loop import Interrupted
+from rlhf_lab.core.signals import STOP_SIGNALS, handled
+from rlhf_lab.stages.execute import stoppable
+from rlhf_lab.training.loop import Interrupted
 
 
 class Thing:

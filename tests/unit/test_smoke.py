@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from support import checked, command_inside, planned
 
-from rlhf_lab import artifacts, compose, registry
-from rlhf_lab.sections import Evaluation
-from rlhf_lab.smoke import NOTICE
+from rlhf_lab.config import compose, registry
+from rlhf_lab.config.sections import Evaluation
+from rlhf_lab.config.smoke import NOTICE
+from rlhf_lab.stages import artifacts
 
 PAIRS = ("data=pairs", "data.path=pairs.jsonl")
 ANSWERS = ("data=gsm8k", "data.path=problems.jsonl")

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from rlhf_lab.analysis.best_of_n import best_of_n
-from rlhf_lab.analysis.steps import (
+from rlhf_lab.statistics.best_of_n import best_of_n
+from rlhf_lab.statistics.steps import (
     alarm_threshold,
     auroc,
     best_threshold,

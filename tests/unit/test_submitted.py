@@ -10,8 +10,8 @@ pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
 
 from submitit.core.utils import UncompletedJobError
 
-from rlhf_lab.launch import submitted
-from rlhf_lab.launch.submitted import SlurmQueue, followed, queue_again
+from rlhf_lab.sweeps import submitted
+from rlhf_lab.sweeps.submitted import SlurmQueue, followed, queue_again
 
 
 @pytest.fixture

@@ -11,11 +11,14 @@ import pytest
 from rich.console import Console
 
 from rlhf_lab import main
-from rlhf_lab.commands import COMMANDS
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.policy_table import COLUMNS, PolicyTable
-from rlhf_lab.summary import print_problems
-from rlhf_lab.trackers.console import console, open_console
+from rlhf_lab.cli.commands import COMMANDS
+from rlhf_lab.cli.summary import print_problems
+from rlhf_lab.core.console import console, open_console
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.metrics import catalogue
+from rlhf_lab.reports.policy_table import PolicyTable
+
+COLUMNS = [metric.name for metric in catalogue().values() if metric.column]
 
 
 def estimate(mean: float, low: float, high: float) -> dict:

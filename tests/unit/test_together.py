@@ -6,10 +6,10 @@ import pytest
 import torch
 from support import checked, planned
 
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.files import read_json
-from rlhf_lab.launch.processes import _cause, _outcome, check_launch
-from rlhf_lab.train.loop import Interrupted
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_json
+from rlhf_lab.stages.launch.processes import _cause, _outcome, check_launch
+from rlhf_lab.training.loop import Interrupted
 
 
 @pytest.mark.parametrize(

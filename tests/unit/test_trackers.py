@@ -9,9 +9,9 @@ import pytest
 import wandb_log
 from support import checked
 
-from rlhf_lab import compose, config, registry
-from rlhf_lab.errors import ConfigError, MissingDependency
-from rlhf_lab.files import append_jsonl
+from rlhf_lab.config import compose, registry, root
+from rlhf_lab.core.errors import ConfigError, MissingDependency
+from rlhf_lab.core.files import append_jsonl
 from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
 from rlhf_lab.trackers.tracker import Outcome, Subject, Table, redacted
 from rlhf_lab.trackers.tracking import IDENTITY, Tracking, _subject, track
@@ -133,7 +133,7 @@ def test_a_swept_secret_is_in_no_label(tmp_path):
 
 @pytest.mark.parametrize("recipe", [name for name in compose.recipes() if not name.startswith("study/")])
 def test_no_setting_of_a_recipe_reads_as_a_secret(recipe):
-    values = config.to_values(config.check({**compose.compose([f"+recipe={recipe}"]), "study": None}))
+    values = root.to_values(root.check({**compose.compose([f"+recipe={recipe}"]), "study": None}))
     assert redacted(values) == values
 
 

@@ -10,9 +10,9 @@ import pytest
 from sizes import COMMON, DATA
 from support import command_inside
 
-from rlhf_lab import compose, typed_sweep
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.sweep import done_words
+from rlhf_lab.config import compose, typed_sweep
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.sweeps.sweep import done_words
 
 SWEEP = ("+recipe=reward_model", "algorithm.centering=0,0.01", "seed=0,1")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from support import checked, planned, prompt_text
 
-from rlhf_lab import registry
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_corpus
 from rlhf_lab.data.settings import Arithmetic
-from rlhf_lab.errors import ConfigError
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.settings import Verifier
-from rlhf_lab.train.run import Run
-from rlhf_lab.types import Corpus
+from rlhf_lab.rewards.rules.settings import Verifier
+from rlhf_lab.training.run import Run
 
 ANSWERS = {"p": "7", "q": "1000"}
 REPLIES = ("#### 7", "3 + 4 = 8\n#### 8", "it is 7", "")
@@ -97,7 +97,7 @@ def test_a_verifier_needs_no_reward_model():
 
 def test_the_version_of_the_world_is_part_of_a_stage(monkeypatch):
     before = planned("sft", "data=arithmetic_small").key
-    monkeypatch.setattr("rlhf_lab.world.arithmetic.VERSION", 99)
+    monkeypatch.setattr("rlhf_lab.environments.arithmetic.world.VERSION", 99)
     assert planned("sft", "data=arithmetic_small").key != before
 
 

@@ -55,7 +55,7 @@ def test_wheel_holds_every_file_of_the_package(installed: Path) -> None:
         base = ROOT / (target if target == "rlhf_lab" else Path(target).name)
         missing = [p for p in files if not (installed / target / p.relative_to(base)).is_file()]
         assert not missing, f"not in the wheel: {missing}"
-    assert (installed / "rlhf_lab/studies/templates/report.html.j2").is_file()
+    assert (installed / "rlhf_lab/reports/templates/report.html.j2").is_file()
 
 
 def test_wheel_has_the_console_script(installed: Path) -> None:

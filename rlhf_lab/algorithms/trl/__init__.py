@@ -1,1 +1,4 @@
-"""`engine=trl`: recipes run by TRL's own trainers. `options.py` and `tables.py` import neither torch nor TRL."""
+"""The same recipes through TRL's trainers (`engine=trl`).
+
+options.py says what carries over, tables.py lists it; engine.py builds and runs a trainer.
+"""

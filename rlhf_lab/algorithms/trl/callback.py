@@ -10,13 +10,11 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_lab.algorithms.trl import options
-from rlhf_lab.errors import NumericError
-from rlhf_lab.trackers.console import Ticker
-from rlhf_lab.train import checkpoint
-from rlhf_lab.train.loop import Algorithm
-from rlhf_lab.train.run import Run
-
-METRICS = {"trl/…": "what TRL logs, under its own name; what means the same as a metric of the lab is also under that"}
+from rlhf_lab.core.console import Ticker
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.training import checkpoint
+from rlhf_lab.training.loop import Algorithm
+from rlhf_lab.training.run import Run
 
 
 class LabCallback(TrainerCallback):

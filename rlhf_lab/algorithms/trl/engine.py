@@ -19,17 +19,17 @@ import torch
 from datasets import Dataset
 from torch import nn
 
-from rlhf_lab.algorithms.on_policy import OnPolicy
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.trl import options
 from rlhf_lab.algorithms.trl.rows import both_sides, divided, kto_batch, padded, reward_batch, sft_batch, unused_id
-from rlhf_lab.config import Config
-from rlhf_lab.errors import OPTIONAL, MissingDependency, NumericError
+from rlhf_lab.config.root import Config
+from rlhf_lab.core.console import progress
+from rlhf_lab.core.errors import OPTIONAL, MissingDependency, NumericError
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.rollout.settings import Vllm
-from rlhf_lab.trackers.console import progress
-from rlhf_lab.train.loop import Algorithm, Interrupted, _graceful_stop
-from rlhf_lab.train.run import Run
+from rlhf_lab.sampling.settings import Vllm
+from rlhf_lab.training.loop import Algorithm, Interrupted, _graceful_stop
+from rlhf_lab.training.run import Run
 
 FOLDER = "trl"
 """TRL's working files in a run directory: its checkpoints, only while the stage is unfinished."""

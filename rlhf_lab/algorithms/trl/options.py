@@ -7,10 +7,10 @@ test fails when a new setting stands in no table.
 
 from __future__ import annotations
 
-from rlhf_lab import registry
 from rlhf_lab.algorithms.trl.tables import PAIR_LOSSES, TRAINERS
 from rlhf_lab.algorithms.trl.translation import Arguments, Trainer
-from rlhf_lab.config import Config
+from rlhf_lab.config import registry
+from rlhf_lab.config.root import Config
 
 ALWAYS: Arguments = {
     "report_to": [],

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.experience import Experience, Group
-from rlhf_lab.algorithms.on_policy import OnPolicy
-from rlhf_lab.algorithms.rollouts import METRICS
+from rlhf_lab.algorithms.policy_gradient.metrics import ROLLOUTS
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.core.metrics import names
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.sampling.experience import Experience, Group
 
 
 def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
@@ -61,7 +62,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 
 @torch.no_grad()
 def _divergence(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
-    """KL from the reference and entropy of the samples; names as in `algorithms.on_policy.METRICS`."""
+    """KL from the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
     experience = Experience([(group.ids, reply) for group in groups for reply in group.replies], {})
 
     def logps(model: nn.Module) -> torch.Tensor:
@@ -78,7 +79,7 @@ def _divergence(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
 
 
 def _metrics(groups: list[Group]) -> dict[str, float]:
-    """What `algorithms.rollouts.METRICS` says, under the same names."""
+    """What rollouts of the native engine log, under the same names."""
     rewards, scores = (np.array([getattr(group, name) for group in groups]) for name in ("rewards", "scores"))
     lengths = [len(reply) for group in groups for reply in group.replies]
     known = rewards[np.isfinite(rewards)]
@@ -98,4 +99,4 @@ def _truth(algorithm: OnPolicy, prompts: list[str], texts: list[str]) -> dict[st
     """Means of what a world with a known truth says of the samples."""
     oracle = algorithm.run.corpus.oracle
     found = oracle.measure(prompts, texts) if oracle else {}
-    return {name: float(values.mean()) for name, values in found.items() if name in METRICS}
+    return {name: float(values.mean()) for name, values in found.items() if name in names(ROLLOUTS)}

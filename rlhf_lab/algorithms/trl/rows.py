@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.algorithms.common import PairRows, mismatched_rows
 from rlhf_lab.models.encoding import Row
+from rlhf_lab.models.pair_rows import PairRows, mismatched_rows
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 

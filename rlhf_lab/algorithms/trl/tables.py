@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf_lab.algorithms.trl.translation import Arguments, Option, Trainer, only, ours, to
-from rlhf_lab.config import Config
+from rlhf_lab.config.root import Config
 
 PAIR_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 """Values of `algorithm.loss` that DPOTrainer knows, under the same names."""
@@ -14,7 +14,7 @@ PAIR_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 
 def rows_per_pass(root: Config, tokens: int) -> int:
     """Most rows of `tokens` tokens in `micro_batch_tokens`, so that equal parts make a batch."""
-    size, budget = root.algorithm.batch_size or 1, root.algorithm.micro_batch_tokens
+    size, budget = root.algorithm.batch_size, root.algorithm.micro_batch_tokens
     if not budget:
         return size
     return max(rows for rows in range(1, size + 1) if size % rows == 0 and (rows == 1 or rows * tokens <= budget))
@@ -29,7 +29,7 @@ def _batch(tokens_per_row: Callable[[Config], int]) -> Option:
 
 
 def _row_tokens(root: Config) -> int:
-    return root.algorithm.max_length or 512
+    return root.algorithm.max_length
 
 
 def _pair_tokens(root: Config) -> int:
@@ -37,7 +37,7 @@ def _pair_tokens(root: Config) -> int:
 
 
 def _reply_tokens(root: Config) -> int:
-    return (root.rollout.max_prompt_tokens or 0) + (root.rollout.max_new_tokens or 1)
+    return root.rollout.max_prompt_tokens + root.rollout.max_new_tokens
 
 
 COMMON = {
@@ -54,8 +54,8 @@ COMMON = {
     ),
     "adam_eps": to("adam_epsilon"),
     "micro_batch_tokens": ours("rows of a forward pass: as many as fit at full length; see batch_size"),
-    "warmup_fraction": ours("the trainer's schedule is train.optim.lr_scale"),
-    "final_lr_fraction": ours("the trainer's schedule is train.optim.lr_scale"),
+    "warmup_fraction": ours("the trainer's schedule is training.optim.lr_scale"),
+    "final_lr_fraction": ours("the trainer's schedule is training.optim.lr_scale"),
     "max_grad_norm": to("max_grad_norm"),
     "max_length": ours("rows are cut by Encoder.row"),
     "log_every_steps": to("logging_steps"),
@@ -64,8 +64,8 @@ COMMON = {
 
 PLANNED = {
     **COMMON,
-    "epochs": ours("steps are planned by train.batching; max_steps is their number"),
-    "length_bucket_batches": ours("steps are planned by train.batching"),
+    "epochs": ours("steps are planned by training.batching; max_steps is their number"),
+    "length_bucket_batches": ours("steps are planned by training.batching"),
 }
 """Trainers on a corpus go through the very batches of the native engine."""
 

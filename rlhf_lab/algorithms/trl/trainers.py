@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
-from rlhf_lab.train.optim import lr_scale
-from rlhf_lab.train.settings import TrainingSettings
+from rlhf_lab.training.optim import lr_scale
+from rlhf_lab.training.settings import TrainingSettings
 
 
 class Batches(Sampler[list[int]]):
@@ -35,7 +35,7 @@ class Batches(Sampler[list[int]]):
 
 
 class LabSchedule:
-    """The learning rate follows `train.optim.lr_scale`.
+    """The learning rate follows `training.optim.lr_scale`.
 
     Attributes:
         lab: settings of the algorithm; set before `train`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_lab.config import Config
+from rlhf_lab.config.root import Config
 
 Arguments = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from slurm_cluster import Cluster, cluster, missing
 
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
 
 HERE = Path(__file__).resolve().parent
 LAUNCHERS = HERE.parents[2] / "launchers"

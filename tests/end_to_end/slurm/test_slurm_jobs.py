@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import model_tensors
 
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
 
 LAUNCHERS = Path(__file__).resolve().parents[3] / "launchers"
 

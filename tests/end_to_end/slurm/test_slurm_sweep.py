@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.files import read_json
+from rlhf_lab.core.files import read_json
 
 pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
 

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
+from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data import audit as module
 from rlhf_lab.data import transcript
 from rlhf_lab.data.audit import OVERLAPS, PAIR_CHECKS, audit, render
-from rlhf_lab.types import Corpus, LoadReport, Pair
 
 BOS, EOS = 1, 2
 

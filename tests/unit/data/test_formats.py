@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Pair
 from rlhf_lab.data import transcript
 from rlhf_lab.data.formats import COLUMNS, WRITERS, convert, detect, from_pair, to_conversational, to_pairs, to_standard
-from rlhf_lab.errors import DataError
-from rlhf_lab.types import Pair
 
 PROMPT = "\n\nHuman: Hi\n\nAssistant:"
 STANDARD = {

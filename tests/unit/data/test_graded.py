@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from rlhf_lab.config.registry import build
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.graded import ALONE, NO_QUESTION, TIED, transcript_of
 from rlhf_lab.data.loading import UNREADABLE
 from rlhf_lab.data.settings import Graded
 from rlhf_lab.data.transcript import IDENTICAL
-from rlhf_lab.errors import DataError
-from rlhf_lab.registry import build
 
 ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 from support import prompt_text
 
+from rlhf_lab.config.registry import build
+from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.data import transcript
 from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
 from rlhf_lab.data.settings import GSM8K
-from rlhf_lab.errors import DataError, LabError
 from rlhf_lab.main import main
-from rlhf_lab.registry import build
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 ROWS = [

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import SHOWN, BadRows, RowProblem, text_column
-from rlhf_lab.errors import DataError
 
 ROWS = [{"chosen": "α", "rejected": "b"}, {"chosen": "c\nd", "rejected": "e"}]
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.data import transcript
-from rlhf_lab.errors import DataError
 
 HISTORY = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye"
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_lab import compose, registry
-from rlhf_lab.analysis.statistics import paired_difference
-from rlhf_lab.studies.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.config import compose, registry
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.wording import SMOKE_CAVEAT
+from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.rundir import read_run
 from rlhf_lab.studies.table import build_sections
-from rlhf_lab.studies.wording import SMOKE_CAVEAT
 
 
 def change(folder: Path, kind: str, recipe: str = "", **result: object) -> Path:
@@ -40,7 +40,8 @@ def rate(mean: float, half: float = 0.02, n: int = 400) -> dict:
 
 
 def test_every_algorithm_answers_the_question_of_its_recipes():
-    assert set(registry.kinds("algorithm")) == set(ANSWERS)
+    answers = {registry.settings_class("algorithm", kind).answer for kind in registry.kinds("algorithm")}
+    assert answers == set(ANSWERS)
     assert set(OTHER_RUN) | set(OTHER_RUN.values()) <= set(compose.recipes())
 
 

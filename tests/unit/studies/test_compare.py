@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from rlhf_lab.commands import compare_command
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.studies.compare import find_sides, run_differences
-from rlhf_lab.studies.compare_report import compare
-from rlhf_lab.studies.compare_settings import setting_changes
-from rlhf_lab.studies.compare_view import cells
-from rlhf_lab.trackers.console import console
+from rlhf_lab.cli.commands import compare_command
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.reports.comparison.compare import find_sides, run_differences
+from rlhf_lab.reports.comparison.report import compare
+from rlhf_lab.reports.comparison.settings import setting_changes
+from rlhf_lab.reports.comparison.view import cells
 
 
 def write_run(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab import seal
-from rlhf_lab.errors import DataError
-from rlhf_lab.studies.compare_report import compare
-from rlhf_lab.studies.compare_studies import compared_jobs
+from rlhf_lab.core import seal
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.reports.comparison.report import compare
+from rlhf_lab.reports.comparison.studies import compared_jobs
 from rlhf_lab.studies.frame import read_study
 
 

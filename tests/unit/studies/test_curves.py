@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_lab.studies.answer import Answer
+from rlhf_lab.reports.report import write_study_report
+from rlhf_lab.results.answer import Answer
 from rlhf_lab.studies.curves import HEADINGS, curve_finding, curve_markdown, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import Study, read_study
-from rlhf_lab.studies.report import write_study_report
 from rlhf_lab.studies.table import build_sections, markdown
 
 KL = (0.0, 0.2, 0.6, 1.2, 2.1, 3.2)

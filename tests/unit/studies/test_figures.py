@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.analysis.statistics import Estimate, seed_mean
-from rlhf_lab.studies.figures import Level, Point, Series, curves, dots, frontier
-from rlhf_lab.studies.svg import Canvas, span, tick_text, ticks
-from rlhf_lab.studies.wording import compact, p_text, signed
+from rlhf_lab.figures.charts import Level, Point, Series, curves, dots, frontier
+from rlhf_lab.figures.svg import Canvas, span, tick_text, ticks
+from rlhf_lab.results.wording import compact, p_text, signed
+from rlhf_lab.statistics.inference import Estimate, seed_mean
 
 
 def test_ticks_are_round():

@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from rlhf_lab import seal
-from rlhf_lab.errors import DataError
-from rlhf_lab.overrides import level_name
-from rlhf_lab.studies.answer import Answer
+from rlhf_lab.config.overrides import level_name
+from rlhf_lab.core import seal
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.reports.report import write_study_report
+from rlhf_lab.results.answer import Answer
+from rlhf_lab.results.rundir import read_run
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.report import write_study_report
-from rlhf_lab.studies.rundir import read_run
 from rlhf_lab.studies.table import (
     build_sections,
     changed_lines,

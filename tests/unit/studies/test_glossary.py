@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from rlhf_lab.studies.compare_report import compare
-from rlhf_lab.studies.glossary import FORMS, GLOSSARY, meaning, term
-from rlhf_lab.studies.report import write_report
+from rlhf_lab.reports.comparison.report import compare
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.glossary import FORMS, GLOSSARY, meaning, term
 
 
 def test_forms_lead_to_words_that_are_there():

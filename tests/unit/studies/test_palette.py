@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from rlhf_lab.studies.report import TEMPLATES
-from rlhf_lab.studies.svg import DARK, DASHES, LIGHT, PALETTE_DARK, PALETTE_LIGHT, SHAPES, dash, glyph
+from rlhf_lab.figures.svg import DARK, DASHES, LIGHT, PALETTE_DARK, PALETTE_LIGHT, SHAPES, dash, glyph
+from rlhf_lab.reports.report import TEMPLATES
 
 # Machado, Oliveira & Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
 # severity 1.0, on linear sRGB.

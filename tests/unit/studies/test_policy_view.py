@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_lab.analysis.statistics import paired_difference
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.study.job_pairs import MAX_TESTS, job_pairs
+from rlhf_lab.reports.study.policy_view import policy_view
+from rlhf_lab.results.gains import by_prompt
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.wording import p_text, signed
+from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.gains import by_prompt
-from rlhf_lab.studies.job_pairs import MAX_TESTS, job_pairs
-from rlhf_lab.studies.policy_view import policy_view
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.rundir import read_run
-from rlhf_lab.studies.wording import p_text, signed
 
 
 def test_lights_are_counted_over_the_jobs_of_a_level(make_study):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_lab.analysis.statistics import Estimate, wilson
+from rlhf_lab.statistics.inference import Estimate, wilson
 from rlhf_lab.studies.replicates import level_difference, level_mean
 
 T2 = 4.302653

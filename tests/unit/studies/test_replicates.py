@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from synthetic_runs import write_study
 
-from rlhf_lab import compose
-from rlhf_lab.analysis.crossed import crossed_difference, crossed_mean
-from rlhf_lab.analysis.statistics import clustered_mean, paired_over_seeds
-from rlhf_lab.artifacts import plan
+from rlhf_lab.config import compose
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.mini_hh import build
 from rlhf_lab.data.settings import MiniHH
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.studies.compare_studies import study_differences
+from rlhf_lab.reports.comparison.studies import study_differences
+from rlhf_lab.results.gains import prompt_means
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.stages.artifacts import plan
+from rlhf_lab.statistics.crossed import crossed_difference, crossed_mean
+from rlhf_lab.statistics.inference import clustered_mean, paired_over_seeds
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.gains import prompt_means
 from rlhf_lab.studies.replicates import level_difference, level_mean, run_errors
 from rlhf_lab.studies.replication import UNKNOWN, Replication, replication
-from rlhf_lab.studies.rundir import read_run
 from rlhf_lab.studies.table import build_sections
 
 

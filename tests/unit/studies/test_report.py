@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rlhf_lab.errors import DataError
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.run_view import BUDGET_BYTES
-from rlhf_lab.studies.rundir import read_run
-from rlhf_lab.studies.samples import pack, pick_samples
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.run.run_view import BUDGET_BYTES
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.samples import pack, pick_samples
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
 

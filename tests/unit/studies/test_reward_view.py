@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from rlhf_lab.algorithms import rm_figures
-from rlhf_lab.analysis.statistics import clustered_mean
-from rlhf_lab.studies.report import write_run_report
-from rlhf_lab.studies.reward_view import benchmark_dots, distance_table, reliability, reward_view
-from rlhf_lab.studies.rundir import read_run
-from rlhf_lab.types import Pair
+from rlhf_lab.core.types import Pair
+from rlhf_lab.evaluations import rm_figures
+from rlhf_lab.reports.report import write_run_report
+from rlhf_lab.reports.run.reward_view import benchmark_dots, distance_table, reliability, reward_view
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.statistics.inference import clustered_mean
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from rlhf_lab.studies.gains import MONITOR, light_remark, lights
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.rundir import read_run
-from rlhf_lab.studies.severity import disagreement, monitor_state, sign_state
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.gains import MONITOR, light_remark, lights
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rlhf_lab.commands import monitor_command
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.studies.report import write_report
-from rlhf_lab.studies.run_view import BUDGET_BYTES
-from rlhf_lab.studies.trace import read_trace, replay, rule_rows, summary, table
+from rlhf_lab.cli.commands import monitor_command
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.monitoring.replay import read_trace, replay, rule_rows, summary, table
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.run.run_view import BUDGET_BYTES
 
 REPLIES = 64
 STRONG = "strong warning (two signals)"

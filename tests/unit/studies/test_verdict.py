@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from rlhf_lab.analysis.statistics import paired_difference
+from rlhf_lab.reports.report import write_study_report
+from rlhf_lab.reports.study.study_view import primary_dots
+from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.report import write_study_report
-from rlhf_lab.studies.study_view import primary_dots
 from rlhf_lab.studies.table import build_sections, markdown, table_frame
 from rlhf_lab.studies.verdict import CONFIRMED, REFUTED, UNCLEAR, UNTESTED, claim_p, decide, verdicts
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rlhf_lab.policy_table import PolicyTable
+from rlhf_lab.reports.policy_table import PolicyTable
+from rlhf_lab.reports.report import write_run_report, write_study_report
 from rlhf_lab.studies.frame import read_study
-from rlhf_lab.studies.report import write_run_report, write_study_report
 from rlhf_lab.studies.table import build_sections, rich_table
 
 BY_REWARD = "win rate by the training reward"

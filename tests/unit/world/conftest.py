@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_lab.world.dialogue import DialogueWorld
+from rlhf_lab.environments.dialogue.world import DialogueWorld
 
 ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
 

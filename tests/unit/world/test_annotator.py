@@ -5,9 +5,9 @@ from math import exp
 import numpy as np
 import pytest
 
-from rlhf_lab.world.annotator import Annotator, choose
-from rlhf_lab.world.dialogue import DialogueWorld
-from rlhf_lab.world.prompts import transcript
+from rlhf_lab.environments.annotator import Annotator, choose
+from rlhf_lab.environments.dialogue.world import DialogueWorld
+from rlhf_lab.environments.splits import transcript
 
 PROMPT = transcript("Will roses be more popular next year?")
 PLAIN = "Nobody can know that for sure. A garden club can tell you what people grow today."

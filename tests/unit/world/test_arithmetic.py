@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.arithmetic import build
 from rlhf_lab.data.settings import Arithmetic
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.world.arithmetic import MEASURES, ArithmeticWorld
-from rlhf_lab.world.problems import Event, Problem, draw_problem, read_problem
-from rlhf_lab.world.solutions import SLIPS, Slip, read_solution, write_solution
+from rlhf_lab.environments.arithmetic.problems import Event, Problem, draw_problem, read_problem
+from rlhf_lab.environments.arithmetic.solutions import SLIPS, Slip, read_solution, write_solution
+from rlhf_lab.environments.arithmetic.world import MEASURES, ArithmeticWorld
 
 DIALS = {"min_steps": 2, "max_steps": 4, "largest": 50, "slip": 0.15, "temperature": 0.2, "seed": 0}
 KIM = Problem(
@@ -99,7 +99,7 @@ def test_the_splits_share_neither_prompts_nor_numbers(pairs):
 
 def test_the_split_is_a_fixed_property_of_the_numbers():
     code = (
-        "from rlhf_lab.world.problems import Problem, Event\n"
+        "from rlhf_lab.environments.arithmetic.problems import Problem, Event\n"
         "print([Problem('Kim', 'toys', n, (Event('+', 1, 'finds {} more'),)).split for n in range(40)])"
     )
     here = [Problem("Tom", "eggs", n, (Event("+", 1, "gets {} more"),)).split for n in range(40)]
@@ -183,7 +183,7 @@ def test_drawn_problems_are_accounted_for():
 
 
 def test_a_world_that_is_used_up_says_so(monkeypatch):
-    monkeypatch.setattr("rlhf_lab.world.arithmetic.PATIENCE", 300)
+    monkeypatch.setattr("rlhf_lab.environments.arithmetic.world.PATIENCE", 300)
     with pytest.raises(DataError, match=r"hardly more than \d+ test problems of 1…1 steps up to 10; ask for fewer"):
         rebuilt(min_steps=1, max_steps=1, largest=10).sample(100_000, "test")
 

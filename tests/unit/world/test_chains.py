@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_lab.world.answers import final_answer, reaches
-from rlhf_lab.world.arithmetic import ArithmeticWorld
-from rlhf_lab.world.chains import StepOracle, read_chain, step_lines, without_annotations
-from rlhf_lab.world.expressions import evaluate, tokens_of, value_of, written
-from rlhf_lab.world.perturbation import largest_number, perturb
-from rlhf_lab.world.problems import draw_problem, read_problem
-from rlhf_lab.world.solutions import line_labels, write_solution
+from rlhf_lab.environments.arithmetic.perturbation import largest_number, perturb
+from rlhf_lab.environments.arithmetic.problems import draw_problem, read_problem
+from rlhf_lab.environments.arithmetic.solutions import line_labels, write_solution
+from rlhf_lab.environments.arithmetic.world import ArithmeticWorld
+from rlhf_lab.environments.maths.answers import final_answer, reaches
+from rlhf_lab.environments.maths.chains import StepOracle, read_chain, step_lines, without_annotations
+from rlhf_lab.environments.maths.expressions import evaluate, tokens_of, value_of, written
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 QUESTION = "Ann bakes 12 trays of 8 buns, 2 buns of each tray burn, and a bun costs $3. What does she earn?"

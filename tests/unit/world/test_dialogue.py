@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.types import Pair
-from rlhf_lab.world.dialogue import MEASURES, DialogueWorld
-from rlhf_lab.world.lexicon import Lexicon, sentences
-from rlhf_lab.world.prompts import INTENTS, enumerate_prompts, split_of
-from rlhf_lab.world.replies import CandidateRates, CandidateWriter
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.types import Pair
+from rlhf_lab.environments.dialogue.lexicon import Lexicon, sentences
+from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
+from rlhf_lab.environments.dialogue.replies import CandidateRates, CandidateWriter
+from rlhf_lab.environments.dialogue.world import MEASURES, DialogueWorld
+from rlhf_lab.environments.splits import split_of
 
 ANNOTATOR = {"length_bias": 0.6, "affirmation_bias": 0.5, "closing_bias": 0.3, "temperature": 0.7}
 
@@ -44,7 +45,7 @@ def test_splits_never_share_a_prompt_and_cover_all(world):
 
 
 def test_split_is_a_fixed_property_of_the_text():
-    code = "from rlhf_lab.world.prompts import split_of; print([split_of(f'prompt {i}') for i in range(60)])"
+    code = "from rlhf_lab.environments.splits import split_of; print([split_of(f'prompt {i}') for i in range(60)])"
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

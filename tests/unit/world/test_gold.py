@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_lab.world.knowledge import Topic
-from rlhf_lab.world.prompts import transcript
+from rlhf_lab.environments.dialogue.knowledge import Topic
+from rlhf_lab.environments.splits import transcript
 
 ROSES = Topic(0, 0)
 SOIL, WATERING, LIGHT, FERTILIZER = range(4)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlhf_lab.config.registry import build
+from rlhf_lab.core.types import Grading
 from rlhf_lab.data.settings import GraderSettings, MiniHH
-from rlhf_lab.registry import build
-from rlhf_lab.types import Grading
-from rlhf_lab.world.arithmetic import ArithmeticWorld
-from rlhf_lab.world.criteria import CRITERIA
-from rlhf_lab.world.grader import Grader, text_errors
+from rlhf_lab.environments.arithmetic.world import ArithmeticWorld
+from rlhf_lab.environments.dialogue.criteria import CRITERIA
+from rlhf_lab.environments.grader import Grader, text_errors
 
 TRUE = np.array([[2.0, 3.0, 4.0, 3.0, 3.0]])
 CALM = np.zeros((1, 5))

@@ -1,0 +1,83 @@
+"""The critic: a value for the state before each reply token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
+from rlhf_lab.models.divided import within
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import has_linear_head
+from rlhf_lab.models.shared_prompt import hidden_states
+from rlhf_lab.rewards.learned.bt import ScoreScale
+from rlhf_lab.training.run import Run
+
+
+class Critic(nn.Module):
+    """A linear head with a bias on hidden states; its own trunk, or that of the policy (`trunk=None`)."""
+
+    def __init__(self, width: int, trunk: nn.Module | None):
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(width, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x_Nd: Tensor) -> Tensor:
+        """Values of hidden states, (N,), float32 also under autocast."""
+        return within(self, self._head, x_Nd)
+
+    def _head(self, x_Nd: Tensor) -> Tensor:
+        with torch.autocast(x_Nd.device.type, enabled=False):
+            return self.head(x_Nd.float())[:, 0]
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        """Values of the states before the reply tokens of a batch, (N,), from the critic's own trunk."""
+        assert self.trunk is not None, "a shared critic gets the policy's hidden states"
+        return within(self, self._values, batch)
+
+    def _values(self, batch: TokenBatch) -> Tensor:
+        row_N, column_N = batch.targets()
+        assert self.trunk is not None
+        return self(hidden_states(self.trunk, batch, row_N, column_N))
+
+
+def build_critic(
+    kind: str, run: Run, policy: nn.Module, vocabulary: Mapping[str, int], scale: tuple[float, float]
+) -> Critic:
+    """A critic of `kind` (see `PPO.critic` in `algorithms/policy_gradient/settings.py`).
+
+    Args:
+        vocabulary: of the policy's tokenizer.
+        scale: mean and sd that the reward subtracts from scores and divides them by; a critic from the reward model
+            predicts scores of that scale from the start.
+    """
+    settings, width = run.config.model, policy.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
+    if kind == "shared":
+        if not has_linear_head(policy):
+            raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
+        return Critic(width, None).to(run.load_device)
+    if kind == "zero":
+        source: Any = load_policy(run.needs["policy"], settings, device=run.load_device)
+        return Critic(width, source.base_model).to(run.load_device)
+    if "reward" not in run.needs:
+        raise ConfigError("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
+    if load_encoder(run.needs["reward"], settings).tokenizer.get_vocab() != vocabulary:
+        raise ConfigError(
+            f"algorithm.critic=reward_model: {run.needs['reward']} has another vocabulary than the policy, whose "
+            "tokens the critic reads; use algorithm.critic=zero"
+        )
+    attributes = ScoreScale.read(run.needs["reward"]).weights or (1.0,)
+    source = load_reward_model(run.needs["reward"], settings, outputs=len(attributes), device=run.load_device)
+    critic = Critic(source.score.weight.shape[1], source.base_model).to(run.load_device)
+    mean, sd = scale
+    with torch.no_grad():
+        weight_1d = source.score.weight.new_tensor([attributes]) @ source.score.weight
+        critic.head.weight.copy_(weight_1d / sd)
+        critic.head.bias.fill_(-mean / sd)
+    return critic

@@ -1,0 +1,52 @@
+"""GRPO and its critic-free relatives: a reply's advantage comes from comparing it with others to the same prompt."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.algorithms.policy_gradient.settings import GRPO
+from rlhf_lab.losses.advantage import GROUP_ADVANTAGES, GroupScores
+from rlhf_lab.sampling.experience import Experience, Group
+from rlhf_lab.training.run import Run
+
+TITLES = {"grpo": "GRPO", "rloo": "RLOO", "remax": "ReMax", "dr_grpo": "Dr. GRPO", "canon": "CANON"}
+
+
+class GroupPolicyOptimisation(OnPolicy):
+    """`algorithm.advantage` says how a group is compared."""
+
+    settings: GRPO
+
+    def __init__(self, settings: GRPO, run: Run):
+        super().__init__(settings, run)
+        loss = settings.policy_loss
+        self.title = TITLES[settings.advantage] if loss == "ppo_clip" else loss.upper()
+
+    def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
+        """Every token of a reply gets the reply's advantage."""
+        scores_BG = torch.tensor([group.scores for group in groups])
+        scored_BG = scores_BG.isfinite()
+        scores_BG[scored_BG] = scores_R - experience.row_sums(penalty_N)
+        greedy = [group.greedy for group in groups]
+        advantage_BG = GROUP_ADVANTAGES[self.settings.advantage](
+            GroupScores(
+                scores_BG,
+                greedy_B=None if None in greedy else torch.tensor(greedy),
+                condition_BG=self._condition(groups),
+                inter_weight=self.settings.inter_weight,
+            )
+        )
+        length_R = torch.tensor(experience.reply_lengths)
+        experience.tokens["advantage"] = advantage_BG[scored_BG].float().repeat_interleave(length_R)
+
+    def _condition(self, groups: list[Group]) -> Tensor:
+        """Reply length, or mean −log π of the reply's tokens (`surprise`), (B, G)."""
+        if self.settings.condition == "tokens":
+            return torch.tensor([[float(len(reply)) for reply in group.replies] for group in groups])
+        return torch.tensor([[-sum(logps) / len(logps) for logps in group.logps] for group in groups])
+
+
+def build(settings: GRPO, run: Run) -> GroupPolicyOptimisation:
+    return GroupPolicyOptimisation(settings, run)

@@ -1,0 +1,71 @@
+"""Metrics that rlhf_lab/algorithms/policy_gradient/ emits."""
+
+from __future__ import annotations
+
+from rlhf_lab.core.metrics import Metric
+
+ON_POLICY = (
+    Metric("clip_fraction", "share of tokens whose ratio the trust region cut"),
+    Metric("approx_kl", "k3 estimate of KL(old ‖ new), nats per token"),
+    Metric("kl_penalty", "estimate of KL(π ‖ reference) in the loss, nats per token"),
+    Metric("ptx_nll", "mean −log π of a corpus reply token, nats"),
+    Metric("kl", "KL(π ‖ reference) of the samples: mean over replies of Σ k1, nats per reply"),
+    Metric("kl_k3", "the same by k3"),
+    Metric(
+        "kl_sampled",
+        "the same by k1 for all sampled replies, where a rollout filter left some of them; what an adaptive "
+        "controller then steers",
+    ),
+    Metric("beta", "coefficient of the KL penalty in this iteration"),
+    Metric("advantage_sd", "standard deviation of the advantages over tokens, before whitening"),
+    Metric("token_budget_left", "reply tokens that may still be generated"),
+    Metric("step0_sampler_gap", "largest |log π(sampler) − log π(trainer)| of a token in the first rollout, nats"),
+)
+"""on_policy.py"""
+
+ROLLOUTS = (
+    Metric("reward", "mean reward of the sampled replies, before shaping", better="higher", relative_to=("reward",)),
+    Metric("reward/<node>", "mean of a node of the reward graph over the replies it scored (graphs of several nodes)"),
+    Metric("reward_sd", "its standard deviation over replies"),
+    Metric("score", "mean score after shaping: what is trained on"),
+    Metric("reward_kept", "mean reward of the replies that a rollout filter left, before shaping"),
+    Metric(
+        "entropy",
+        "mean −log π of a token that is trained on, nats: without a filter an estimate of the policy's entropy",
+    ),
+    Metric("tokens", "mean reply length, EOS included"),
+    Metric("ended", "share of replies that ended with EOS"),
+    Metric("unscored", "share of replies the reward abstained on; they are not trained on"),
+    Metric(
+        "wasted_groups",
+        "share of sampled groups whose replies (those that a filter left) all have the same reward",
+        title="wasted groups",
+        better="lower",
+    ),
+    Metric(
+        "generated_tokens",
+        "reply tokens generated in the iteration, greedy baselines included",
+        title="generated tokens",
+    ),
+    Metric("prompts_cut", "prompts that lost their beginning to rollout.max_prompt_tokens"),
+    Metric("gold", "mean true reward of the samples (worlds with a known truth)"),
+    Metric("verbose", "share of verbose samples"),
+    Metric("garble", "share of samples with an unreadable sentence"),
+    Metric("correct", "share of samples with the right answer"),
+)
+"""rollouts.py"""
+
+OF_A_RUN = (Metric("groups", "groups sampled in the whole run"),)
+"""on_policy.py, when it ends"""
+
+PPO = (
+    Metric("value_loss", "critic's loss per token, before value_weight"),
+    Metric(
+        "explained_variance",
+        "1 − Var(return − value)/Var(return) over the iteration's tokens: 1 is a perfect critic",
+        better="higher",
+    ),
+    Metric("value", "mean value before the iteration's updates"),
+    Metric("return", "mean return"),
+)
+"""ppo.py"""

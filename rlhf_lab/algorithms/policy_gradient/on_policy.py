@@ -1,0 +1,287 @@
+"""The core of PPO and the GRPO family: roll out, score, credit, and `epochs` passes of updates over the samples.
+
+One batch's way: `collect` → `_start` → `roll_out` → `_experience` → `credit` (the subclass's part) → micro-batches →
+`loss`. Everything drawn follows from (seed, iteration), so an iteration needs no random state; what it trains on is in
+the checkpoint, because the policy that sampled it is gone after the first update.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_lab.algorithms.policy_gradient.rollouts import Rollouts
+from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
+from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
+from rlhf_lab.core import ranks
+from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
+from rlhf_lab.losses.advantage import whiten
+from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
+from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import ReplyStates, reply_states, token_logps
+from rlhf_lab.models.passes import over_rows
+from rlhf_lab.monitoring.monitor import Watch
+from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro
+from rlhf_lab.training.batching import micro_batches, plan_steps
+from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
+from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.start import corpus_report, load_policy_twice
+
+
+class OnPolicy(Algorithm):
+    """See the module's first lines. A subclass says how scores are credited to tokens."""
+
+    title: str
+
+    def __init__(self, settings: OnPolicySettings, run: Run):
+        self.settings, self.run = settings, run
+        self.model, self.reference, self.encoder = load_policy_twice(run)
+        length = settings.max_length
+        reward = build_reward(run)
+        if reward is None:
+            raise ConfigError("needs.reward is not set; the policy is trained on it (or use reward=gold)")
+        self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, length)
+        self.max_new_tokens = run.config.rollout.max_new_tokens
+        self.temperature = run.config.rollout.temperature
+        if not self.temperature:
+            raise ConfigError("rollout.temperature=0 samples one reply over and over; use 1 to learn from samples")
+        self.shaper = RewardShaper(settings, self.max_new_tokens)
+        self.monitor = Watch(run, settings.iterations)
+        self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
+        self.beta = 0.0 if settings.kl_controller == "none" else settings.beta
+        low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
+        self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
+        self.total_steps = settings.iterations * settings.steps_per_iteration
+        self.iteration, self.generated, self.stopped, self.checked = -1, 0, False, False
+        self.plan: list[list[int]] = []
+        self.experience: Experience | None = None
+
+    def frozen(self) -> list[nn.Module]:
+        return [self.reference]
+
+    @abstractmethod
+    def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
+        """Write `advantage` (N,) into the experience's tokens.
+
+        Args:
+            scores_R: score of each reply.
+            penalty_N: β·k1 of each token when the penalty is part of the reward, else 0.
+        """
+
+    def collect(self, step: int) -> StepBatch:
+        settings = self.settings
+        iteration, inner = divmod(step, settings.steps_per_iteration)
+        if iteration != self.iteration:
+            self._start(iteration)
+        if self.stopped or self.experience is None or inner >= len(self.plan):
+            return StepBatch([], units=1)
+        experience, chosen = self.experience, self.plan[inner]
+        parts = micro_batches(chosen, experience.lengths, settings.micro_batch_tokens)
+        micro: list[Any] = [experience.micro(sorted(part), self.weight_N, self.run.device) for part in parts]
+        tokens = sum(experience.reply_lengths[i] for i in chosen)
+        units = loss_units(settings.aggregation or "", len(chosen), tokens)
+        if settings.ptx_weight and not self.warming:
+            micro += self.rollouts.imitation(step, len(chosen), units)
+        return StepBatch(micro, units)
+
+    def loss(self, micro: Micro | Imitation) -> LossOutput:
+        states = reply_states(self.model, micro.batch)
+        if isinstance(micro, Imitation):
+            nll_N = -states.logps().logps_N
+            return LossOutput(micro.weight * nll_N, {"ptx_nll": nll_N})
+        return self.policy_loss(micro, states)
+
+    def policy_loss(self, micro: Micro, states: ReplyStates) -> LossOutput:
+        """Clipped policy loss, and the KL penalty when it belongs to the loss, of each token."""
+        settings, logp_N = self.settings, states.logps(self.temperature).logps_N
+        old_N = logp_N.detach() if settings.steps_per_iteration == 1 else micro.tokens["old"]
+        tokens = PolicyTokens(logp_N, old_N, micro.tokens["advantage"], states.row_N, states.rows)
+        found = POLICY_LOSSES[settings.policy_loss](tokens, self.clip)
+        loss_N, moved_N = found.per_token, k3(old_N, logp_N.detach())
+        metrics = {"clip_fraction": found.clipped.float(), "approx_kl": moved_N}
+        if settings.kl_in == "loss" and self.beta:
+            penalty_N = KL_ESTIMATORS[settings.kl_estimator](logp_N, micro.tokens["ref"])
+            loss_N, metrics["kl_penalty"] = loss_N + self.beta * penalty_N, penalty_N
+        return LossOutput(loss_N * micro.weight_N, metrics)
+
+    def evaluate(self, step: int) -> None:
+        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate(f"step {step + 1}", self.model)
+
+    def due(self, step: int) -> bool:
+        return super().due(step) and self.experience is not None
+
+    def finish(self) -> Result:
+        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate(self.title, self.model)
+        metrics: dict[str, Any] = {"generated_tokens": self.generated, "beta": self.beta, **self.rollouts.totals()}
+        metrics |= self.monitor.totals()
+        return Result(self.evaluator.policies, metrics | corpus_report(self.run.corpus, self.encoder))
+
+    def _start(self, iteration: int) -> None:
+        """Sample the iteration's replies, credit them and plan its updates."""
+        settings = self.settings
+        self.iteration, self.stopped, self.experience, self.plan = iteration, False, None, []
+        if self.ended or (settings.token_budget and self.generated >= settings.token_budget):
+            return
+        groups, metrics = self.rollouts.draw(self.model, iteration)
+        metrics |= self.monitor.see_groups(groups)
+        self.beta *= self.monitor.raised_by
+        self.generated += int(metrics["generated_tokens"])
+        if settings.token_budget:
+            metrics["token_budget_left"] = max(0, settings.token_budget - self.generated)
+        experience, scores_R = self._experience(groups, metrics)
+        if experience.rows and not self.ended:
+            metrics |= self._penalise_and_credit(groups, experience, scores_R)
+            self.experience = experience
+            self._plan()
+        elif not self.ended:
+            self.run.note("an iteration had no scored reply and made no update")
+        self.run.log(iteration * settings.steps_per_iteration, **metrics)
+
+    @property
+    def ended(self) -> bool:
+        return self.monitor.stopped is not None
+
+    def _plan(self) -> None:
+        """Which replies each update trains on, and the weight of each token; both follow from the experience."""
+        assert self.experience is not None
+        settings, rows = self.settings, len(self.experience.rows)
+        self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.max_new_tokens)
+        batches = settings.replies // settings.batch_size
+        self.plan = plan_steps(  # unscored replies make batches smaller, not fewer
+            self.experience.lengths,
+            batch_size=-(-rows // batches),
+            epochs=round(settings.epochs),
+            bucket_batches=settings.length_bucket_batches,
+            seed=self.run.seed("on_policy/order", self.iteration),
+        )
+
+    def _experience(self, groups: list[Group], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
+        """Scored replies with old and reference log-probabilities, and their scores (R,)."""
+        kept = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
+        experience = Experience([(group.ids, group.replies[i]) for group, i in kept], {})
+        if not kept:
+            return experience, torch.zeros(0)
+        sampled_N = torch.tensor([logp for group, i in kept for logp in group.logps[i]])
+        first = not self.checked
+        experience.tokens["old"] = self._logps(self.model, experience) if first or self._recompute() else sampled_N
+        if self.beta or self.settings.log_kl or first:
+            experience.tokens["ref"] = self._logps(self.reference, experience)
+        if first:
+            metrics["step0_sampler_gap"] = self._check_start(experience, sampled_N)
+            self.checked = True
+        metrics["entropy"] = float(-experience.tokens["old"].mean())
+        return experience, torch.tensor([group.scores[i] for group, i in kept])
+
+    def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
+        """KL of the samples, its penalty, the controller's step, and the advantages."""
+        settings, tokens = self.settings, experience.tokens
+        metrics = {"beta": self.beta}
+        penalty_N = torch.zeros_like(tokens["old"])
+        if "ref" in tokens:
+            k1_N, k3_N = (estimate(tokens["old"], tokens["ref"]) for estimate in (k1, k3))
+            metrics |= {name: float(experience.row_sums(x).mean()) for name, x in (("kl", k1_N), ("kl_k3", k3_N))}
+            if settings.rollout_filter != "none":
+                metrics["kl_sampled"] = self._sampled_kl([group.sampled for group in groups])
+            if settings.kl_in == "reward":
+                penalty_N = self.beta * k1_N
+        self.credit(groups, experience, scores_R, penalty_N)
+        if settings.kl_controller == "adaptive" and not self.warming:
+            kl, target = metrics.get("kl_sampled", metrics["kl"]), settings.kl_target / self.monitor.factor
+            self.beta = adaptive_beta(self.beta, kl, target=target, horizon=settings.kl_horizon, samples=len(scores_R))
+        metrics["advantage_sd"] = float(tokens["advantage"].std(unbiased=False))
+        if settings.whiten_advantages:
+            tokens["advantage"] = whiten(tokens["advantage"])
+        return metrics
+
+    def _sampled_kl(self, groups: list[Group]) -> float:
+        """KL(π ‖ reference) of whole groups, by what the sampler recorded: kept replies alone are likelier ones."""
+        experience = Experience([(group.ids, reply) for group in groups for reply in group.replies], {})
+        old_N = torch.tensor([logp for group in groups for logps in group.logps for logp in logps])
+        return float(experience.row_sums(k1(old_N, self._logps(self.reference, experience))).mean())
+
+    @torch.no_grad()
+    def _logps(self, model: nn.Module, experience: Experience) -> Tensor:
+        """log π of all reply tokens in the arithmetic of training, (N,) on the CPU."""
+        return self.per_token(experience, lambda batch: token_logps(model, batch, temperature=self.temperature).logps_N)
+
+    def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
+        """`values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
+        found = torch.zeros(experience.begin[-1])
+        budget = self.settings.micro_batch_tokens or 16384
+
+        def compute(batch: TokenBatch) -> Tensor:
+            with self.run.autocast():
+                return values(batch).float().cpu()
+
+        for part, value_N in over_rows(experience.rows, compute, budget, self.run.device, [self.reference]):
+            found[experience.index(part)] = value_N
+        return found
+
+    def _recompute(self) -> bool:
+        return {"recompute": True, "sampler": False, "auto": not self._exact}[self.settings.old_logps]
+
+    @property
+    def _exact(self) -> bool:
+        """Whether sampler and trainer compute in float32 both."""
+        return self.run.config.rollout.dtype != "bfloat16" and self.run.config.runtime.dtype == "float32"
+
+    @property
+    def warming(self) -> bool:
+        """Whether this iteration leaves the policy as it is."""
+        return False
+
+    def _check_start(self, experience: Experience, sampled_N: Tensor) -> float:
+        """Policy and reference are the same model and the sampler samples from it, or something is silently wrong."""
+        old_N = experience.tokens["old"]
+        drift = float((old_N - experience.tokens["ref"]).abs().max())
+        gap_N = (old_N - sampled_N).abs()
+        if drift > 1e-3 or float(gap_N.mean()) > (1e-3 if self._exact else 0.1):
+            raise NumericError(
+                f"before the first update log π and log π_ref differ by up to {drift:.2g} and sampler and trainer by "
+                f"{float(gap_N.mean()):.2g} nats per token on average; ratios would not start at 1 nor KL at 0. "
+                "Check that model and reference are the same, and rollout.dtype"
+            )
+        return float(gap_N.max())
+
+    def accept_step(self, outputs: list[LossOutput]) -> bool:
+        """False once the policy has moved `target_kl` from the one that sampled; the iteration then ends."""
+        if self.settings.target_kl:
+            own = [out.metrics["approx_kl"] for out in outputs if "approx_kl" in out.metrics]
+            sums = [(float(moved_N.sum()), len(moved_N)) for moved_N in own]
+            moved = [item for part in ranks.exchange(sums) for item in part]
+            count = sum(tokens for _, tokens in moved)
+            self.stopped = count > 0 and sum(total for total, _ in moved) / count > self.settings.target_kl
+        return not self.stopped
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration,
+            "generated": self.generated,
+            "stopped": self.stopped,
+            "checked": self.checked,
+            "beta": self.beta,
+            "shaper": self.shaper.state_dict(),
+            "rollouts": self.rollouts.state_dict(),
+            "monitor": self.monitor.state_dict(),
+            "experience": self.experience.state_dict() if self.experience else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.iteration, self.generated = int(state["iteration"]), int(state["generated"])
+        self.stopped, self.checked, self.beta = bool(state["stopped"]), bool(state["checked"]), float(state["beta"])
+        self.shaper.load_state_dict(state["shaper"])
+        self.rollouts.load_state_dict(state["rollouts"])
+        self.monitor.load_state_dict(state["monitor"])
+        self.experience = Experience.from_state(state["experience"]) if state["experience"] else None
+        if self.experience:
+            self._plan()

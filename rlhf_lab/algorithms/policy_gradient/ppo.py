@@ -1,0 +1,88 @@
+"""PPO with a critic: a value per token, generalised advantage estimation, clipped policy and value losses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.algorithms.policy_gradient.critic import Critic, build_critic
+from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.algorithms.policy_gradient.settings import PPO
+from rlhf_lab.losses.advantage import gae
+from rlhf_lab.losses.value import explained_variance, value_loss
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import reply_states
+from rlhf_lab.rewards.learned.bt import ScoreScale
+from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro
+from rlhf_lab.training.loop import LossOutput
+from rlhf_lab.training.optim import Part
+from rlhf_lab.training.run import Run
+
+
+class ProximalPolicyOptimisation(OnPolicy):
+    """Policy and critic; the critic has an optimiser part of its own, also when it shares the policy's trunk."""
+
+    settings: PPO
+    title = "PPO"
+
+    def __init__(self, settings: PPO, run: Run):
+        super().__init__(settings, run)
+        self.shared = settings.critic == "shared"
+        scale = ScoreScale.read(run.needs["reward"]) if "reward" in run.needs else ScoreScale()
+        self.critic: Critic = build_critic(
+            settings.critic or "zero", run, self.model, self.encoder.tokenizer.get_vocab(), (scale.mean, scale.sd)
+        )
+
+    @property
+    def warming(self) -> bool:
+        """The critic learns alone at first."""
+        return self.iteration < self.settings.critic_warmup
+
+    def parts(self) -> dict[str, Part]:
+        return {**super().parts(), "critic": Part(self.critic, self.settings.critic_lr)}
+
+    def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
+        """Token rewards are −β·k1, plus the score at the last token; GAE turns them into advantages and returns."""
+        reward_N = -penalty_N
+        reward_N[experience.last()] += scores_R.float()
+        value_N = self._values(experience)
+        lam, value_lam = self.settings.lam, self.settings.value_lam
+        advantage_N = self._gae(experience, reward_N, value_N, lam)
+        target_N = advantage_N if value_lam == lam else self._gae(experience, reward_N, value_N, value_lam)
+        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": target_N + value_N}
+
+    def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
+        length_R = torch.tensor(experience.reply_lengths)
+        reward_RT, value_RT = experience.padded(reward_N), experience.padded(value_N)
+        return gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)[experience.mask()]
+
+    def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
+        metrics = super()._penalise_and_credit(groups, experience, scores_R)
+        value_N, return_N = experience.tokens["value"], experience.tokens["return"]
+        metrics |= {"value": float(value_N.mean()), "return": float(return_N.mean())}
+        return metrics | {"explained_variance": float(explained_variance(value_N, return_N))}
+
+    @torch.no_grad()
+    def _values(self, experience: Experience) -> Tensor:
+        """V of the state before each reply token, (N,)."""
+        return self.per_token(experience, self._value_of_batch)
+
+    def _value_of_batch(self, batch: TokenBatch) -> Tensor:
+        return self.critic(reply_states(self.model, batch).x_Nd) if self.shared else self.critic.values(batch)
+
+    def loss(self, micro: Micro | Imitation) -> LossOutput:
+        if isinstance(micro, Imitation):
+            return super().loss(micro)
+        states = None if self.warming else reply_states(self.model, micro.batch)
+        value_N = self.critic(states.x_Nd) if self.shared and states is not None else self.critic.values(micro.batch)
+        old_N, return_N = micro.tokens["value"], micro.tokens["return"]
+        value_loss_N = value_loss(value_N, old_N, return_N, clip=self.settings.value_clip)
+        loss_N = self.settings.value_weight * value_loss_N * micro.weight_N
+        if states is None:
+            return LossOutput(loss_N, {"value_loss": value_loss_N})
+        policy = self.policy_loss(micro, states)
+        return LossOutput(policy.loss_N + loss_N, {**policy.metrics, "value_loss": value_loss_N})
+
+
+def build(settings: PPO, run: Run) -> ProximalPolicyOptimisation:
+    return ProximalPolicyOptimisation(settings, run)

@@ -1,0 +1,171 @@
+"""One pass of preference optimisation over the corpus: policy and reference start as the same model.
+
+`algorithm.loss` picks the objective (`losses/objective.py`); what it needs is computed and nothing else. The
+reference's log-probabilities are computed once, before the first step, and kept on disk for the next run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
+from rlhf_lab.algorithms.preference.reference_cache import reference_logps
+from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
+from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs
+from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.pair_rows import PairRows, mismatched_kl, pair_batch, pair_length, pair_rows, pair_tokens
+from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.training.batching import epoch_steps, micro_batches
+from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
+from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is known about pairs before the step's forward pass, each (B,); None for what the loss does not need.
+
+    Attributes:
+        ref, previous: log-probabilities under the reference, and under the policy as the round began.
+        z_ref: KL estimate of the whole step, scalar.
+        consistency_B: CREAM's C of each pair.
+    """
+
+    ref: PairLogps | None = None
+    previous: PairLogps | None = None
+    z_ref: Tensor | None = None
+    consistency_B: Tensor | None = None
+
+
+PairMicro = tuple[list[PairRows], Given]
+
+
+def preference_step(
+    model: nn.Module,
+    pairs: list[PairRows],
+    ref: PairLogps | None,
+    settings: PreferenceSettings,
+    device: str,
+    given: Given | None = None,
+) -> LossOutput:
+    """Loss of each pair from one forward pass over chosen and rejected rows together.
+
+    Args:
+        ref: log-probabilities under the reference; None for a loss without one.
+        given: what a loss needs besides.
+    """
+    given = given or Given()
+    both_2B = token_logps(model, pair_batch(pairs, device)).sum_B()
+    policy = PairLogps(*both_2B.chunk(2))
+    inputs = PairInputs(policy, pair_tokens(pairs, device), ref, given.previous, given.z_ref)
+    loss = PREFERENCE_LOSSES[settings.loss](inputs, settings.coefficients(), given.consistency_B)
+    metrics = {
+        "accuracy": (loss.margin_B > 0).float(),
+        "margin": loss.margin_B,
+        "chosen_logp": policy.chosen,
+        "rejected_logp": policy.rejected,
+    }
+    if ref is not None:
+        metrics["chosen_drift"] = policy.chosen - ref.chosen
+    if given.z_ref is not None:
+        metrics["z_ref"] = given.z_ref.expand(len(pairs))
+    return LossOutput(loss.per_pair_B, metrics)
+
+
+class PairTable:
+    """Tokenised pairs with what is known about them, cut into micro-batches."""
+
+    def __init__(self, pairs: list[PairRows], given: Given, device: str):
+        self.pairs, self.given, self.device = pairs, given, device
+        self.lengths = [pair_length(pair) for pair in pairs]
+
+    def batch(self, indices: list[int], micro_batch_tokens: int, z_ref: Tensor | None = None) -> StepBatch:
+        parts = micro_batches(indices, self.lengths, (micro_batch_tokens + 1) // 2)
+        return StepBatch([self._micro(part, z_ref) for part in parts], units=len(indices))
+
+    def _micro(self, part: list[int], z_ref: Tensor | None) -> PairMicro:
+        given, index = self.given, torch.tensor(part)
+
+        def pick(logps: PairLogps | None) -> PairLogps | None:
+            return None if logps is None else PairLogps(*(values[index].to(self.device) for values in logps))
+
+        consistency_B = None if given.consistency_B is None else given.consistency_B[index].to(self.device)
+        return [self.pairs[i] for i in part], Given(pick(given.ref), pick(given.previous), z_ref, consistency_B)
+
+
+class PreferenceAlgorithm(Algorithm):
+    """Policy, frozen reference and objective: what all training on pairs has in common."""
+
+    def __init__(self, settings: PreferenceSettings, run: Run):
+        self.settings, self.run = settings, run
+        self.objective = PREFERENCE_LOSSES[settings.loss]
+        self.model, self.reference, self.encoder = load_policy_twice(run)
+        self.max_length = settings.max_length
+        beta = settings.beta if self.objective.dpo_optimum else None
+        reward = None if "reward" in settings.late_needs else build_reward(run)
+        self.evaluator = Evaluator(run, self.reference, self.encoder, reward, beta, self.max_length)
+
+    def frozen(self) -> list[nn.Module]:
+        return [self.reference]
+
+    def batch(self, table: PairTable, indices: list[int]) -> StepBatch:
+        """One step on pairs of the table. A KL estimate is of the whole step, however the step is cut."""
+        z_ref = None
+        if self.objective.needs("z_ref"):
+            pairs = [table.pairs[i] for i in indices]
+            with self.run.autocast():
+                z_ref = mismatched_kl(self.model, self.reference, pairs, self.max_length, self.run.device)
+        return table.batch(indices, self.settings.micro_batch_tokens, z_ref)
+
+    def loss(self, micro: PairMicro) -> LossOutput:
+        pairs, given = micro
+        return preference_step(self.model, pairs, given.ref, self.settings, self.run.device, given)
+
+
+class OnePassDPO(PreferenceAlgorithm):
+    """Preference optimisation on the corpus pairs, evaluated next to its starting point."""
+
+    settings: DPO
+
+    def __init__(self, settings: DPO, run: Run):
+        super().__init__(settings, run)
+        pairs = [pair_rows(self.encoder, pair, self.max_length) for pair in training_pairs(settings, run)]
+        self.table = PairTable(pairs, Given(), run.device)
+        self.steps = epoch_steps(self.table.lengths, settings, run.seed("dpo/order"))
+        self.total_steps = len(self.steps)
+
+    def begin(self) -> None:
+        """The reference's log-probabilities, in the arithmetic that the policy trains in."""
+        if self.objective.needs("ref"):
+            self.table.given = Given(reference_logps(self.run, self.reference, self.table.pairs))
+
+    def collect(self, step: int) -> StepBatch:
+        return self.batch(self.table, self.steps[step])
+
+    def evaluate(self, step: int) -> None:
+        self._read_reward()
+        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate(f"step {step + 1}", self.model)
+
+    def _read_reward(self) -> None:
+        """Training reads no reward, so it may have begun before the reward model was complete."""
+        if self.evaluator.reward is None:
+            self.run.await_need("reward")
+            self.evaluator.reward = build_reward(self.run)
+
+    def finish(self) -> Result:
+        self._read_reward()
+        self.evaluator.evaluate(REFERENCE_NAME, self.reference)
+        self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
+        report = corpus_report(self.run.corpus, self.encoder)
+        chosen = selection_metrics(self.settings, self.run)
+        return Result(self.evaluator.policies, {**chosen, **model_size(self.model), **report})
+
+
+def build(settings: DPO, run: Run) -> OnePassDPO:
+    return OnePassDPO(settings, run)

@@ -1,0 +1,181 @@
+"""One round of iterative preference optimisation: sample, score, pair the best reply with the worst.
+
+A round is a JSON file, so that a resumed run trains on the very same pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from rlhf_lab.algorithms.preference.settings import IterativeDPO
+from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.core.files import fingerprint, read_json, write_json
+from rlhf_lab.core.types import Reward, RewardBatch
+from rlhf_lab.losses.consistency import consistency_rate
+from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.pair_rows import PairRows, sequence_logps
+from rlhf_lab.monitoring.monitor import Watch, disagreement
+from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.training.run import Run
+
+
+@dataclass
+class Round:
+    """What one round made.
+
+    Attributes:
+        index: from 1.
+        metrics: see metrics.py.
+        pairs: (prompt, chosen, rejected) token ids of each pair.
+        consistency: CREAM's C of these labels; 1 takes them as they are.
+        watched: all sampled replies as the monitor sees them; None when it is off.
+        previous: [chosen, rejected] log-probabilities, under the policy as the round began, of all pairs the round
+            trains on (the buffer's, then the corpus's); None where the loss does not need them.
+    """
+
+    index: int
+    metrics: dict[str, float]
+    pairs: list[list[list[int]]]
+    consistency: float = 1.0
+    watched: dict[str, Any] | None = None
+    previous: list[list[float]] | None = None
+
+    def rows(self) -> list[PairRows]:
+        return [((prompt, chosen), (prompt, rejected)) for prompt, chosen, rejected in self.pairs]
+
+    def previous_logps(self) -> PairLogps | None:
+        return None if self.previous is None else PairLogps(*(torch.tensor(side) for side in self.previous))
+
+
+class RoundFiles:
+    """rounds/round_<index>.json of a run directory."""
+
+    def __init__(self, run: Run):
+        self.folder = run.folder / "rounds"
+
+    def path(self, index: int) -> Path:
+        return self.folder / f"round_{index}.json"
+
+    def read(self, index: int) -> Round:
+        """Raises ArtifactError when the file is missing or is not what `write` left."""
+        values = read_json(self.path(index))
+        digest = values.pop("sha256", None) if isinstance(values, dict) else None
+        if digest is None or digest != fingerprint(values):
+            state = "damaged" if self.path(index).exists() else "gone"
+            raise ArtifactError(
+                f"{self.path(index)} is {state}, and the policy has trained on its pairs; restore it from a copy, or "
+                f"delete {self.folder.parent} to build the stage again"
+            )
+        return Round(index, **values)
+
+    def write(self, found: Round) -> None:
+        self.folder.mkdir(exist_ok=True)
+        values = {"metrics": found.metrics, "pairs": found.pairs, "consistency": found.consistency}
+        more = {"previous": found.previous, "watched": found.watched}
+        values |= {key: value for key, value in more.items() if value}
+        write_json(self.path(found.index), values | {"sha256": fingerprint(values)})
+
+
+@dataclass
+class RollOut:
+    """Makes rounds from what does not change between them."""
+
+    settings: IterativeDPO
+    run: Run
+    encoder: Encoder
+    sampler: LocalSampler
+    reward: Reward
+    monitor: Watch
+
+    def make(self, index: int, model: nn.Module, reference: nn.Module) -> Round:
+        """Sample G replies per prompt, score them, pair the best with the worst."""
+        settings, group = self.settings, self.settings.samples_per_prompt
+        everything = self.run.corpus.prompts("train")
+        generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/prompts", index))
+        chosen = torch.randperm(len(everything), generator=generator)[: settings.prompts_per_round].tolist()
+        prompts = [everything[i] for i in chosen]
+        encoder = replace(self.encoder, counts={})  # a resumed run does not roll out again: counted in the round's file
+        ids = [encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
+        samples = self.sampler.sample(model, ids, group, self.run.seed("dpo_iterative/rollout", index))
+        texts = [self.encoder.text(reply) for replies in samples.replies_BG for reply in replies]
+        repeated = [prompt for prompt in prompts for _ in range(group)]
+        scored = self.reward(repeated, texts)
+        scores_BG = scored.total_N.reshape(len(prompts), group)
+        picked = best_and_worst(scores_BG)
+        pairs = [[samples.prompts[b], samples.replies_BG[b][i], samples.replies_BG[b][j]] for b, i, j in picked]
+        metrics = self._metrics(scores_BG, picked, repeated, texts)
+        metrics["prompts_cut"] = float(sum(encoder.counts.values()))
+        consistency = 1.0
+        if settings.consistency == "cream":
+            consistency = self._consistency(index, scores_BG, samples, model, reference)
+            metrics["consistency"] = consistency
+        return Round(index, metrics, pairs, consistency, self._watched(repeated, texts, samples, scored))
+
+    def _watched(
+        self, prompts: Sequence[str], texts: Sequence[str], samples: Samples, scored: RewardBatch
+    ) -> dict[str, Any] | None:
+        """What the monitor reads of the samples."""
+        if not self.monitor.on:
+            return None
+        tokens = [len(reply) for replies in samples.replies_BG for reply in replies]
+        return self.monitor.row(prompts, texts, tokens, scored.total_N, disagreement(scored))
+
+    def _metrics(
+        self,
+        scores_BG: NDArray[np.float64],
+        picked: list[tuple[int, int, int]],
+        repeated: Sequence[str],
+        texts: Sequence[str],
+    ) -> dict[str, float]:
+        group = scores_BG.shape[1]
+        best, worst = [b * group + i for b, i, _ in picked], [b * group + j for b, _, j in picked]
+        flat = scores_BG.reshape(-1)
+        metrics = {
+            "pairs": float(len(picked)),
+            "ties": float(len(scores_BG) - len(picked)),
+            "reward_best": float(flat[best].mean()),
+            "reward_worst": float(flat[worst].mean()),
+        }
+        if self.run.corpus.oracle is not None:
+            gold = self.run.corpus.oracle.measure(repeated, texts).get("gold")
+            if gold is not None:
+                metrics["pair_gold_agreement"] = float(np.mean(np.sign(gold[best] - gold[worst]) / 2 + 0.5))
+        return metrics
+
+    def _consistency(
+        self,
+        index: int,
+        scores_BG: NDArray[np.float64],
+        samples: Samples,
+        model: nn.Module,
+        reference: nn.Module,
+    ) -> float:
+        """CREAM's C: the reward's ranking of a prompt's replies against that of the previous iterate's implicit reward.
+
+        That reward is log π_t − log π_ref of the policy that enters the round. In the first round this policy is the
+        reference and ranks nothing: C = 1.
+        """
+        if index == 1:
+            return 1.0
+        rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+        with self.run.autocast():
+            implicit_N = sequence_logps(model, rows, self.run.device) - sequence_logps(reference, rows, self.run.device)
+        return consistency_rate(torch.from_numpy(scores_BG), implicit_N.reshape(scores_BG.shape))
+
+
+def best_and_worst(scores_BG: NDArray[np.float64]) -> list[tuple[int, int, int]]:
+    """(prompt, best reply, worst reply) of every prompt whose replies differ in score; NaN is no score."""
+    found = []
+    for b, scores_G in enumerate(scores_BG):
+        if not np.isnan(scores_G).all() and np.nanmax(scores_G) != np.nanmin(scores_G):
+            found.append((b, int(np.nanargmax(scores_G)), int(np.nanargmin(scores_G))))
+    return found

@@ -1,0 +1,210 @@
+"""Settings of preference optimisation: one pass over a corpus, or rounds on the policy's own replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
+from rlhf_lab.config.registry import register
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+
+LOSS_SETTINGS: dict[str, dict[str, float]] = {
+    "sigmoid": {"label_smoothing": 0.0},
+    "robust": {"label_smoothing": 0.1},
+    "ipo": {},
+    "hinge": {},
+    "apo_zero": {},
+    "apo_down": {},
+    "kto": {"desirable_weight": 1.0, "undesirable_weight": 1.0},
+    "simpo": {"gamma_beta_ratio": 0.5},
+    "orpo": {},
+    "cpo": {"nll_weight": 1.0},
+    "inpo": {"reference_share": 1 / 3},
+}
+"""Loss → the settings that it reads besides `beta`, with defaults. A setting that a loss does not read is an error."""
+
+
+@dataclass(frozen=True)
+class PreferenceSettings(TrainingSettings):
+    """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and its relatives).
+
+    `beta` is not the same quantity in all of them, and the default, or the model's own value, is DPO's: a preset
+    (`algorithm=simpo`) sets the loss together with a fitting beta.
+
+    Args:
+        beta: strength of the pull towards the reference, in 1/nats. Published values: sigmoid, robust, hinge, apo_zero,
+            apo_down, kto and cpo 0.1; ipo 0.1 to 1, on log-probabilities per token; simpo 2 to 2.5, per token; orpo
+            0.1, the weight of its odds-ratio term; inpo 0.0025, its τ.
+        loss: `sigmoid` (DPO), `robust`, `ipo`, `hinge`, `apo_zero`, `apo_down`, `kto` (unpaired labels: both replies of
+            a pair are examples of their own), `simpo`, `orpo`, `cpo` (these three without a reference), `inpo` (rounds
+            only).
+        label_smoothing: probability that a label is flipped. sigmoid: conservative DPO, default 0; robust: default 0.1.
+        gamma_beta_ratio: simpo's target margin per token over beta, default 0.5.
+        nll_weight: cpo's weight of the chosen reply's NLL per token, default 1.
+        desirable_weight, undesirable_weight: kto's λ_D and λ_U, default 1.
+    """
+
+    needs_preferences: ClassVar[bool] = True
+    shares_prompts: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "implicit_accuracy"
+    tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
+    lr: float = 5e-7
+    beta: float = 0.1
+    loss: Literal[
+        "sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "kto", "simpo", "orpo", "cpo", "inpo"
+    ] = "sigmoid"
+    label_smoothing: float | None = None
+    gamma_beta_ratio: float | None = None
+    nll_weight: float | None = None
+    desirable_weight: float | None = None
+    undesirable_weight: float | None = None
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy", trained=True), *([] if adapter else [Held("reference", reference=True)])]
+
+    def coefficients(self) -> dict[str, float]:
+        """The numbers the loss reads, by name: `beta` and its own settings, defaults filled in."""
+        found = {"beta": self.beta}
+        for name, default in LOSS_SETTINGS[self.loss].items():
+            value = getattr(self, name)
+            found[name] = default if value is None else value
+        return found
+
+    def rules(self) -> tuple[Rule, ...]:
+        epsilon, weights = self.label_smoothing, (self.desirable_weight, self.undesirable_weight)
+        return (
+            *super().rules(),
+            (self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
+            (epsilon is None or 0 <= epsilon < 0.5, f"label_smoothing={epsilon} is outside [0, 0.5)"),
+            (all(w is None or w >= 0 for w in weights), f"desirable_weight, undesirable_weight={weights} are below 0"),
+            (self.nll_weight is None or self.nll_weight >= 0, f"nll_weight={self.nll_weight} is below 0"),
+            (
+                self.loss != "kto" or self.batch_size >= 2,
+                f"batch_size={self.batch_size} leaves loss=kto no other prompt to estimate its KL with; use 2 or more",
+            ),
+            *self._unread_settings(),
+        )
+
+    def _unread_settings(self) -> tuple[Rule, ...]:
+        """One broken rule for each setting that was given a value and belongs to other losses only."""
+        names = dict.fromkeys(name for read in LOSS_SETTINGS.values() for name in read)
+        return tuple(
+            (
+                name in LOSS_SETTINGS[self.loss],
+                f"{name}={getattr(self, name)} is not read by loss={self.loss}; it belongs to "
+                + ", ".join(f"loss={loss}" for loss, read in LOSS_SETTINGS.items() if name in read),
+            )
+            for name in names
+            if getattr(self, name, None) is not None
+        )
+
+
+@register("algorithm", "dpo")
+@dataclass(frozen=True)
+class DPO(PreferenceSettings):
+    """One pass over the corpus pairs. The policy starts from `needs.policy`, which is also the reference.
+
+    Args:
+        max_pairs: most corpus pairs, drawn at random; a smaller draw lies within a larger one. 0 is all.
+        selection: which of them are trained on; margins come from `needs.margins`.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
+    late_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    loss_falls: ClassVar[bool] = True
+    answer: ClassVar[str] = "against_reference"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "optimizer": "adamw",
+        "lr": 1e-4,
+        "epochs": 0.5,
+        "batch_size": 32,
+        "beta": 0.3,
+    }
+    max_pairs: int = 0
+    selection: Selection = field(default_factory=Selection)
+
+    def rules(self) -> tuple[Rule, ...]:
+        rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
+        return (
+            *super().rules(),
+            (self.loss != "inpo", rounds_only),
+            *selection_rules(self.max_pairs, self.selection, beta=self.loss in ("sigmoid", "robust")),
+        )
+
+
+@register("algorithm", "dpo_iterative")
+@dataclass(frozen=True)
+class IterativeDPO(PreferenceSettings):
+    """Iterative (online) DPO: each round samples from the current policy, ranks by reward, pairs, trains, evaluates.
+
+    Every round takes the same number of optimiser steps whatever the buffer holds, so that buffers differ in which
+    pairs are trained on and not in compute.
+
+    The learning rate stays at its peak after warm-up, so that late rounds can still learn.
+
+    Args:
+        rounds: rounds of roll out → rank → pair → train → evaluate.
+        prompts_per_round: training prompts rolled out each round.
+        samples_per_prompt: replies sampled per prompt (G); the best and the worst by reward become the pair.
+        buffer: pairs a round trains on: `current` (this round's), `rolling` (the last `window` rounds') or `full`.
+        window: rounds kept by `buffer=rolling`.
+        corpus_fraction: share of a round's pairs that come from the corpus: the hybrid setting of arXiv:2312.11456,
+            where labelled pairs hold the learned reward's mistakes in check. 0 trains on own replies alone.
+        updates_per_pair: optimiser steps per round = updates_per_pair × (prompts_per_round + corpus pairs) /
+            batch_size.
+        reference_share: inpo's τ/η in (0, 1]: how much of its anchor is the reference, the rest being the policy as the
+            round began; default 1/3.
+        consistency: `cream` weighs the labels of own pairs by how far the reward ranks a prompt's replies as the policy
+            of the round before does (arXiv:2410.12735); `none` takes them as they are.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    answer: ClassVar[str] = "against_one_pass"
+    at_small_scale: ClassVar[dict[str, Any]] = {
+        **SMALL,
+        "optimizer": "adamw",
+        "lr": 5e-5,
+        "batch_size": 32,
+        "beta": 0.3,
+    }
+    smoke: ClassVar[dict[str, float]] = {"rounds": 2, "prompts_per_round": 96}
+    smoke_real: ClassVar[dict[str, float]] = {**TrainingSettings.smoke_real, "prompts_per_round": 2}
+    final_lr_fraction: float = 1.0
+    rounds: int = 3
+    prompts_per_round: int = 700
+    samples_per_prompt: int = 4
+    buffer: Literal["current", "rolling", "full"] = "current"
+    window: int = 2
+    corpus_fraction: float = 0.75
+    updates_per_pair: float = 1.0
+    reference_share: float | None = None
+    consistency: Literal["none", "cream"] = "none"
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
+
+    def contradictions(self, config: Any) -> list[str]:
+        if not config.reward.confidence_weight:
+            return []
+        return ["reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"]
+
+    def rules(self) -> tuple[Rule, ...]:
+        group, share = self.samples_per_prompt, self.reference_share
+        return (
+            *super().rules(),
+            (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
+            (self.prompts_per_round >= 1, f"prompts_per_round={self.prompts_per_round} must be at least 1"),
+            (group >= 2, f"samples_per_prompt={group} leaves nothing to compare; use 2 or more"),
+            (self.window >= 1, f"window={self.window} must be at least 1 round"),
+            (0 <= self.corpus_fraction < 1, f"corpus_fraction={self.corpus_fraction} is outside [0, 1)"),
+            (self.updates_per_pair > 0, f"updates_per_pair={self.updates_per_pair} must be above 0"),
+            (share is None or 0 < share <= 1, f"reference_share={share} is outside (0, 1]"),
+        )

@@ -1,0 +1,149 @@
+"""What a step of reward modelling costs: the loss of each pair under each member that a forward pass serves.
+
+ODIN's length term is a statistic of a whole step. Where a step is cut into several forward passes, its value and its
+derivative by every score are found in a pass without gradient first (`whole_step`), and each pass adds its share: the
+gradient is that of the undivided step, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_lab.algorithms.reward_models.reward_members import Member
+from rlhf_lab.algorithms.reward_models.settings import RewardModel
+from rlhf_lab.losses.reward_model import bradley_terry, head_overlap, length_split, spread_over_pairs, stated_confidence
+from rlhf_lab.models.build import reward_outputs
+from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.pair_rows import PairRows, pair_batch
+from rlhf_lab.training.loop import LossOutput
+
+Statistic = tuple[Tensor, Tensor]
+"""A statistic of a step, (), and its derivative by the scores of some pairs' replies times the number of pairs of the
+step, (2, B, outputs)."""
+
+
+@dataclass(frozen=True)
+class PairMicro:
+    """One forward pass.
+
+    Attributes:
+        model: what runs.
+        members: whose scores come out.
+        batch: all chosen rows, then all rejected ones; with stated confidence four more of each pair.
+        weight_KB: of each pair in the loss of each member; 0 outside its share.
+        statistics: for each member the length term of the whole step; None where this pass is the whole step.
+    """
+
+    model: nn.Module
+    members: Sequence[Member]
+    batch: TokenBatch
+    weight_KB: Tensor
+    statistics: Sequence[Statistic] | None = None
+
+    @property
+    def tokens_2B(self) -> Tensor:
+        """Reply lengths of both sides, (2, B)."""
+        length_R = self.batch.length_B - self.batch.prompt_len_B
+        return length_R[: 2 * self.weight_KB.shape[1]].view(2, -1)
+
+
+def confidence_rows(encoder: Encoder, pair: PairRows, sure: str, unsure: str, max_length: int) -> list[PairRows]:
+    """The pair with a sentence of confidence at the end of each reply: ((chosen, sure), (chosen, unsure)), then the
+    same of the rejected reply.
+
+    A reply that is too long loses its end, not the sentence.
+    """
+    space = " " if encoder.to_messages else ""  # without a chat template `response` puts one before its text
+    ends = [encoder.response(space + sure), encoder.response(space + unsure)]
+
+    def ending(row: tuple[list[int], list[int]], end: list[int]) -> tuple[list[int], list[int]]:
+        prompt, reply = row
+        body = reply[:-1] if reply[-1:] == [encoder.eos_id] else reply
+        prompt = prompt[max(len(prompt) + len(end) - max_length, 0) :]
+        return prompt, body[: max_length - len(prompt) - len(end)] + end
+
+    return [(ending(row, ends[0]), ending(row, ends[1])) for row in pair]
+
+
+def confidence_batch(pairs: Sequence[PairRows], stated: Sequence[Sequence[PairRows]], device: str) -> TokenBatch:
+    """Chosen, rejected, chosen sure, chosen unsure, rejected sure, rejected unsure: (6B, T)."""
+    blocks = [[pair[side] for pair in pairs] for side in range(2)]
+    blocks += [[both[side][end] for both in stated] for side in range(2) for end in range(2)]
+    return TokenBatch.from_rows([row for block in blocks for row in block], device)
+
+
+def make_batch(pairs: Sequence[PairRows], stated: Sequence[Sequence[PairRows]] | None, device: str) -> TokenBatch:
+    return pair_batch(pairs, device) if stated is None else confidence_batch(pairs, stated, device)
+
+
+def pair_loss(micro: PairMicro, settings: RewardModel) -> LossOutput:
+    """Loss of each pair, weighed and added up over the members of this pass."""
+    outputs_RA = reward_outputs(micro.model, micro.batch)
+    losses, margins = [], []
+    for k, member in enumerate(micro.members):
+        loss_B, margin_B = _member_loss(k, member.own(outputs_RA), micro, settings)
+        weight_B = micro.weight_KB[k]
+        losses.append(weight_B * loss_B)
+        margins.append(margin_B[weight_B > 0])
+    margin_N = torch.cat(margins).detach()
+    return LossOutput(torch.stack(losses).sum(0), {"accuracy": (margin_N > 0).float(), "margin": margin_N})
+
+
+def _member_loss(k: int, scores_RA: Tensor, micro: PairMicro, settings: RewardModel) -> tuple[Tensor, Tensor]:
+    """(loss, margin of the score that is used later) of each pair under the pass's member k, (B,) each."""
+    size = micro.weight_KB.shape[1]
+    scores_2BA = scores_RA[: 2 * size].view(2, size, -1)
+    loss_B = bradley_terry(*scores_2BA.sum(-1), margin=settings.margin, centering=settings.centering)
+    if settings.confidence_weight:
+        loss_B = loss_B + settings.confidence_weight * stated_confidence(*scores_RA[2 * size :, 0].view(4, size))
+    if settings.length_head:
+        loss_B = loss_B + settings.length_weight * _length_term(k, scores_2BA, micro)
+        loss_B = loss_B + settings.orthogonal_weight * head_overlap(*micro.members[k].head().float())
+    chosen_B, rejected_B = scores_2BA[..., 0]
+    return loss_B, chosen_B - rejected_B
+
+
+def _length_term(k: int, scores_2BA: Tensor, micro: PairMicro) -> Tensor:
+    """The step's length statistic, (), or this pass's share of it, (B,)."""
+    if micro.statistics is None:
+        return length_statistic(scores_2BA, micro.tokens_2B, micro.weight_KB[k] > 0)
+    value, gradient_2BA = micro.statistics[k]
+    return spread_over_pairs(value, scores_2BA, gradient_2BA)
+
+
+def length_statistic(scores_2BA: Tensor, tokens_2B: Tensor, in_share_B: Tensor) -> Tensor:
+    """ODIN's length loss over the replies of the pairs in a member's share, (); 0 for fewer than two pairs."""
+    if int(in_share_B.sum()) < 2:
+        return scores_2BA.new_zeros(())
+    quality_N, length_N = scores_2BA[:, in_share_B].flatten(0, 1).unbind(-1)
+    return length_split(quality_N, length_N, tokens_2B[:, in_share_B].flatten())
+
+
+@torch.no_grad()
+def whole_step(micros: Sequence[PairMicro]) -> list[PairMicro]:
+    """The passes of one model that make up a step, each with its share of the step's length statistics."""
+    outputs = [reward_outputs(micro.model, micro.batch) for micro in micros]
+    sizes = [micro.weight_KB.shape[1] for micro in micros]
+    tokens_2B = torch.cat([micro.tokens_2B for micro in micros], dim=1)
+    shares: list[list[Statistic]] = [[] for _ in micros]
+    for k, member in enumerate(micros[0].members):
+        own = [member.own(out)[: 2 * n].view(2, n, -1) for out, n in zip(outputs, sizes, strict=True)]
+        in_share_B = torch.cat([micro.weight_KB[k] > 0 for micro in micros])
+        value, gradient_2BA = _with_gradient(torch.cat(own, dim=1), tokens_2B, in_share_B)
+        for found, part in zip(shares, gradient_2BA.split(sizes, dim=1), strict=True):
+            found.append((value, part))
+    return [replace(micro, statistics=found) for micro, found in zip(micros, shares, strict=True)]
+
+
+@torch.enable_grad()
+def _with_gradient(scores_2BA: Tensor, tokens_2B: Tensor, in_share_B: Tensor) -> Statistic:
+    scores_2BA = scores_2BA.detach().requires_grad_()
+    value = length_statistic(scores_2BA, tokens_2B, in_share_B)
+    if not value.requires_grad:
+        return value, torch.zeros_like(scores_2BA)
+    (gradient_2BA,) = torch.autograd.grad(value, scores_2BA)
+    return value.detach(), gradient_2BA * in_share_B.sum()

@@ -1,0 +1,4 @@
+"""Supervised fine-tuning.
+
+settings.py, sft.py.
+"""

@@ -1,0 +1,75 @@
+"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies, prompt and padding ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_lab.algorithms.supervised.settings import SFT
+from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, prompt_ids
+from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.training.batching import epoch_steps, micro_batches
+from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
+from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.start import corpus_report, model_size, start_policy
+
+
+class SupervisedFineTuning(Algorithm):
+    """One pass per epoch over (prompt, chosen reply) rows."""
+
+    def __init__(self, settings: SFT, run: Run):
+        self.settings, self.run = settings, run
+        self.model, self.encoder = start_policy(run)
+        max_length = settings.max_length
+        pairs = [p for p in run.corpus.train if not (settings.skip_garbled and p.meta.get("garble_chosen"))]
+        if len(pairs) < len(run.corpus.train):
+            run.note(f"left out {len(run.corpus.train) - len(pairs)} replies that the data marks as garbled")
+        self.rows: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in pairs]
+        held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
+        self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
+        self.held_out_prompts = prompt_ids(held_out)
+        self.lengths = [len(p) + len(r) for p, r in self.rows]
+        self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
+        self.total_steps = len(self.steps)
+
+    def collect(self, step: int) -> StepBatch:
+        parts = micro_batches(self.steps[step], self.lengths, self.settings.micro_batch_tokens)
+        batches = [TokenBatch.from_rows([self.rows[i] for i in part], self.run.device) for part in parts]
+        return StepBatch(batches, units=sum(len(self.rows[i][1]) for i in self.steps[step]))
+
+    def loss(self, micro: TokenBatch) -> LossOutput:
+        return LossOutput(-token_logps(self.model, micro).logps_N)
+
+    def evaluate(self, step: int) -> None:
+        self.run.log(step + 1, heldout_nll=float(np.concatenate(self._held_out_nll()).mean()))
+
+    def finish(self) -> Result:
+        nll = self._held_out_nll()
+        prompts = np.repeat(self.held_out_prompts, [len(values) for values in nll])  # tokens of a prompt go together
+        metrics: dict[str, Any] = {
+            "heldout_nll": clustered_mean(np.concatenate(nll), prompts),
+            "rows": len(self.rows),
+            "steps": self.total_steps,
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
+        }
+        return Result(metrics=metrics, primary=["heldout_nll"])
+
+    @torch.no_grad()
+    def _held_out_nll(self) -> list[np.ndarray]:
+        """−log p of each reply token of each held-out row."""
+        found = []
+        for begin in range(0, len(self.held_out), 64):
+            batch = TokenBatch.from_rows(self.held_out[begin : begin + 64], self.run.device)
+            logps = token_logps(self.model, batch)
+            counts = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
+            found += [-part.cpu().numpy() for part in logps.logps_N.split(counts)]
+        return found
+
+
+def build(settings: SFT, run: Run) -> SupervisedFineTuning:
+    return SupervisedFineTuning(settings, run)

@@ -1,0 +1,144 @@
+"""The sub-commands: `python -m rlhf_lab NAME …`. Each takes the words behind its name and raises LabError."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import yaml
+
+from rlhf_lab.cli import summary
+from rlhf_lab.config import compose, registry, typed_sweep
+from rlhf_lab.config.schema import did_you_mean
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.sweeps import sweep
+
+
+def report_command(arguments: Sequence[str]) -> None:
+    """`report FOLDER`: write report.html of a run or a study, finished or not."""
+    if len(arguments) != 1:
+        raise ConfigError("report takes one folder: python -m rlhf_lab report outputs/studies/NAME")
+    from rlhf_lab.reports.report import write_report
+
+    typed_sweep.choose_metrics(Path(arguments[0]))
+    path = write_report(arguments[0])
+    sweep.print_table(path.parent)
+    console.print(f"report: {path}")
+
+
+def audit_command(arguments: Sequence[str]) -> None:
+    """`audit data=… data.path=…`: what is wrong with a data set, counted by reason."""
+    from rlhf_lab.data.audit import audit
+    from rlhf_lab.data.audit_report import render
+
+    command = compose.check_command([*arguments, "+recipe=sft"])
+    console.print(render(audit(registry.build("data", command.configs[0].data))))
+
+
+def rescore_command(arguments: Sequence[str]) -> None:
+    """`rescore FOLDER reward.weights=… …`: what other weightings of the reward would choose among saved replies."""
+    if not arguments or "=" in arguments[0]:
+        raise ConfigError("rescore takes a run directory and weightings: rescore FOLDER 'reward.weights={bt:.7}' …")
+    from rlhf_lab.evaluations.rescoring import read_replies, rescore
+    from rlhf_lab.evaluations.weightings import weightings
+
+    graphs, settings = weightings(arguments[0], arguments[1:])
+    found = rescore(read_replies(arguments[0], settings.policy), graphs, settings.choose_from)
+    summary.print_rescored([one.summary() for one in found])
+
+
+def monitor_command(arguments: Sequence[str]) -> None:
+    """`monitor FOLDER [z=3 …]`: what the reward-hacking detector says of a run, or of a .jsonl or .csv of samples."""
+    from rlhf_lab.monitoring.replay import replay, summary, table
+
+    changes = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
+    if not arguments or len(changes) < len(arguments) - 1:
+        raise ConfigError("monitor takes a run directory or a file, then settings: monitor outputs/runs/ppo-… z=3")
+    found = replay(Path(arguments[0]), {key: yaml.safe_load(value) for key, value in changes.items()})
+    console.print(summary(found))
+    console.print(table(found))
+
+
+def doctor_command(arguments: Sequence[str]) -> None:
+    """`doctor [to=FILE.json] [+recipe=… model=… …]`: is the installation sound, and training on this model correct?"""
+    from rlhf_lab.doctor.examination import run
+
+    run(arguments)
+
+
+def compare_command(arguments: Sequence[str]) -> None:
+    """`compare A B [policy=NAME] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost.
+
+    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the last one of each.
+    `to` is the folder of compare.html; without it outputs/comparisons/A-vs-B, of the outputs that A lies in.
+    """
+    folders = [item for item in arguments if "=" not in item or Path(item).is_dir()]
+    options = dict(item.split("=", 1) for item in arguments if item not in folders)
+    if unknown := [name for name in options if name not in ("policy", "to")]:
+        hints = [f"{name} is not an option of compare{did_you_mean(name, ('policy', 'to'))}" for name in unknown]
+        raise ConfigError(hints)
+    if len(folders) != 2:
+        raise ConfigError("compare takes two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
+    from rlhf_lab.reports.comparison.report import compare, printed
+
+    found = compare(*folders, policy=options.get("policy"), to=options.get("to"))
+    console.print(printed(found.view))
+    console.print(f"comparison: {found.page}", soft_wrap=True)
+
+
+def plan_command(arguments: Sequence[str]) -> None:
+    """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
+
+    `cards` are GB of GPUs of which the fewest are counted for each stage. `runtime.device=cuda runtime.memory_gib=16`
+    plans for a GPU that is not here. `plan table [to=FILE.md]` has published sizes from 117M to 70B. Nothing is loaded.
+    """
+    if not arguments:
+        console.print(described("plan"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.plan import run
+
+    run(arguments)
+
+
+def explain_command(arguments: Sequence[str]) -> None:
+    """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: what can be set, and what it means.
+
+    Of each setting: type, default, the value that it would take with the choices that are named (now), unit, range,
+    meaning, source, and what reads it. Without words: the groups and sections.
+    """
+    from rlhf_lab.cli.explain import explain
+
+    console.print(explain(arguments), soft_wrap=False)
+
+
+def dashboard_command(arguments: Sequence[str]) -> None:
+    """`dashboard [FILE.json | --push entity/project]`: the W&B dashboard, written as JSON or saved in a project."""
+    pushed = list(arguments[:1]) == ["--push"]
+    if len(arguments) > 1 + pushed or (pushed and len(arguments) == 1):
+        raise ConfigError("dashboard takes a file to write or --push entity/project: dashboard dashboard.json")
+    from rlhf_lab.trackers import dashboard
+
+    if pushed:
+        console.print(f"dashboard: {dashboard.push(arguments[1])}", soft_wrap=True)
+    else:
+        console.print(f"dashboard: {dashboard.write(Path(arguments[0] if arguments else 'dashboard.json'))}")
+
+
+def described(name: str) -> str:
+    """What a sub-command takes and does, its first line in itself."""
+    return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "report": report_command,
+    "audit": audit_command,
+    "rescore": rescore_command,
+    "monitor": monitor_command,
+    "dashboard": dashboard_command,
+    "plan": plan_command,
+    "compare": compare_command,
+    "doctor": doctor_command,
+    "explain": explain_command,
+}

@@ -1,0 +1,72 @@
+"""What can follow on a command line, for shell completion: sub-commands, recipes, options of groups, keys, values.
+
+Hydra installs the shell function (`-sc install=bash`, also zsh and fish). It asks here, because Hydra's own answers
+leave out sub-commands, recipes in folders and the values that a setting may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rlhf_lab.cli import explain
+from rlhf_lab.config import compose, registry
+from rlhf_lab.core.errors import ConfigError
+
+TAKES_SETTINGS = ("plan", "doctor", "audit", "explain")
+"""Sub-commands whose words are settings too."""
+
+
+def candidates(line: str, commands: Collection[str]) -> list[str]:
+    """Words that can stand where a command line ends; none where file names are meant.
+
+    Args:
+        line: as typed so far, the program first.
+        commands: names of the sub-commands.
+    """
+    words = line.split()
+    if words[:1] == ["python"]:
+        words = words[2:]  # `-m rlhf_lab` follows
+    typed = "" if line.endswith(" ") or len(words) < 2 else words[-1]
+    before = words[1 : len(words) - bool(typed)]
+    if before and before[0] in commands and before[0] not in TAKES_SETTINGS:
+        return []
+    found = _words(typed, [word for word in before if "=" in word])
+    if not before:
+        found += commands
+    return sorted({word for word in found if word.startswith(typed)})
+
+
+def _words(typed: str, overrides: list[str]) -> list[str]:
+    key, equals, _ = typed.partition("=")
+    name = key.lstrip("+~")
+    if name == "recipe":
+        return [f"+recipe={recipe}" for recipe in compose.recipes()]
+    if equals and name in registry.PACKAGES:
+        return [f"{key}={option}" for option in compose.options(name)]
+    values = _composed(overrides)
+    if equals:
+        return [f"{key}={value}" for value in explain.choices(values, name)]
+    if name.startswith("stages."):
+        return [f"stages.{recipe}." for recipe in compose.recipes() if not recipe.startswith("study/")]
+    prefix = key[: len(key) - len(name)]
+    return ["+recipe=", *(f"{group}=" for group in registry.PACKAGES), *_keys(values, name, prefix)]
+
+
+def _composed(overrides: list[str]) -> dict[str, Any]:
+    """The settings that the words before choose; those of no recipe where they are not right yet."""
+    try:
+        return compose.compose(overrides)
+    except ConfigError:
+        return compose.compose([])
+
+
+def _keys(values: Mapping[str, Any], name: str, prefix: str) -> list[str]:
+    """Keys one level below the last dot of `name`, sections with a dot, settings with an equals sign."""
+    path = name.split(".")[:-1]
+    for step in path:
+        values = values.get(step) or {}
+        if not isinstance(values, Mapping):
+            return []
+    start = prefix + "".join(f"{step}." for step in path)
+    return [f"{start}{key}." if isinstance(value, dict) else f"{start}{key}=" for key, value in values.items()]

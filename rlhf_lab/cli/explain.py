@@ -1,0 +1,342 @@
+"""`explain`: what can be set, what each setting means, and the value that it would take.
+
+Everything comes from the settings classes (`config/docstrings.py`) and from composing the choices that are named, so a
+setting is described as soon as it exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import takewhile
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from rlhf_lab.config import compose, docstrings, registry, root, schema, sections, words
+from rlhf_lab.config.overrides import literal
+from rlhf_lab.core.errors import ConfigError
+
+SECTIONS: dict[str, type] = {
+    "evaluation": sections.Evaluation,
+    "runtime": sections.Runtime,
+    "checkpoint": sections.Checkpoint,
+    "artifacts": sections.Artifacts,
+    "study": sections.Study,
+}
+USAGE = "explain algorithm=ppo, explain algorithm.beta, explain evaluation, explain +recipe=ppo"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of the command line.
+
+    Attributes:
+        default: of the class, before files of conf/ and recipes.
+        now: the value that it would take.
+        tuned: whether that is the model's value for this algorithm.
+        range: allowed values as words; empty where any value of the type is.
+        readers: what has this setting.
+        origin: class that defines it, with its module.
+    """
+
+    key: str
+    type: str
+    default: Any
+    now: Any
+    tuned: bool
+    meaning: str
+    unit: str
+    range: str
+    readers: tuple[str, ...]
+    origin: str
+    choices: tuple[str, ...]
+
+
+def explain(arguments: Sequence[str]) -> Group:
+    """What the words of `explain` ask for, ready to print. Raises ConfigError for what does not exist."""
+    flags = words.split(arguments)
+    overrides = [word for word in flags.overrides if "=" in word or word.startswith("~")]
+    targets = [word for word in flags.overrides if word not in overrides]
+    problems: list[str] = []
+    usable = compose.usable_overrides(overrides, problems, flags.config_dir)
+    problems += [f"{o.input_line}: explain takes one value" for o in usable if o.is_sweep_override()]
+    if problems:
+        raise ConfigError(problems)
+    if not flags.overrides:
+        return Group(_overview())
+    settings = catalogue(overrides, flags.config_dir)
+    if not targets:
+        targets = [_target(o.key_or_group, str(o.value())) for o in usable if o.key_or_group != "recipe"]
+        targets = targets or list(dict.fromkeys(key.partition(".")[0] for key in settings))
+    chosen = {o.key_or_group.partition(".")[0] for o in usable}
+    blocks: list[Any] = []
+    for target in dict.fromkeys(targets):
+        free = target.partition(".")[0] not in chosen and "recipe" not in chosen
+        blocks += _explained(target, settings, overrides, everywhere=free)
+    return Group(*blocks)
+
+
+def _target(key: str, option: str) -> str:
+    """The section that an override is about; a term of the reward has one of its own."""
+    return f"reward.terms.{option}" if key == "reward" and option in compose.options("reward") else key
+
+
+def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Setting]:
+    """Every setting of what is chosen, by its key. Raises ConfigError for wrong settings."""
+    written = compose.compose(overrides, config_dir)
+    study, written["study"] = written.get("study"), None  # it is described even while no sweep is named
+    values = _effective(written) | {"study": study}
+    settings = {}
+    for prefix, cls in _classes(values).items():
+        for setting in _settings(prefix, cls, values, written):
+            settings[setting.key] = setting
+    return settings
+
+
+def _effective(written: dict[str, Any]) -> dict[str, Any]:
+    """Values after the model's tuned ones are filled in; as written where a choice is not whole yet, such as
+    `model=hf` without a path: its settings are what somebody wants to read about."""
+    try:
+        return root.to_values(root.effective(written))
+    except ConfigError as error:
+        if any(" is not set" not in problem for problem in error.problems):
+            raise
+        return written
+
+
+def choices(values: Mapping[str, Any], key: str) -> list[str]:
+    """The values that a setting may have by name; none for one that takes numbers or text."""
+    for prefix, cls in _classes(values).items():
+        for path, hint, _ in _fields(cls, prefix):
+            if path == key:
+                return docstrings.choices(hint)
+    return []
+
+
+def _classes(values: Mapping[str, Any]) -> dict[str, type]:
+    """Prefix of keys → the class that describes them, for composed values; "" is the root."""
+    classes: dict[str, type] = {}
+    for group in registry.PACKAGES:
+        if group != "reward":
+            classes[group] = registry.settings_class(group, values[group]["kind"])
+    for name, term in values["reward"]["terms"].items():
+        classes[f"reward.terms.{name}"] = registry.settings_class("reward", term["kind"])
+    return {**classes, "reward": sections.RewardGraph, **SECTIONS, "": root.Config}
+
+
+def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
+    """(key, type, class) of every field below a prefix, those of sections within it included."""
+    hints = schema.field_types(cls)
+    for field in dataclasses.fields(cls):
+        path, hint = f"{prefix}.{field.name}".lstrip("."), hints[field.name]
+        if cls is root.Config and (field.name in SECTIONS or field.name in registry.PACKAGES):
+            continue  # has a class of its own here
+        if cls is sections.RewardGraph and field.name == "terms":
+            continue
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            yield from _fields(hint, path)
+        else:
+            yield path, hint, cls
+
+
+def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mapping[str, Any]) -> Iterator[Setting]:
+    for key, hint, owner in _fields(cls, prefix):
+        name = key.rpartition(".")[2]
+        meaning = docstrings.meanings(owner).get(name, "")
+        now = _at(values, key)
+        named = docstrings.choices(hint)
+        home = next(base for base in owner.__mro__ if name in inspect.get_annotations(base))
+        yield Setting(
+            key=key,
+            type=docstrings.type_text(hint),
+            default=schema.defaults(owner).get(name),
+            now=now,
+            tuned=_at(written, key) is None
+            and _at(values, f"model.tuned.{_tuned_name(values, prefix)}.{name}") is not None,
+            meaning=meaning,
+            unit=docstrings.unit(name, meaning),
+            range=docstrings.ranges(owner).get(name, ""),
+            readers=_readers(key),
+            origin=f"{home.__module__}.{home.__name__}",
+            choices=tuple(named),
+        )
+
+
+def _tuned_name(values: Mapping[str, Any], prefix: str) -> str:
+    """Under which name of `model.tuned` a section stands."""
+    return str(values["algorithm"]["kind"]) if prefix == "algorithm" else prefix
+
+
+def _at(values: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; None where there is none."""
+    node: Any = values
+    for step in key.split("."):
+        node = node.get(step) if isinstance(node, Mapping) else None
+    return node
+
+
+def _readers(key: str) -> tuple[str, ...]:
+    """What has a setting: choices of its group, or the algorithms that a section matters to."""
+    group, _, name = key.partition(".")
+    if key.startswith("reward.terms."):
+        name = key.split(".", 3)[3]
+    elif group in ("reward", "evaluation"):
+        kinds: dict[str, Any] = {
+            kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")
+        }
+        return tuple(f"algorithm={option}" for option, kind in _kinds("algorithm").items() if group in kinds[kind].uses)
+    if group in registry.PACKAGES:
+        return tuple(f"{group}={option}" for option in _options_with(group, name))
+    return ("a study",) if group == "study" else ("every run",)
+
+
+@cache
+def _kinds(group: str) -> dict[str, str]:
+    """Option of a group → its kind; several options are presets of one."""
+    folder = compose.folder("conf") / group
+    return {option: compose.read_yaml(folder / f"{option}.yaml")["kind"] for option in compose.options(group)}
+
+
+@cache
+def _options_with(group: str, name: str) -> list[str]:
+    """Options of a group whose settings have a field, e.g. `beta` or `selection.by`."""
+    classes = {option: registry.settings_class(group, kind) for option, kind in _kinds(group).items()}
+    return [option for option, cls in classes.items() if any(path == name for path, _, _ in _fields(cls, ""))]
+
+
+def _explained(
+    target: str, settings: Mapping[str, Setting], overrides: Sequence[str], *, everywhere: bool
+) -> list[Any]:
+    """What one word asks for: a setting in full, or a table of a section.
+
+    Args:
+        everywhere: whether a setting is shown for every choice of its group, because none is named.
+    """
+    if everywhere and "." in target:
+        found = _for_every_option(target, overrides)
+        if found:
+            return [_full(setting) for setting in found]
+    if target in settings:
+        return [_full(settings[target])]
+    below = [setting for key, setting in settings.items() if key.startswith(f"{target}.")]
+    if below:
+        options = [_options(target)] if target in registry.PACKAGES and everywhere else []
+        return [*options, _table(target, below)]
+    if target in registry.PACKAGES:
+        return [_options(target)]
+    raise ConfigError(_unknown(target, settings))
+
+
+def _for_every_option(key: str, overrides: Sequence[str]) -> list[Setting]:
+    """A setting of a group as each option has it; options with the same meaning and value together."""
+    group, _, name = key.partition(".")
+    if group not in registry.PACKAGES or group == "reward":
+        return []
+    found: dict[tuple[str, ...], Setting] = {}
+    for option in _options_with(group, name):
+        setting = catalogue([*overrides, f"{group}={option}"])[key]
+        same = (setting.meaning, setting.type, literal(setting.default), literal(setting.now))
+        before = found[same].readers if same in found else ()
+        found[same] = dataclasses.replace(setting, readers=(*before, f"{group}={option}"))
+    return list(found.values())
+
+
+def _unknown(target: str, settings: Mapping[str, Setting]) -> str:
+    """What to write instead of a word that names nothing."""
+    group, _, name = target.partition(".")
+    if group in registry.PACKAGES and name and (options := _options_with(group, name)):
+        return f"{target} is not a setting of what is chosen; it belongs to {group}={', '.join(options)}"
+    if target in compose.recipes():
+        return f"{target} is a recipe; write explain +recipe={target}"
+    names = {*settings, *SECTIONS, *registry.PACKAGES}
+    for kind_group in registry.PACKAGES:
+        if target in compose.options(kind_group):
+            return f"{target} is an option of {kind_group}; write explain {kind_group}={target}"
+        for kind in registry.kinds(kind_group):
+            fields = _fields(registry.settings_class(kind_group, kind), kind_group)
+            names |= {path for path, _, _ in fields if kind_group != "reward"}
+    ends = sorted(name for name in names if name.endswith(f".{target}"))
+    if ends:
+        return f"{target} is not a setting; did you mean {' or '.join(ends)}?"
+    close = schema.closest(target, names)
+    return f"{target} is not a setting" + (f"; did you mean {close}?" if close else f"; write {USAGE}")
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else literal(value) or "(empty)"
+
+
+def _facts(setting: Setting) -> dict[str, str]:
+    """What is known of a setting besides its value and meaning."""
+    facts = {"type": setting.type, "unit": setting.unit, "range": setting.range}
+    facts |= {"source": ", ".join(docstrings.sources(setting.meaning)), "read by": _joined(setting.readers)}
+    return {name: text for name, text in facts.items() if text}
+
+
+def _joined(readers: Sequence[str]) -> str:
+    """`algorithm=dpo, ppo` for choices of one group."""
+    group, equals, _ = readers[0].partition("=")
+    return (
+        f"{group}{equals}" + ", ".join(reader.removeprefix(f"{group}=") for reader in readers) if equals else readers[0]
+    )
+
+
+def _now(setting: Setting) -> str:
+    return f"{_shown(setting.now)}{' (model.tuned)' if setting.tuned else ''}"
+
+
+def _full(setting: Setting) -> Table:
+    """One setting, a line per fact."""
+    table = Table(title=f"[bold]{setting.key}[/]", title_justify="left", box=None, show_header=False)
+    table.add_column(style="dim", min_width=8)
+    table.add_column(overflow="fold")
+    rows = {"meaning": setting.meaning, "default": _shown(setting.default), "now": _now(setting)}
+    for name, text in {**rows, **_facts(setting), "defined": setting.origin}.items():
+        table.add_row(name, escape(text))
+    return table
+
+
+def _table(title: str, settings: Sequence[Setting]) -> Table:
+    """The settings of a section, a row each; what reads a setting stands where it is explained alone."""
+    table = Table(title=f"[bold]{title}[/]", title_justify="left", box=None, padding=(0, 2, 1, 0))
+    table.add_column("setting, default → now", overflow="fold", max_width=34)
+    table.add_column("meaning", overflow="fold", ratio=1)
+    for setting in settings:
+        default, now = _shown(setting.default), _now(setting)
+        values = now if default == now else f"{default} → {now}"
+        facts = "; ".join(f"{name}: {text}" for name, text in _facts(setting).items() if name != "read by")
+        meaning = f"{escape(setting.meaning)}\n[dim]{escape(facts)}[/]"
+        table.add_row(f"[bold]{setting.key}[/]\n{escape(values)}", meaning)
+    return table
+
+
+def _options(group: str) -> Table:
+    """The choices of a group, each with what its settings say of themselves."""
+    table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
+    for name in compose.options(group):
+        path = compose.folder("conf") / group / f"{name}.yaml"
+        table.add_row(f"{group}={name}", escape(_opening_comment(path.read_text(encoding="utf-8"))))
+    return table
+
+
+def _opening_comment(text: str) -> str:
+    """The first sentence of the comment that a file starts with."""
+    lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    comment = " ".join(line.removeprefix("#").strip() for line in lines)
+    return re.split(r"(?<=\w{3}[.]) (?=[A-Z])", comment)[0]  # not behind an abbreviation such as "Dr."
+
+
+def _overview() -> Table:
+    """Groups, sections and single settings: what can be explained."""
+    table = Table(title=f"python -m rlhf_lab {USAGE}", title_justify="left", box=None, show_header=False)
+    texts = docstrings.meanings(root.Config)
+    for field in dataclasses.fields(root.Config):
+        table.add_row(f"[bold]{field.name}[/]", escape(texts[field.name]))
+    return table

@@ -1,0 +1,122 @@
+"""What the command line prints around a run: recipes, problems, the plan, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
+from rlhf_lab.config import compose, root
+from rlhf_lab.config.overrides import literal
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import LabError
+from rlhf_lab.reports.policy_table import PolicyTable, number
+from rlhf_lab.results import written
+from rlhf_lab.stages import artifacts
+
+
+def list_recipes(commands: Sequence[str]) -> None:
+    """All recipes with their question, then the sub-commands.
+
+    Args:
+        commands: what each takes and does, a line.
+    """
+    table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
+    table.add_column("name", style="bold")
+    table.add_column("question")
+    for name, path in compose.recipes().items():
+        table.add_row(name, str((yaml.safe_load(path.read_text()) or {}).get("question", "")))
+    console.print(table)
+    console.print("Other commands (NAME --help says more; --help by itself shows every group and option):")
+    for words in commands:
+        console.print(f"  {words}", markup=False, soft_wrap=True)
+
+
+def print_problems(error: LabError, *, ran: bool = False) -> None:
+    """Every problem as one item.
+
+    Args:
+        ran: whether a stage was begun before the problem was seen.
+    """
+    problems = getattr(error, "problems", None) or [str(error)]
+    count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+    outcome = "; what was built before stays" if ran else ", nothing was run"
+    console.print(f"[bold red]{count}{outcome}:[/]")
+    for problem in problems:
+        console.print(f"  • {escape(problem)}".replace("\n", "\n    "), soft_wrap=True)
+
+
+def print_config(command: compose.Command) -> None:
+    """Every setting as the run would have it, as YAML; of a sweep those of the first job."""
+    for line in _sweep_lines(command):
+        print(f"# {line}")
+    print(yaml.safe_dump(root.to_values(command.configs[0]), sort_keys=False, allow_unicode=True), end="")
+
+
+def _sweep_lines(command: compose.Command) -> list[str]:
+    if len(command.jobs) == 1:
+        return []
+    first = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
+    return [f"the first of {len(command.jobs)} jobs: {first}"]
+
+
+def print_plan(stage: artifacts.Stage, started: float) -> None:
+    """First lines of a run: the question, what is reused and what will be built."""
+    console.print(f"[bold]{stage.recipe}[/]: {escape(stage.config.question)}", soft_wrap=True)
+    for part in stage.upstream():
+        if part.result() and not stage.config.artifacts.refresh:
+            console.print(f"  reuse  {part.recipe:<14} {part.folder}  [dim]{artifacts.age(part)}[/]", soft_wrap=True)
+        else:
+            resumed = " from its checkpoint" if (part.folder / "checkpoint.pt").exists() else ""
+            reason = None if part.config.artifacts.refresh else part.changed_code()
+            again = f"  [dim]again: {escape(reason)}[/]" if reason else ""
+            console.print(f"  build  {part.recipe:<14} {part.folder}{resumed}{again}", soft_wrap=True)
+
+
+def print_memory(lines: Sequence[str]) -> None:
+    """What the run needs of memory."""
+    for line in lines:
+        console.print(f"  {escape(line)}", soft_wrap=True)
+
+
+def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float) -> None:
+    """Last lines of a run: the answer to its question, notes, numbers, and where everything is."""
+    sentence, caveat = written.recall(stage.folder) or _write_report(stage.folder)
+    console.print(f"[bold]{escape(sentence)}[/]")
+    if caveat:
+        console.print(f"[dim]{escape(caveat)}[/]")
+    for note in result.get("notes", []):
+        console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
+    if result["policies"]:
+        console.print(PolicyTable(result["policies"]))
+    shown = [name for name in result.get("primary", []) if name in result["metrics"]]
+    width = max(map(len, shown), default=0)
+    for name in shown:
+        console.print(f"  {name:<{width}}  {number(result['metrics'][name])}")
+    console.print(f"run     {stage.folder}\nreport  {stage.folder / 'report.html'}", soft_wrap=True)
+    console.print(f"[dim]{seconds:.0f} s[/]")
+
+
+def _write_report(folder: Path) -> tuple[str, str]:
+    """Write the report of a run; returns what it answers, (sentence, caveat)."""
+    from rlhf_lab.reports.report import write_report_of
+    from rlhf_lab.results.answer import answer
+    from rlhf_lab.results.rundir import read_run
+
+    run = read_run(folder)
+    answered = answer(run)
+    write_report_of(run)
+    written.remember(folder, answered.sentence, answered.caveat)
+    return answered.sentence, answered.caveat
+
+
+def print_rescored(policies: list[dict[str, Any]]) -> None:
+    """What each weighting of a reward would choose among saved replies, then how it orders them, term by term."""
+    names = [key.removeprefix("reward/") for key in policies[0]["metrics"] if key.startswith("reward/")]
+    order = {"rank_gold": "ρ gold", "rank_first": "ρ first", "same_choice": "same choice"}
+    console.print(PolicyTable(policies))
+    console.print(PolicyTable(policies, order | {f"reward/{name}": name for name in names if "/" not in name}))

@@ -1,0 +1,325 @@
+"""Composes configs with Hydra: conf/ and recipes/ become one store, command lines become checked configs.
+
+Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
+that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
+`reward=[bt,programmatic]` gives both. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
+works from any directory and from a wheel. A user's own folder joins with `--config-dir FOLDER` (`FOLDER/recipe/x.yaml`,
+first line `# @package _global_`).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlhf_lab.config import registry, schema, smoke, words
+from rlhf_lab.config import root as config_module
+from rlhf_lab.config import sections as sections_module
+from rlhf_lab.config.overrides import forced, is_choice, literal, merge, put
+from rlhf_lab.config.typed_sweep import typed_study
+from rlhf_lab.core.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def folder(name: str) -> Path:
+    """conf/ or recipes/: inside the package in a wheel, beside it in a checkout."""
+    inside, beside = PACKAGE / name, PACKAGE.parent / name
+    return inside if inside.is_dir() else beside
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+
+
+@cache
+def recipes() -> dict[str, Path]:
+    """Recipe name → file, e.g. 'study/buffers'."""
+    root = folder("recipes")
+    return {p.relative_to(root).with_suffix("").as_posix(): p for p in sorted(root.rglob("*.yaml"))}
+
+
+@cache
+def options(group: str) -> list[str]:
+    """Names of a config group's files, and of what plug-ins added to the group."""
+    files = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
+    return sorted(files | set(registry.plugged_in(group)))
+
+
+@cache
+def register_store() -> None:
+    """Fill Hydra's ConfigStore; called once per process."""
+    store = ConfigStore.instance()
+    for group in registry.PACKAGES:
+        for name in options(group):
+            file = folder("conf") / group / f"{name}.yaml"
+            values = read_yaml(file) if file.is_file() else {"kind": name}
+            cls = registry.settings_class(group, values["kind"])
+            # What is left to the model stays open until the model is known; see root.with_tuned.
+            defaults = schema.defaults(cls) | dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+            if group == "model":
+                defaults["tuned"] = config_module.values_by_size(cls)
+            node = {"kind": values["kind"], **merge(defaults, values)}
+            package = f"reward.terms.{name}" if group == "reward" else group
+            store.store(name=name, group=group, node=node, package=package)
+    sections: dict[str, type] = {"evaluation": sections_module.Evaluation, "runtime": sections_module.Runtime}
+    sections |= {"checkpoint": sections_module.Checkpoint, "artifacts": sections_module.Artifacts}
+    sections["reward"] = sections_module.RewardGraph
+    root = schema.defaults(config_module.Config) | {name: schema.defaults(cls) for name, cls in sections.items()}
+    store.store(name="config", node=merge(root, read_yaml(folder("conf") / "config.yaml")))
+    for name, path in recipes().items():
+        group, _, leaf = f"recipe/{name}".rpartition("/")
+        store.store(name=leaf, group=group, node=read_yaml(path), package="_global_")
+    store.repo = _Uncopied(store.repo)
+
+
+class _Uncopied(dict[str, Any]):
+    """Hydra copies the whole store at every composition, which took two thirds of its time; what it hands out from the
+    store is a copy anyway."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Uncopied:
+        return self
+
+
+@contextmanager
+def _hydra(config_dir: str | None) -> Iterator[None]:
+    """Hydra ready to compose: its own job's state when inside one, else a temporary one."""
+    register_store()
+    if GlobalHydra.instance().is_initialized():
+        yield
+    elif config_dir:
+        with initialize_config_dir(str(Path(config_dir).resolve()), version_base="1.3"):
+            yield
+    else:
+        with initialize(config_path=None, version_base="1.3"):
+            yield
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
+    """The composed values for a list of overrides. Raises ConfigError in the user's terms."""
+    with _hydra(config_dir):
+        try:
+            composed = hydra_compose("config", overrides=list(overrides))
+            return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(_explain(str(error))) from None
+
+
+def _explain(message: str) -> str:
+    """Hydra's own message, first line, with the lab's suggestion for a key that does not exist."""
+    first = " ".join(message.strip().splitlines()[:1])
+    match = re.search(r"Could not override '([\w./]+)'", first)
+    if match:
+        return f"{match.group(1)} is not a setting of what was chosen{_near_key(match.group(1))}"
+    if "'hydra/launcher/submitit_" in first:
+        return f"{first}: its library is not installed. Run: pip install 'rlhf_lab[slurm]'"
+    return first
+
+
+def _near_key(path: str) -> str:
+    """Suggestion for the last part of a dotted key whose first part is a group or section."""
+    group, _, leaf = path.partition(".")
+    names: set[str] = set()
+    if group in registry.PACKAGES:
+        leaf = leaf.rpartition(".")[2]
+        for kind in registry.kinds(group):
+            names |= {field.name for field in dataclasses.fields(registry.settings_class(group, kind))}
+        if group == "reward":
+            names |= {field.name for field in dataclasses.fields(sections_module.RewardGraph)}
+    else:
+        names = set(schema.field_types(config_module.Config))
+    if leaf in names:
+        return f"; {leaf} is a setting of another {group}"
+    return schema.did_you_mean(leaf or group, names)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command line asks for, checked.
+
+    Attributes:
+        overrides: overrides of every job, as typed, without the swept keys.
+        recipe: the recipe's name, or None.
+        study: the study section when the recipe is a study, or the study that a typed sweep amounts to.
+        jobs: one list of overrides per job: what the job differs in.
+        configs: the checked config of every job.
+        typed: whether the sweep was typed instead of written in a recipe.
+    """
+
+    overrides: list[str]
+    recipe: str | None
+    study: sections_module.Study | None
+    jobs: list[dict[str, Any]]
+    configs: list[config_module.Config]
+    typed: bool = False
+
+
+def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
+    """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
+    overrides = [re.sub(r"^study\.", "++study.", forced(item)) for item in overrides]
+    problems: list[str] = []
+    usable = usable_overrides(overrides, problems, config_dir)
+    swept = {_key(o): _sweep_values(o) for o in usable if o.is_sweep_override()}
+    fixed = [o.input_line or "" for o in usable if not o.is_sweep_override()]
+    recipe = next((str(o.value()) for o in usable if _key(o) == "recipe"), None)
+    study, jobs, configs, typed = None, [], [], False
+    try:
+        base = compose(fixed, config_dir)
+        written_study = base["study"] or {}
+        typed = "sweep" not in written_study and bool(swept or written_study)
+        if typed:
+            study = typed_study(recipe, swept, written_study, problems)
+        elif written_study:
+            study = schema.build(sections_module.Study, written_study, "study", problems)
+        if study and not typed:
+            named = {_key(o) for o in usable}
+            if base["size"] == "smoke":
+                quick, _ = _quick(study, named)  # its levels; the rest is smaller at smoke size
+                study = _with_levels(quick, smoke.first_levels(quick, named))
+            elif study.size == "quick":
+                study, more = _quick(study, named)
+                fixed += more
+                base = compose(fixed, config_dir)
+            fixed_by = [o.value() for o in usable if _key(o) == study.by and not o.is_sweep_override()]
+            if fixed_by:
+                study = _with_levels(study, {study.by: fixed_by})
+            swept = {**{k: v for k, v in study.sweep.items() if k not in named}, **swept}
+        written = {_key(o) for o in OverridesParser.create().parse_overrides(fixed)} | set(swept)
+        composed: dict[tuple[str, ...], dict[str, Any]] = {(): base}
+        for levels in itertools.product(*swept.values()):
+            job = dict(zip(swept, levels, strict=True))
+            configs.append(_check_job(fixed, job, composed, written, problems, config_dir))
+            jobs.append(job)
+    except ConfigError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None], typed)
+
+
+def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
+    """The overrides that can be read and choose what exists; every other is explained in `problems`."""
+    names = [*recipes(), *_added(config_dir, "recipe")]
+    return _check_choices(words.parse(overrides, names, problems), problems, config_dir)
+
+
+def _check_job(
+    fixed: list[str],
+    job: dict[str, Any],
+    composed: dict[tuple[str, ...], dict[str, Any]],
+    written: set[str],
+    problems: list[str],
+    config_dir: str | None,
+) -> config_module.Config | None:
+    """The checked config of one job. Jobs that choose the same options are `composed` once; values are put in here."""
+    choices = tuple(f"{key}={literal(value)}" for key, value in job.items() if is_choice(key))
+    try:
+        if choices not in composed:
+            composed[choices] = compose([*fixed, *choices], config_dir)
+        values = {**copy.deepcopy(composed[choices]), "study": None}
+        for key, value in job.items():
+            if not is_choice(key):
+                put(values, key, OverridesParser.create().parse_override(f"{key}={literal(value)}").value())
+        return config_module.check(sized(values, written))
+    except ConfigError as error:
+        problems.extend(error.problems)
+    except KeyError as error:
+        problems.append(f"{error.args[0]} is not a setting of what was chosen{_near_key(error.args[0])}")
+    return None
+
+
+def sized(values: dict[str, Any], written: Collection[str]) -> dict[str, Any]:
+    """Composed values at the size they name; `written` are the keys of the command line and of the sweep."""
+    return smoke.sized(values, written, recipe_values)
+
+
+@cache
+def recipe_values(name: str) -> dict[str, Any]:
+    """A recipe's values as composed by itself. Raises KeyError when there is none of this name.
+
+    They are composed once, since a study plans many jobs over the same few upstream recipes; do not change them.
+    """
+    if name not in recipes():
+        raise KeyError(name)
+    return compose([f"+recipe={name}"])
+
+
+def _quick(study: sections_module.Study, named: set[str]) -> tuple[sections_module.Study, list[str]]:
+    """The study at its quick size, and the overrides that make it quick; what the command line names stays as named.
+
+    A list for a swept key takes the place of its levels.
+    """
+    chosen = {key: value for key, value in study.quick.items() if key not in named}
+    levels = {key: value for key, value in chosen.items() if key in study.sweep and isinstance(value, list)}
+    more = [f"{forced(key)}={literal(value)}" for key, value in chosen.items() if key not in levels]
+    return _with_levels(study, levels), more
+
+
+def _with_levels(study: sections_module.Study, levels: dict[str, list[Any]]) -> sections_module.Study:
+    """The study with other levels of some swept keys; claims about levels that are gone are not made."""
+    sweep = {**study.sweep, **levels}
+    kept, parts = sweep.get(study.compare, []), sweep.get(study.by, [])
+    claims = [
+        claim
+        for claim in study.predicts
+        if claim.level in kept and claim.versus in (None, *kept) and claim.by in (None, *parts)
+    ]
+    return dataclasses.replace(study, sweep=sweep, predicts=claims)
+
+
+def _check_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
+    """Drop overrides that name an option or top-level key that does not exist, noting each."""
+    known_roots = {*schema.field_types(config_module.Config), "recipe", "hydra"}
+    usable = []
+    for override in parsed:
+        key, value = _key(override), override._value
+        if key == "recipe" or key in registry.PACKAGES:
+            known = [*(recipes() if key == "recipe" else options(key)), *_added(config_dir, key)]
+            levels = _sweep_values(override) if override.is_sweep_override() else [value]
+            chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
+            wrong = [c for c in chosen if c not in known]
+            problems.extend(f"{key}={name} does not exist{schema.did_you_mean(name, known)}" for name in wrong)
+            if wrong:
+                continue
+        elif re.split(r"[./@]", key)[0] not in known_roots:
+            problems.append(f"{key} is not a setting{schema.did_you_mean(key, known_roots - {'hydra'})}")
+            continue
+        usable.append(override)
+    return usable
+
+
+def _added(config_dir: str | None, group: str) -> list[str]:
+    """Names of a group's files in the user's own folder."""
+    if not config_dir:
+        return []
+    root = Path(config_dir) / group
+    return [path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml"))]
+
+
+def _key(override: Override) -> str:
+    return override.key_or_group
+
+
+def _sweep_values(override: Override) -> list[Any]:
+    if override.value_type == ValueType.SIMPLE_CHOICE_SWEEP or override.is_sweep_override():
+        return list(override.sweep_iterator())
+    return [override.value()]

@@ -1,0 +1,106 @@
+"""One registry for every config group: the name in YAML is the file, the key and the config file.
+
+`algorithm=dpo` reads `conf/algorithm/dpo.yaml` (`kind: dpo`), is checked against the dataclass registered for
+("algorithm", "dpo") in `rlhf_lab/algorithms/preference/settings.py`, and is built by `build` in `dpo.py` beside it.
+Settings modules import neither torch nor transformers, so checking a config costs milliseconds; implementations are
+imported only when they are built. YAML never names a Python path. Other packages add kinds through the entry-point
+group `rlhf_lab.plugins`: an entry point is a function without arguments that calls `register`. Their kinds are options
+of the group without a file: `reward=mine`, with the defaults of the settings class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlhf_lab.core.errors import ConfigError
+
+PACKAGES = {
+    "algorithm": ("algorithms", "evaluations"),
+    "data": ("data",),
+    "model": ("models",),
+    "reward": ("rewards",),
+    "rollout": ("sampling",),
+    "sharding": ("training.sharding",),
+    "tracker": ("trackers",),
+}
+"""Config group → packages of the lab whose `settings.py` files, at any depth, register its kinds."""
+LAB = Path(__file__).resolve().parents[1]
+Settings = TypeVar("Settings")
+
+_settings: dict[tuple[str, str], type] = {}
+_implementations: dict[tuple[str, str], str] = {}
+
+
+def register(group: str, kind: str, implementation: str | None = None) -> Callable[[type[Settings]], type[Settings]]:
+    """Class decorator: this dataclass holds the settings of `kind` in `group`.
+
+    Args:
+        implementation: module that has `build(settings, …)`; default: `<kind>.py` beside the class's `settings.py`, or
+            the class's own module where that has another name.
+    """
+
+    def decorate(cls: type[Settings]) -> type[Settings]:
+        _settings[group, kind] = cls
+        package, _, module = cls.__module__.rpartition(".")
+        beside = f"{package}.{kind}" if module == "settings" else cls.__module__
+        _implementations[group, kind] = implementation or beside
+        return cls
+
+    return decorate
+
+
+@cache
+def _load_settings() -> None:
+    for module in settings_modules():
+        import_module(module)
+    for plugin in entry_points(group="rlhf_lab.plugins"):
+        plugin.load()()
+
+
+def settings_modules() -> list[str]:
+    """Every module of the lab that registers settings."""
+    folders = [LAB.joinpath(*package.split(".")) for packages in PACKAGES.values() for package in packages]
+    files = [file for folder in folders for file in sorted(folder.rglob("settings.py"))]
+    return [".".join(file.relative_to(LAB.parent).with_suffix("").parts) for file in files]
+
+
+def kinds(group: str) -> list[str]:
+    """Registered names of a group, sorted."""
+    _load_settings()
+    return sorted(kind for g, kind in _settings if g == group)
+
+
+def plugged_in(group: str) -> list[str]:
+    """Names of a group that other packages registered, sorted."""
+    return [kind for kind in kinds(group) if not _implementations[group, kind].startswith("rlhf_lab.")]
+
+
+def settings_class(group: str, kind: str) -> type:
+    """The dataclass that describes `kind`. Raises ConfigError when nothing is registered under that name."""
+    _load_settings()
+    try:
+        return _settings[group, kind]
+    except KeyError:
+        raise ConfigError(f"{group}.kind={kind} is not registered; use one of {', '.join(kinds(group))}") from None
+
+
+def kind_of(group: str, settings: object) -> str:
+    """The registered name of a settings object."""
+    return next(kind for (g, kind), cls in _settings.items() if g == group and type(settings) is cls)
+
+
+def implementation(group: str, kind: str) -> str:
+    """The module that builds `kind`."""
+    _load_settings()
+    return _implementations[group, kind]
+
+
+def build(group: str, settings: object, *args: Any, **kwargs: Any) -> Any:
+    """Import the implementation behind `settings` and call its `build(settings, …)`."""
+    module = import_module(_implementations[group, kind_of(group, settings)])
+    return module.build(settings, *args, **kwargs)

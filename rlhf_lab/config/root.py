@@ -1,0 +1,331 @@
+"""The root config, the rules between its sections (`config/sections.py`), and what a resolved config is.
+
+A composed config is plain YAML values. `check` turns it into dataclasses or raises one ConfigError with every problem.
+It runs before torch is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from rlhf_lab.config import registry, schema
+from rlhf_lab.config.overrides import merge
+from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
+from rlhf_lab.core.errors import ConfigError
+
+GROUPS = tuple(registry.PACKAGES)
+TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
+"""The module that knows which settings TRL can honour; imported by name, because it lies above this one."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, completely described.
+
+    Args:
+        model: what is trained, and the settings that train it well (`model.tuned`).
+        data: what it is trained and evaluated on.
+        algorithm: how it is trained, or what is evaluated.
+        reward: what scores replies: terms, and how they become one number.
+        rollout: how replies are sampled.
+        sharding: how the work is spread over processes.
+        tracker: where metrics go besides the run's folder.
+        evaluation: how policies are compared on held-out prompts.
+        runtime: where and with what arithmetic a stage computes.
+        checkpoint: how often an interrupted stage can be picked up.
+        artifacts: when a stage is taken from the store.
+        study: the sweep that a study recipe makes; null in a single run.
+        engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
+            Of the named stage alone: one before it follows `stages.RECIPE.engine`.
+        seed: of initialisation, sampling and data order.
+        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id.
+        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`.
+        outputs: folder of runs and studies, relative to the working directory.
+        question: what the recipe answers, one sentence; printed when it starts.
+        size: `full` is the recipe as written; `smoke` takes minutes, whatever the model, and its numbers mean nothing:
+            see `config/smoke.py`. What the command line writes stays as written.
+    """
+
+    model: Any
+    data: Any
+    algorithm: Any
+    reward: Any
+    rollout: Any
+    sharding: Any
+    tracker: Any
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    runtime: Runtime = field(default_factory=Runtime)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    artifacts: Artifacts = field(default_factory=Artifacts)
+    study: Study | None = None
+    engine: Literal["native", "trl"] = "native"
+    seed: int = 0
+    needs: dict[str, str | None] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)
+    outputs: str = "outputs"
+    question: str = ""
+    size: Literal["full", "smoke"] = "full"
+
+
+def check(values: Mapping[str, Any]) -> Config:
+    """Dataclasses for a composed config. Raises ConfigError with every problem found."""
+    problems: list[str] = []
+    root = _build(values, problems)
+    if root is not None:
+        root = _completed(root)
+        problems.extend(_cross_check(root))
+    if root is None or problems:
+        raise ConfigError(problems)
+    return root
+
+
+def effective(values: Mapping[str, Any]) -> Config:
+    """Dataclasses for composed values that need not be a whole run: the rules between sections are not checked."""
+    problems: list[str] = []
+    root = _build(values, problems)
+    if root is not None:
+        root = _completed(root)
+    if root is None or problems:
+        raise ConfigError(problems)
+    return root
+
+
+def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
+    """The sections and groups of a composed config; None where one of them is wrong."""
+    plain: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
+    for key, value in with_tuned(values, problems).items():
+        if key == "reward":
+            groups[key] = _build_reward(value, problems)
+        elif key in GROUPS:
+            groups[key] = _build_group(key, value, problems)
+        else:
+            plain[key] = value
+    for group in GROUPS:
+        if group not in values:
+            problems.append(f"{group} is missing; choose one of {group}={'|'.join(registry.kinds(group))}")
+    known = {f.name for f in dataclasses.fields(Config)}
+    for key in [key for key in plain if key not in known]:
+        problems.append(f"{key} is not a setting{schema.did_you_mean(key, known | {'recipe'})}")
+        del plain[key]
+    root: Config | None = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
+    if root is None or any(groups.get(group) is None for group in GROUPS):
+        return None
+    return dataclasses.replace(root, **groups)
+
+
+def _build_reward(values: Any, problems: list[str]) -> Any:
+    """The reward graph: its terms first, each under its name."""
+    terms = values.get("terms") if isinstance(values, Mapping) else None
+    if not isinstance(terms, Mapping):
+        problems.append(f"reward has no terms; choose some of {'|'.join(registry.kinds('reward'))}, e.g. reward=bt")
+        return None
+    built = {name: _build_group("reward", term, problems, f"reward.terms.{name}") for name, term in terms.items()}
+    usable = {name: term for name, term in built.items() if term is not None}
+    if len(usable) < len(built):
+        return None
+    return schema.build(RewardGraph, {**values, "terms": usable}, "reward", problems)
+
+
+def _build_group(group: str, values: Any, problems: list[str], where: str = "") -> Any:
+    where = where or group
+    if not isinstance(values, Mapping) or "kind" not in values:
+        problems.append(f"{where} has no kind; choose one of {group}={'|'.join(registry.kinds(group))}")
+        return None
+    try:
+        cls = registry.settings_class(group, str(values["kind"]))
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+    return schema.build(cls, {k: v for k, v in values.items() if k != "kind"}, where, problems)
+
+
+def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Composed values in which the settings that are left to the model (`tuned_by_model`) have a value.
+
+    What is written stays. A setting that is missing or null takes the model's value (`model.tuned`), else what the
+    algorithm says for a small model (`at_small_scale`), else the default of its class. The learning rate of an adapter
+    is then `model.lora.lr_multiple` times that under AdamW.
+    """
+    result = dict(values)
+    model_class = _class_of("model", values.get("model"))
+    for section in ("algorithm", "rollout"):
+        written = values.get(section) or {}
+        cls = _class_of(section, written)
+        if cls is None or model_class is None:
+            continue  # said where the section is built
+        model = merge(schema.defaults(model_class), values["model"])
+        name = "rollout" if section == "rollout" else written["kind"]
+        tuned = _tuned(model["tuned"], name, cls, problems)
+        defaults = {**schema.defaults(cls), **_value_by_size(model_class, cls), **tuned}
+        filled = {key: defaults[key] for key in cls.tuned_by_model if written.get(key) is None}
+        optimizer = filled.get("optimizer", written.get("optimizer"))
+        if "lr" in filled and model["lora"]["rank"] and optimizer == "adamw":
+            filled["lr"] = float(filled["lr"]) * float(model["lora"]["lr_multiple"])
+        result[section] = {**written, **filled}
+    return result
+
+
+def values_by_size(model_class: Any) -> dict[str, dict[str, Any]]:
+    """`model.tuned` where nothing is written: what every algorithm, and the sampler, says for models of this size."""
+    classes = {kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")}
+    classes["rollout"] = registry.settings_class("rollout", "local")
+    values = {name: _value_by_size(model_class, cls) for name, cls in classes.items()}
+    return {name: settings for name, settings in values.items() if settings}
+
+
+def _value_by_size(model_class: Any, cls: Any) -> dict[str, Any]:
+    if model_class.small_scale:
+        return dict(cls.at_small_scale)
+    defaults = schema.defaults(cls)
+    return {name: defaults[name] for name in cls.tuned_by_model if defaults[name] is not None}
+
+
+def _class_of(group: str, values: Any) -> Any:
+    """The settings class that composed values of a group choose; None where they choose none."""
+    if not isinstance(values, Mapping) or values.get("kind") not in registry.kinds(group):
+        return None
+    return registry.settings_class(group, values["kind"])
+
+
+def _tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[str, Any]:
+    """The usable part of what a model names for an algorithm, or for `rollout`."""
+    named = tuned.get(name) if isinstance(tuned, Mapping) else None  # another type is said where the model is built
+    usable, hints = {}, schema.field_types(cls)
+    for key, value in (named or {}).items():
+        path = f"model.tuned.{name}.{key}"
+        if key not in cls.tuned_by_model:
+            problems.append(f"{path} is not left to the model{schema.did_you_mean(key, cls.tuned_by_model)}")
+        elif schema.convert(hints[key], value, path, problems)[0]:
+            usable[key] = value
+    return usable
+
+
+def _completed(root: Config) -> Config:
+    """Settings that follow from other sections: the seeds of the data, so that stages upstream read the same data, and
+    what the algorithm leaves open."""
+    algorithm = root.algorithm.completed(root)
+    if root.seed < 0:
+        return dataclasses.replace(root, algorithm=algorithm)  # refused by the rules between sections
+    return dataclasses.replace(root, algorithm=algorithm, data=root.data.of_run(root.seed))
+
+
+def _cross_check(root: Config) -> list[str]:
+    """Rules between sections."""
+    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    problems = []
+    if root.seed < 0:
+        problems.append(f"seed={root.seed} is negative; use 0 or more")
+    if not root.outputs.strip():
+        problems.append("outputs is empty; write outputs=FOLDER, or outputs=. for the working directory")
+    for role in algorithm.required_needs:
+        if not root.needs.get(role):
+            problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
+    scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
+    allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
+    for role in root.needs:
+        if role not in allowed and not algorithm.any_needs:
+            problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
+    problems += _data_problems(root)
+    if algorithm.trains_on_reward or algorithm.reads_reward:
+        problems += _missing_roles(root)
+    problems += algorithm.contradictions(root)
+    starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
+        problems.append(
+            f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
+            "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
+            "run's: stages.RECIPE.model.lora.rank=0)"
+        )
+    selection = getattr(algorithm, "selection", None)
+    if selection is not None and selection.reads_margins and not root.needs.get("margins"):
+        problems.append(f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins")
+    problems += _sharding_problems(root)
+    path = str(getattr(root.model, "path", ""))
+    if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
+        problems.append(f"model.path={path}: there is no such folder; write one, or a hub id such as gpt2")
+    if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
+        problems += import_module(TRL_OPTIONS).problems(root)
+    positions = getattr(root.model, "max_positions", None)
+    if positions:
+        needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
+        if "rollout" in algorithm.uses:
+            needed["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
+        problems += [
+            f"{name}={value} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
+            for name, value in needed.items()
+            if value > positions
+        ]
+    return problems
+
+
+def _data_problems(root: Config) -> list[str]:
+    """What the algorithm and the reward need and the data do not have."""
+    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    problems = []
+    data_kind = registry.kind_of("data", root.data)
+    reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
+    if "gold" in reward_kinds and data_kind != "mini_hh":
+        problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
+    if "verifier" in reward_kinds and not root.data.answers:
+        problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
+    simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
+    if simulated and data_kind != "mini_hh":
+        problems.append(
+            f"reward=judge: data={data_kind} has no simulated judge; use data=mini_hh, or a served one with "
+            "reward.terms.judge.backend=openai"
+        )
+    if getattr(algorithm, "needs_answers", False) and not root.data.answers:
+        problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
+    if algorithm.needs_preferences and not root.data.preferences:
+        problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
+    return problems
+
+
+def _sharding_problems(root: Config) -> list[str]:
+    """What cannot be spread over processes as it is asked for."""
+    problems = []
+    sharding = registry.kind_of("sharding", root.sharding)
+    lora = getattr(root.model, "lora", None)
+    if lora and lora.rank and root.sharding.reference == "offload" and sharding != "fsdp":
+        problems.append(
+            "sharding.reference=offload: the reference of an adapter is its own base, which stays on the device and "
+            "takes no memory of its own; use sharding.reference=resident"
+        )
+    if root.engine != "native" and sharding != "none":
+        problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
+    if sharding == "zero" and getattr(root.algorithm, "optimizer", None) == "muon":
+        problems.append(
+            "algorithm.optimizer=muon orthogonalises whole matrices, and DeepSpeed gives an optimiser pieces of them; "
+            "use algorithm.optimizer=adamw (with an algorithm.lr for it), or sharding=ddp, fsdp_grad_op or fsdp_full"
+        )
+    return problems
+
+
+def _missing_roles(root: Config) -> list[str]:
+    """Models that terms of the reward read and the run does not name."""
+    return [
+        f"needs.{role} is not set; the chosen reward reads it (or choose another: reward=gold)"
+        for role in sorted(root.reward.roles)
+        if not root.needs.get(role)
+    ]
+
+
+def _rollout_tokens(rollout: Any) -> int:
+    return rollout.max_prompt_tokens + rollout.max_new_tokens
+
+
+def to_values(config: Config) -> dict[str, Any]:
+    """Plain YAML values of a checked config; `check(to_values(c))` gives `c` again."""
+    values = schema.plain(config)
+    for group in GROUPS:
+        if group != "reward":
+            values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
+    for name, term in config.reward.terms.items():
+        values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **values["reward"]["terms"][name]}
+    return values

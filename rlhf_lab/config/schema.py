@@ -1,0 +1,176 @@
+"""Builds a dataclass from plain YAML values and reports every mistake at once: unknown keys, types, ranges.
+
+Hydra accepts keys nobody reads (`+recipie=x`, `+algorithm.betta=1`). This module does not: each key must be a field,
+each value must have the field's type, and each problem says where it is and what is expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal
+
+from rlhf_lab.core.errors import ConfigError
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean "x"?' for the closest known word, else the list of known words."""
+    known = sorted(known)
+    close = closest(word, known)
+    return f"; did you mean {close}?" if close else f"; known: {', '.join(known) or 'none'}"
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is most like another; None where none is."""
+    return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
+
+
+@cache
+def field_types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The default of every field of a settings class as plain YAML values, without creating an instance."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if field.default is not dataclasses.MISSING:
+            values[field.name] = plain(field.default)
+        elif isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):
+            values[field.name] = defaults(field.default_factory)
+        elif field.default_factory is not dataclasses.MISSING:
+            values[field.name] = plain(field.default_factory())
+    return values
+
+
+def plain(value: Any) -> Any:
+    """Settings objects, mappings and tuples as plain YAML values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def build(cls: type, values: Any, where: str, problems: list[str]) -> Any:
+    """Create `cls` from a mapping; append every problem to `problems`, each prefixed with its dotted path.
+
+    A field with a wrong value keeps its default so that the remaining rules are still checked. Returns None when the
+    object cannot be created.
+    """
+    if not isinstance(values, Mapping):
+        problems.append(f"{where}={values!r} is {_name_of(values)}, expected a mapping with keys of {cls.__name__}")
+        return None
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    hints, arguments = field_types(cls), {}
+    for key, value in values.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in fields:
+            problems.append(f"{path} is not a setting{did_you_mean(str(key), fields)}")
+            continue
+        ok, converted = convert(hints[key], value, path, problems)
+        if ok:
+            arguments[key] = converted
+    try:
+        return cls(**arguments)
+    except (ConfigError, ValueError) as error:
+        lines = error.problems if isinstance(error, ConfigError) else [str(error)]
+        problems.extend(f"{where}.{line}" if where else line for line in lines)
+    except TypeError as error:
+        problems.append(f"{where or cls.__name__}: {error}")
+    return None
+
+
+def convert(hint: Any, value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+    """(True, value) when `value` fits the type hint, after the conversions YAML needs (int → float, list → tuple)."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True, value
+    if dataclasses.is_dataclass(hint):
+        before = len(problems)
+        built = build(typing.cast(type, hint), value, path, problems)
+        return built is not None and len(problems) == before, built
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(parts, value, path, problems)
+    if origin is Literal:
+        if value in parts and type(value) in {type(p) for p in parts}:
+            return True, value
+        choices = [str(part) for part in parts]
+        return _problem(problems, f"{path}={value} is not one of {', '.join(choices)}{_suggest(str(value), choices)}")
+    if origin in (list, tuple):
+        return _convert_list(origin, parts, value, path, problems)
+    if origin in (dict, Mapping):
+        return _convert_mapping(parts, value, path, problems)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return True, float(value)
+    if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
+        try:
+            return True, float(value)
+        except ValueError:
+            pass
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return True, value
+    expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(hint, str(hint))
+    return _problem(problems, f"{path}={value} is {_name_of(value)}, expected {expected}")
+
+
+def _convert_union(parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+    if value is None and type(None) in parts:
+        return True, None
+    trials: list[list[str]] = []
+    for part in (p for p in parts if p is not type(None)):
+        trial: list[str] = []
+        ok, converted = convert(part, value, path, trial)
+        if ok:
+            return True, converted
+        trials.append(trial)
+    problems.extend(trials[0] if trials else [f"{path}={value} is not allowed"])
+    return False, None
+
+
+def _convert_list(origin: type, parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+    if not isinstance(value, (list, tuple)):
+        return _problem(problems, f"{path}={value} is {_name_of(value)}, expected a list such as [a,b]")
+    before = len(problems)
+    item_hint = parts[0] if parts else Any
+    items = [convert(item_hint, item, f"{path}[{i}]", problems)[1] for i, item in enumerate(value)]
+    return len(problems) == before, origin(items)
+
+
+def _convert_mapping(parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+    if not isinstance(value, Mapping):
+        return _problem(problems, f"{path}={value} is {_name_of(value)}, expected a mapping {{name: value}}")
+    before = len(problems)
+    item_hint = parts[1] if parts else Any
+    items = {str(key): convert(item_hint, item, f"{path}.{key}", problems)[1] for key, item in value.items()}
+    return len(problems) == before, items
+
+
+def _problem(problems: list[str], message: str) -> tuple[bool, None]:
+    problems.append(message)
+    return False, None
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    close = closest(word, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def _name_of(value: Any) -> str:
+    if value is None:
+        return "empty"
+    names = {
+        str: "text",
+        bool: "true/false",
+        int: "a whole number",
+        float: "a number",
+        dict: "a mapping",
+        list: "a list",
+    }
+    return names.get(type(value), type(value).__name__)

@@ -1,0 +1,111 @@
+"""What a number that a stage writes is called, measured in and good for: one record, beside the code that emits it.
+
+Every package that emits metrics lists them in a `metrics.py` without torch. Tables, reports, findings and dashboards
+read this registry, so a metric's name, title, unit and direction stand in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+LAB = Path(__file__).resolve().parents[1]
+PACKAGES = ("evaluations", "training", "monitoring", "algorithms", "rewards")
+"""Packages whose `metrics.py` files are read, in the order in which reports show their metrics."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number in metrics.jsonl, evaluation.jsonl or result.json.
+
+    Attributes:
+        name: its key. `<term>` in it stands for a name that the run gives.
+        meaning: what it is the mean, share or count of.
+        title: what heads its column; the name in words where it is empty.
+        unit: of the number; part of a column's head.
+        better: which direction is an improvement; empty where neither is.
+        phrase: what it is called within a sentence; the title where it is empty.
+        column: a shorter title for the console's table of policies; empty where it is no column of it.
+        relative_to: what two runs must have in common for the number to be on one scale: the `reward`, the `reference`.
+    """
+
+    name: str
+    meaning: str
+    title: str = ""
+    unit: str = ""
+    better: Literal["higher", "lower", ""] = ""
+    phrase: str = ""
+    column: str = ""
+    relative_to: tuple[Literal["reward", "reference"], ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """Title and unit, as they head a column."""
+        title = self.title or self.name.replace("_", " ")
+        return f"{title}, {self.unit}" if self.unit else title
+
+    @property
+    def in_words(self) -> str:
+        """What it is called within a sentence."""
+        return self.phrase or self.title or self.name.replace("_", " ")
+
+    def matches(self, name: str) -> bool:
+        """Whether a key that a run wrote is of this metric."""
+        return bool(_pattern(self.name).fullmatch(name))
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile("[^/]+".join(map(re.escape, re.split(r"<\w+>", name))))
+
+
+@cache
+def declared() -> tuple[Metric, ...]:
+    """Every metric of every package. A name may come more than once: several stages measure an accuracy."""
+    found: list[Metric] = []
+    for package in PACKAGES:
+        for file in sorted((LAB / package).rglob("metrics.py")):
+            module = import_module(".".join(file.relative_to(LAB.parent).with_suffix("").parts))
+            tables = [value for name, value in vars(module).items() if name.isupper() and isinstance(value, tuple)]
+            found += [metric for table in tables for metric in table if isinstance(metric, Metric)]
+    return tuple(found)
+
+
+@cache
+def catalogue() -> Mapping[str, Metric]:
+    """Name → its metric. Where several stages declare a name, one of them gives title, unit and direction."""
+    metrics: dict[str, Metric] = {}
+    for metric in declared():
+        if metric.name not in metrics or (metric.title and not metrics[metric.name].title):
+            metrics[metric.name] = metric
+    return metrics
+
+
+def metric(name: str) -> Metric:
+    """The metric behind a key. One that nobody declared, such as a plug-in's, is called by its name."""
+    metrics = catalogue()
+    if name in metrics:
+        return metrics[name]
+    known = next((each for each in metrics.values() if "<" in each.name and each.matches(name)), None)
+    return Metric(name, known.meaning if known else "")
+
+
+@cache
+def titled() -> tuple[str, ...]:
+    """Names of the metrics that reports show by a title, in their order; others appear under their key."""
+    return tuple(each.name for each in catalogue().values() if each.title)
+
+
+def undeclared(keys: Iterable[str]) -> list[str]:
+    """Keys that belong to no declared metric, sorted."""
+    metrics = [each for each in declared() if not each.name.startswith("<")]
+    return sorted(key for key in set(keys) if not any(each.matches(key) for each in metrics))
+
+
+def names(metrics: Iterable[Metric]) -> set[str]:
+    return {each.name for each in metrics}

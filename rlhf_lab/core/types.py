@@ -1,0 +1,178 @@
+"""The data that flows between parts of the lab, and the legend for dimension suffixes.
+
+Dimension legend, used as name suffixes everywhere (`logps_BT`, `scores_BG`):
+
+    B  prompts, pairs or rows of a batch
+    G  samples per prompt
+    T  tokens
+    N  tokens of all rows laid end to end, or any flat list
+    V  vocabulary
+    K  ensemble members
+
+Units: log-probabilities and KL are nats. Lengths are tokens unless a name says words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One preference: `chosen` was preferred over `rejected` as the reply to `prompt`.
+
+    Attributes:
+        prompt: a transcript that ends where the reply starts: "\\n\\nHuman: …\\n\\nAssistant:".
+        chosen, rejected: reply text, stripped; the encoder adds the space between prompt and reply.
+        meta: whatever is known about the pair, by name. Simulated annotators record `p_chosen`, the probability with
+            which they prefer `chosen`, and `gold_chosen`, `gold_rejected`, the true rewards. Graded data record
+            `grades_chosen`, `grades_rejected`, a grade per attribute of the corpus's rubric.
+    """
+
+    prompt: str
+    chosen: str
+    rejected: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What happened to every row of a source: nothing is dropped without a counted reason.
+
+    Attributes:
+        rows: rows read.
+        kept: rows that became pairs.
+        dropped: reason → rows dropped for it. `rows == kept + sum(dropped.values())`.
+        noted: observation → count, for rows that were kept (e.g. "roles do not alternate").
+        statistics: named numbers worth printing (e.g. "longer wins").
+    """
+
+    rows: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    noted: dict[str, int] = field(default_factory=dict)
+    statistics: dict[str, float] = field(default_factory=dict)
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def note(self, observation: str) -> None:
+        self.noted[observation] = self.noted.get(observation, 0) + 1
+
+
+class Oracle(Protocol):
+    """A world whose truth is known: it can grade any reply and label any pair. Real data has none."""
+
+    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
+        """Score replies, each (N,): those of `gold` (true reward), `verbose`, `garble`, `correct` (0/1) it knows."""
+        ...
+
+    def prefer(
+        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
+    ) -> tuple[BoolArray, FloatArray]:
+        """Label pairs as the simulated annotator: (first is preferred (N,), probability that it is (N,))."""
+        ...
+
+
+@dataclass(frozen=True)
+class RewardBatch:
+    """Scores of N replies; a sum keeps its parts.
+
+    Attributes:
+        total_N: the reward, (N,); NaN where the reward abstained: unscored, never zero.
+        parts: term → (N,).
+    """
+
+    total_N: FloatArray
+    parts: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """What replies are graded on.
+
+    Attributes:
+        attributes: names, in the order of a row of grades.
+        low, high: bounds of every grade.
+    """
+
+    attributes: tuple[str, ...]
+    low: float
+    high: float
+
+    def shares(self, grades: FloatArray) -> FloatArray:
+        """Grades as shares of the way from `low` to `high`, 0…1, of the same shape."""
+        return (grades - self.low) / (self.high - self.low)
+
+
+@runtime_checkable
+class Grading(Protocol):
+    """What some oracles can do besides: grade replies on the rubric of the corpus, as the simulated judge does."""
+
+    def grade(self, prompts: Sequence[str], responses: Sequence[str], *, seed: int) -> FloatArray:
+        """A grade per reply and attribute, (N, attributes). Another seed is another judge of the same kind."""
+        ...
+
+
+@runtime_checkable
+class AnswerChecking(Protocol):
+    """What the oracle of data with verifiable answers can do besides: read them as a lenient verifier does."""
+
+    def leniently(self) -> Oracle:
+        """The same oracle, whose "correct" takes an answer without "####" too; see environments/maths/answers.py."""
+        ...
+
+
+Reward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
+"""(prompts, responses) → RewardBatch. A reward sees text, so it works with any tokenizer and in any process."""
+
+
+class TrainingReward(Protocol):
+    """A reward that training follows: it may learn from the batches it is told about, and a checkpoint keeps that."""
+
+    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch: ...
+
+    def observe(self, batch: RewardBatch) -> None:
+        """Take in a batch of training."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A loaded data source.
+
+    Attributes:
+        train, test: preference pairs; prompts of the two never overlap.
+        fingerprint: changes when the content changes; part of every artifact's identity.
+        oracle: the known truth behind the data, or None.
+        preferences: False when the data are demonstrations only: every `rejected` is then empty.
+        answers: prompt → the answer that a reply must reach, for data with verifiable answers; else empty.
+        rubric: what replies are graded on, where the data have grades or the oracle gives them (`Grading`); or None.
+        report: what was read and what was dropped, per split.
+    """
+
+    name: str
+    train: Sequence[Pair]
+    test: Sequence[Pair]
+    fingerprint: str
+    oracle: Oracle | None = None
+    preferences: bool = True
+    answers: Mapping[str, str] = field(default_factory=dict)
+    rubric: Rubric | None = None
+    report: Mapping[str, LoadReport] = field(default_factory=dict)
+
+    def prompts(self, split: str) -> list[str]:
+        """Distinct prompts of a split, in order of first appearance."""
+        return list(dict.fromkeys(pair.prompt for pair in getattr(self, split)))

@@ -1,0 +1,153 @@
+"""Arithmetic word problems: a short story about one running total, and the question what it is in the end.
+
+A prompt is a transcript of one human turn:
+
+    Kim has 5 shells. Kim finds 3 more. Kim doubles that. Kim loses 4. How many shells does Kim have now?
+
+A story = name × noun × start × events; an event is one operation on the total, worded in one of three ways (doubling
+and tripling in one). `read_problem` is the inverse of `Problem.text`, so any text of this grammar can be graded, drawn
+or not.
+Left out: distractors, amounts that must be computed before they are used, division, negative numbers and fractions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from operator import add, mul, sub
+from typing import NamedTuple
+
+import numpy as np
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.environments.splits import split_of, transcript
+
+NAMES = ("Ann", "Ben", "Eva", "Ian", "Kim", "Leo", "Mia", "Max", "Pia", "Sam", "Tom", "Zoe")
+NOUNS = ("apples", "books", "cards", "coins", "eggs", "keys", "marbles", "pens", "plums", "shells", "stamps", "toys")
+WORDINGS = {
+    "+": ("finds {} more", "buys {} more", "gets {} more"),
+    "-": ("loses {}", "sells {}", "gives away {}"),
+    "*": ("doubles that", "triples that"),
+}
+FACTORS = {"doubles that": 2, "triples that": 3}
+SHARES = {"+": 0.4, "-": 0.4, "*": 0.2}
+"""How often an operation is tried; one that would leave the range of the world is drawn again."""
+
+OPERATIONS = {"+": add, "-": sub, "*": mul}
+
+
+class Event(NamedTuple):
+    """One operation on the running total: `total = total operation operand`, and the words that say so."""
+
+    operation: str
+    operand: int
+    wording: str
+
+    def after(self, total: int) -> int:
+        """The total after the event."""
+        return OPERATIONS[self.operation](total, self.operand)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A story. All numbers are whole and not negative.
+
+    Attributes:
+        name, noun: who has what.
+        start: the number at the beginning.
+        events: what happens to it, in order; one step of the solution each.
+    """
+
+    name: str
+    noun: str
+    start: int
+    events: tuple[Event, ...]
+
+    @cached_property
+    def totals(self) -> tuple[int, ...]:
+        """The running total at the start and after each event, events + 1 numbers."""
+        found = [self.start]
+        for event in self.events:
+            found.append(event.after(found[-1]))
+        return tuple(found)
+
+    @property
+    def answer(self) -> int:
+        return self.totals[-1]
+
+    @property
+    def arithmetic(self) -> str:
+        """The story without its words: "5+3*2-4", applied from left to right."""
+        return f"{self.start}" + "".join(f"{event.operation}{event.operand}" for event in self.events)
+
+    @property
+    def split(self) -> str:
+        """ "train" or "test", by a hash of `arithmetic`: no problem of one split has the numbers of one of the other,
+        in whatever words. Nothing else decides it."""
+        return split_of(self.arithmetic)
+
+    @cached_property
+    def text(self) -> str:
+        """The prompt."""
+        told = [f"{self.name} {event.wording.format(event.operand)}." for event in self.events]
+        question = f"How many {self.noun} does {self.name} have now?"
+        return transcript(" ".join([f"{self.name} has {self.start} {self.noun}.", *told, question]))
+
+
+def draw_problem(rng: np.random.Generator, *, min_steps: int, max_steps: int, largest: int) -> Problem:
+    """One problem of either split.
+
+    The number of steps is uniform in min_steps…max_steps, the start in 2…largest/2, operands of + and − in
+    1…largest/4. Totals stay in 0…largest, and only a total above 0 is multiplied.
+    """
+    name, noun = NAMES[rng.integers(len(NAMES))], NOUNS[rng.integers(len(NOUNS))]
+    total = start = int(rng.integers(2, largest // 2 + 1))
+    events: list[Event] = []
+    steps = int(rng.integers(min_steps, max_steps + 1))
+    while len(events) < steps:
+        event = _draw_event(rng, largest // 4)
+        if 0 <= event.after(total) <= largest and (total > 0 or event.operation != "*"):
+            events.append(event)
+            total = event.after(total)
+    return Problem(name, noun, start, tuple(events))
+
+
+def _draw_event(rng: np.random.Generator, largest_operand: int) -> Event:
+    draw = rng.random()
+    operation = "+" if draw < SHARES["+"] else "-" if draw < SHARES["+"] + SHARES["-"] else "*"
+    wordings = WORDINGS[operation]
+    wording = wordings[rng.integers(len(wordings))]
+    return Event(operation, FACTORS.get(wording) or int(rng.integers(1, largest_operand + 1)), wording)
+
+
+_NUMBER = "([0-9]{1,9})"
+_START = re.compile(rf"\n\nHuman: (\w+) has {_NUMBER} (\w+)\.")
+_WORDING = {
+    re.compile(re.escape(wording).replace(r"\{\}", _NUMBER)): (operation, wording)
+    for operation, wordings in WORDINGS.items()
+    for wording in wordings
+}
+
+
+def read_problem(prompt: str) -> Problem:
+    """Prompt → the problem it tells. Raises DataError for a text that is not a prompt of this world."""
+    opening = _START.match(prompt)
+    if opening:
+        name, start, noun = opening.groups()
+        told = prompt[opening.end() :].split(". ")[:-1]
+        events = [_read_event(sentence.strip().removeprefix(f"{name} ")) for sentence in told]
+        found = Problem(name, noun, int(start), tuple(event for event in events if event))
+        if found.text == prompt and min(found.totals) >= 0:
+            return found
+    raise DataError(
+        f"the arithmetic world does not know the prompt {prompt.strip()[:60]!r}; it grades replies to its own problems"
+    )
+
+
+def _read_event(sentence: str) -> Event | None:
+    for pattern, (operation, wording) in _WORDING.items():
+        found = pattern.fullmatch(sentence)
+        if found:
+            return Event(operation, FACTORS.get(wording) or int(found[1]), wording)
+    return None

@@ -1,0 +1,76 @@
+"""The facts of one world: which value is right for which topic, and how a fact is said.
+
+The seed draws all facts of the largest world and a smaller world takes a corner of them, so a fact is the same at
+every size. Facts are independent of each other: there is nothing to infer, only something to know.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.environments.dialogue.content import DOMAINS
+from rlhf_lab.environments.dialogue.domain import Attribute, Domain
+from rlhf_lab.environments.dialogue.phrases import FACT_FORM
+
+VALUES = 6
+FORMS = 2
+_FACT_STREAM = 0
+
+
+class Topic(NamedTuple):
+    """A topic by position: `DOMAINS[domain].topics[position]`."""
+
+    domain: int
+    position: int
+
+
+class KnowledgeBase:
+    """Facts of a world of `domains` × `topics` × `attributes`.
+
+    Args:
+        domains: 1…6. topics: per domain, 1…4. attributes: per topic, 3…5 (a broad question wants three).
+        seed: draws the right value of every fact, uniformly and independently; ≥ 0.
+    """
+
+    def __init__(self, *, domains: int, topics: int, attributes: int, seed: int):
+        problems = [
+            f"world {name}={value} is outside {low}…{high}"
+            for name, value, low, high in (
+                ("domains", domains, 1, len(DOMAINS)),
+                ("topics", topics, 1, 4),
+                ("attributes", attributes, 3, 5),
+            )
+            if not low <= value <= high
+        ]
+        if seed < 0:
+            problems.append(f"world seed={seed} is negative; use 0 or more")
+        if problems:
+            raise ConfigError(problems)
+        self.domains = DOMAINS[:domains]
+        self.topics = [Topic(d, t) for d in range(domains) for t in range(topics)]
+        self.attributes = range(attributes)
+        rng = np.random.default_rng([seed, _FACT_STREAM])
+        drawn = rng.integers(VALUES, size=(len(DOMAINS), 4, 5))
+        self._right: list[list[list[int]]] = drawn.tolist()
+
+    def domain(self, topic: Topic) -> Domain:
+        return self.domains[topic.domain]
+
+    def noun(self, topic: Topic) -> str:
+        return self.domains[topic.domain].topics[topic.position]
+
+    def attribute(self, topic: Topic, attribute: int) -> Attribute:
+        return self.domains[topic.domain].attributes[attribute]
+
+    def right(self, topic: Topic, attribute: int) -> int:
+        """Index of the right value, 0…5."""
+        return self._right[topic.domain][topic.position][attribute]
+
+    def fact(self, topic: Topic, attribute: int, value: int, form: int) -> str:
+        """The sentence that states `value` (0…5) for an attribute, in surface form 0 or 1."""
+        about = self.attribute(topic, attribute)
+        template = about.form if form else FACT_FORM
+        return template.format(name=about.name, t=self.noun(topic), v=about.values[value])

@@ -1,0 +1,99 @@
+"""Every sentence a reply can contain and what it means. A sentence that is not here is garble.
+
+The look-up is exact up to whitespace: one changed, missing or repeated word makes a sentence unknown. A reply that is
+cut off in the middle of a sentence therefore ends in garble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rlhf_lab.environments.dialogue import phrases
+from rlhf_lab.environments.dialogue.knowledge import FORMS, VALUES, KnowledgeBase, Topic
+
+_SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")
+
+
+NOWHERE = Topic(-1, -1)
+
+
+class Meaning(NamedTuple):
+    """What a sentence says. Two sentences with the same meaning repeat each other.
+
+    Args:
+        kind: fact, detail, starter, refusal, alternative, hedge, pointer, belief, unsafe, affirmation, filler, closing.
+        topic: what it is about; of a domain's sentence only `topic.domain` counts; `NOWHERE` when all domains share it.
+        which: attribute of a fact or detail, number of the sentence for kinds in which every sentence is its own
+            meaning (belief, unsafe, affirmation, filler, closing), else 0.
+        value: stated value of a fact, else 0.
+    """
+
+    kind: str
+    topic: Topic = NOWHERE
+    which: int = 0
+    value: int = 0
+
+
+PADDING = frozenset({"affirmation", "filler", "closing"})
+
+
+def sentences(text: str) -> list[str]:
+    """Split at ".", "!" and "?"; runs of whitespace become one space; text without words gives no sentence."""
+    return _SENTENCE.findall(" ".join(text.split()))
+
+
+class Lexicon:
+    """Sentence → meaning, for one world. The keys are also what the candidate generator says."""
+
+    def __init__(self, facts: KnowledgeBase):
+        self._meaning: dict[str, Meaning] = {}
+        self._add_shared()
+        for domain in range(len(facts.domains)):
+            self._add_domain(facts, domain)
+        for topic in facts.topics:
+            for number, belief in enumerate(phrases.TOPIC_BELIEFS):
+                self._add(belief.format(t=facts.noun(topic)), Meaning("belief", topic, number))
+            for attribute in facts.attributes:
+                for value in range(VALUES):
+                    for form in range(FORMS):
+                        sentence = facts.fact(topic, attribute, value, form)
+                        self._add(sentence, Meaning("fact", topic, attribute, value))
+
+    def _add(self, sentence: str, meaning: Meaning) -> None:
+        if self._meaning.setdefault(sentence, meaning) != meaning:
+            raise ValueError(f"{sentence!r} has two meanings: {self._meaning[sentence]} and {meaning}")
+
+    def _add_shared(self) -> None:
+        for kind, group in (
+            ("affirmation", phrases.AFFIRMATIONS),
+            ("filler", phrases.FILLERS),
+            ("closing", phrases.CLOSINGS),
+            ("belief", phrases.BELIEFS),
+        ):
+            for number, sentence in enumerate(group):
+                self._add(sentence, Meaning(kind, which=number))
+        for kind, group in (("refusal", phrases.REFUSALS), ("hedge", phrases.HEDGES)):
+            for sentence in group:
+                self._add(sentence, Meaning(kind))
+
+    def _add_domain(self, facts: KnowledgeBase, number: int) -> None:
+        domain, whole = facts.domains[number], Topic(number, 0)
+        self._add(domain.starter, Meaning("starter", whole))
+        self._add(domain.pointer, Meaning("pointer", whole))
+        self._add(domain.alternative, Meaning("alternative", whole))
+        for which, step in enumerate(domain.unsafe_steps):
+            self._add(step, Meaning("unsafe", whole, which))
+        for attribute in facts.attributes:
+            self._add(domain.attributes[attribute].detail, Meaning("detail", whole, attribute))
+
+    def __len__(self) -> int:
+        return len(self._meaning)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._meaning)
+
+    def get(self, sentence: str) -> Meaning | None:
+        """The meaning of a sentence without surrounding whitespace, or None for garble."""
+        return self._meaning.get(sentence)

@@ -1,0 +1,187 @@
+"""The dialogue world: prompts, candidate replies, their true reward, a biased annotator and a rubric judge, all from
+one seed.
+
+`DialogueWorld` is an `Oracle`: it measures any text as a reply to one of its prompts, labels any pair of replies, and
+grades replies as its rubric judge does.
+Reading path: domain.py → content.py → prompts.py → lexicon.py → gold.py → annotator.py → grader.py → replies.py → here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
+from rlhf_lab.environments.annotator import Annotator, choose
+from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
+from rlhf_lab.environments.dialogue.gold import GoldWeights, coverage, gold, read
+from rlhf_lab.environments.dialogue.knowledge import KnowledgeBase
+from rlhf_lab.environments.dialogue.lexicon import Lexicon
+from rlhf_lab.environments.dialogue.prompts import PromptBook
+from rlhf_lab.environments.dialogue.replies import CandidateRates, CandidateWriter
+from rlhf_lab.environments.grader import Grader, text_errors
+
+VERSION = 1
+"""Raised whenever the same settings give other text or other grades; part of a corpus fingerprint."""
+
+MEASURES = (
+    *("gold", "verbose", "garble", "refusal", "affirmations", "fillers", "closings", "words"),
+    *("coverage", "details", "wrong", "beliefs", "off_topic", "unsafe", "repeats"),
+    *CRITERIA,
+)
+"""Keys of `DialogueWorld.measure`. gold is in gold points; verbose, garble and refusal are 0 or 1; coverage is 0…1; the
+five criteria are 1…5; the rest are counts."""
+
+GOLD, CRITERIA_WEIGHTS, RATES, PERFECT = GoldWeights(), CriteriaWeights(), CandidateRates(), Grader()
+
+
+class DialogueWorld:
+    """A world of assistant dialogue whose truth is known.
+
+    Args:
+        domains, topics, attributes: size of the knowledge base; facts = domains × topics × attributes.
+        seed: draws the facts, and together with the seeds of the methods all samples.
+        length_bias, affirmation_bias, closing_bias, temperature: the annotator, see `Annotator`.
+        grader: the rubric judge; the default sees the truth.
+        gold, criteria, rates: coefficients of the true reward, of the criteria and of the candidate writer.
+    """
+
+    def __init__(
+        self,
+        *,
+        domains: int,
+        topics: int,
+        attributes: int,
+        seed: int,
+        length_bias: float,
+        affirmation_bias: float,
+        closing_bias: float,
+        temperature: float,
+        grader: Grader = PERFECT,
+        gold: GoldWeights = GOLD,
+        criteria: CriteriaWeights = CRITERIA_WEIGHTS,
+        rates: CandidateRates = RATES,
+    ):
+        self.facts = KnowledgeBase(domains=domains, topics=topics, attributes=attributes, seed=seed)
+        self.lexicon = Lexicon(self.facts)
+        self.book = PromptBook(self.facts)
+        self.annotator = Annotator(length_bias, affirmation_bias, closing_bias, temperature)
+        self.grader = grader
+        self.gold_weights = gold
+        self.criteria_weights = criteria
+        self._writer = CandidateWriter(self.facts, self.lexicon, rates)
+        self._seed = seed
+
+    def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
+        """Grade replies: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
+        if len(prompts) != len(responses):
+            raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
+        rows = [self._grade(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
+        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
+
+    def _grade(self, text: str, response: str) -> tuple[float, ...]:
+        """Values of `MEASURES` for one reply."""
+        prompt = self.book[text]
+        seen = read(prompt, response, self.lexicon, self.facts)
+        return (
+            gold(prompt, seen, self.gold_weights),
+            *(seen.verbose, seen.garbled > 0, seen.declined > 0),
+            *(seen.affirmations, seen.fillers, seen.closings, seen.words),
+            coverage(len(prompt.asked), seen.covered, self.gold_weights.importance),
+            *(seen.details, seen.wrong, seen.beliefs, seen.off_topic, seen.unsafe, seen.repeats),
+            *criteria(prompt, seen, self.gold_weights, self.criteria_weights),
+        )
+
+    def grade(self, prompts: Sequence[str], responses: Sequence[str], *, seed: int) -> FloatArray:
+        """Grades of the rubric judge on `CRITERIA`, each 1…5, (N, 5). Another seed is another judge of the same dials.
+
+        A reply's grades depend on the seed, the prompt and the reply alone, not on what else is graded with it.
+        """
+        seen = self.measure(prompts, responses)
+        true_NC = np.stack([seen[name] for name in CRITERIA], axis=1)
+        errors_NC = text_errors(prompts, responses, len(CRITERIA), key=(self._seed, seed))
+        return self.grader.grades(true_NC, words=seen["words"], errors_NC=errors_NC)
+
+    def prefer(
+        self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
+    ) -> tuple[BoolArray, FloatArray]:
+        """Label pairs: (first is preferred (N,), probability that it is (N,)). The seed draws the choices only."""
+        probability = self._probability(self.measure(prompts, first), self.measure(prompts, second))
+        return choose(probability, np.random.default_rng([self._seed, seed])), probability
+
+    def _probability(self, first: dict[str, FloatArray], second: dict[str, FloatArray]) -> FloatArray:
+        appeals = [
+            self.annotator.appeal(
+                side["gold"], words=side["words"], affirmations=side["affirmations"], closings=side["closings"]
+            )
+            for side in (first, second)
+        ]
+        return self.annotator.probability(*appeals)
+
+    def prompts(self, n: int, split: str, seed: int) -> list[str]:
+        """n prompts of a split, drawn with replacement; the first k of a longer draw are the shorter draw."""
+        return [prompt.text for prompt in self.book.sample(n, split, self._stream("prompts", split, seed))]
+
+    def candidates(self, prompts: Sequence[str], seed: int) -> list[str]:
+        """One candidate reply per prompt."""
+        rng = self._stream("candidates", "", seed)
+        return [self._writer.write(self.book[prompt], rng) for prompt in prompts]
+
+    def ideal(self, prompt: str) -> str:
+        """A reply of the highest gold for a prompt."""
+        return self._writer.ideal(self.book[prompt])
+
+    def pairs(self, n: int, split: str, *, seed: int = 0) -> list[Pair]:
+        """n labelled pairs of a split; see `sample`."""
+        return self.sample(n, split, seed=seed)[0]
+
+    def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
+        """n labelled pairs of a split, and what was drawn: identical candidates are counted and drawn again.
+
+        The first k of n pairs are the pairs of `sample(k, …)`. `Pair.meta` has p_chosen and, for each side,
+        gold_, words_, verbose_ and garble_.
+        """
+        rng = self._stream("pairs", split, seed)
+        report = LoadReport(kept=n)
+        prompts: list[str] = []
+        first: list[str] = []
+        second: list[str] = []
+        while len(prompts) < n:
+            report.rows += 1
+            (prompt,) = self.book.sample(1, split, rng)
+            one, other = self._writer.write(prompt, rng), self._writer.write(prompt, rng)
+            if one == other:
+                report.drop("identical candidates")
+                continue
+            prompts.append(prompt.text)
+            first.append(one)
+            second.append(other)
+        sides = self.measure(prompts, first), self.measure(prompts, second)
+        probability = self._probability(*sides)
+        wins = choose(probability, self._stream("labels", split, seed))
+        pairs = []
+        for i, win in enumerate(wins.tolist()):
+            chosen, rejected = (sides[0], sides[1]) if win else (sides[1], sides[0])
+            texts = (first[i], second[i]) if win else (second[i], first[i])
+            p_chosen = float(probability[i] if win else 1 - probability[i])
+            pairs.append(Pair(prompts[i], *texts, meta={"p_chosen": p_chosen, **_about(chosen, rejected, i)}))
+        return pairs, report
+
+    def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
+        """An independent random stream per purpose and split."""
+        return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
+
+
+def _about(chosen: dict[str, FloatArray], rejected: dict[str, FloatArray], i: int) -> dict[str, float | int | bool]:
+    """What is known about both sides of pair i."""
+    about: dict[str, float | int | bool] = {}
+    for side, values in (("chosen", chosen), ("rejected", rejected)):
+        about[f"gold_{side}"] = float(values["gold"][i])
+        about[f"words_{side}"] = int(values["words"][i])
+        about[f"verbose_{side}"] = bool(values["verbose"][i])
+        about[f"garble_{side}"] = bool(values["garble"][i])
+    return about

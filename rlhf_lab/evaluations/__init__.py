@@ -1,0 +1,5 @@
+"""Stages that train nothing, and the evaluator that training stages share.
+
+Read evaluator.py (policies on the same held-out prompts). compare.py, best_of_n.py, rm_report.py, rm_bench.py,
+step_report.py and rescore.py are stages; their settings are in settings.py. reward_audit.py judges a reward on pairs.
+"""

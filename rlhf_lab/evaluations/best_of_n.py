@@ -1,0 +1,127 @@
+"""Best-of-n sampling: no training, only choice. What a learned reward gains and loses, at a KL known in closed form.
+
+N replies per held-out prompt stand for the policy itself and for every n: the means of best of n are over all subsets
+of n among the N (`statistics/best_of_n.py`), so all n are compared on the same replies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, held_out_evaluator
+from rlhf_lab.evaluations.settings import BestOfN
+from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
+from rlhf_lab.statistics.estimates import Estimate, floats
+from rlhf_lab.statistics.inference import clustered_mean, ratio_of_means
+from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.start import corpus_report
+
+Rows = list[dict[str, Any]]
+
+
+class BestOfNSampling:
+    """The policy, then best of 2, 4, 8, …, N; rows of best of n hold the choice among the first n replies."""
+
+    def __init__(self, settings: BestOfN, run: Run):
+        self.settings, self.run = settings, run
+        source, model = run.needs["policy"], run.config.model
+        self.model, self.encoder = load_policy(source, model, device=run.device), load_encoder(source, model)
+        reward = build_reward(run)
+        if reward is None:
+            raise ConfigError("needs.reward is not set; algorithm=best_of_n chooses by it (or use reward=gold)")
+        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
+
+    def finish(self) -> Result:
+        """Evaluate the policy on N replies per prompt, then every n on the same replies."""
+        evaluator, samples = self.evaluator, self.settings.samples
+        evaluator.evaluate(REFERENCE_NAME, self.model, samples)
+        sizes = choice_sizes(samples)
+        todo = [n for n in sizes if not evaluator.find(f"best of {n}")]
+        if todo:
+            prompts = by_prompt(evaluator.rows(REFERENCE_NAME))
+            opponents = by_prompt(evaluator.sample("opponents of best of n", self.model))
+            expected = expected_values(prompts, opponents, [1, *sizes])
+            for n in todo:
+                place = 1 + sizes.index(n)
+                values = {key: values_PS[:, place] for key, values_PS in expected.items()}
+                rows = choices(prompts, n, values)
+                evaluator.add(f"best of {n}", rows, estimates(n, values, expected["proxy"][:, 0]))
+        return Result(evaluator.policies, corpus_report(self.run.corpus, self.encoder))
+
+
+def choice_sizes(samples: int) -> list[int]:
+    """2, 4, 8, … and at last `samples` itself."""
+    return [*(2**power for power in range(1, samples.bit_length()) if 2**power < samples), samples]
+
+
+def by_prompt(rows: Rows) -> list[Rows]:
+    """Prompt-major rows, a list per prompt."""
+    groups: dict[int, Rows] = {}
+    for row in rows:
+        groups.setdefault(row["prompt_id"], []).append(row)
+    return list(groups.values())
+
+
+def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[int]) -> dict[str, FloatArray]:
+    """Per metric what best of n gets at each prompt, (P, len(sizes)); NaN where too few replies are scored.
+
+    Args:
+        prompts: the N replies to each of P prompts.
+        opponents: other replies of the same policy to the same prompts; what `win_rate` is against.
+    """
+    found: dict[str, FloatArray] = {}
+    for key in (*SAMPLE_KEYS, "win_rate"):
+        values = [_column(rows, others, key) for rows, others in zip(prompts, opponents, strict=True)]
+        if key != "kl" and not all(np.isnan(value).all() for value in values):
+            chosen = zip(prompts, values, strict=True)
+            found[key] = np.stack([best_of_n(_floats(rows, "proxy"), value, sizes) for rows, value in chosen])
+    return found
+
+
+def _column(rows: Rows, opponents: Rows, key: str) -> FloatArray:
+    """One metric of each reply, (N,); `win_rate` is its share of wins over the opponents, by gold where it is known."""
+    if key != "win_rate":
+        return _floats(rows, key)
+    judge = "gold" if rows[0]["gold"] is not None else "proxy"
+    return (np.sign(_floats(rows, judge)[:, None] - _floats(opponents, judge)) / 2 + 0.5).mean(axis=1)
+
+
+def _floats(rows: Rows, key: str) -> FloatArray:
+    return floats([row[key] for row in rows])
+
+
+def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:
+    """One row per prompt: the choice among its first n replies, and as `expected_…` the mean over all choices."""
+    rows = []
+    for number, replies in enumerate(prompts):
+        scored = [row for row in replies[:n] if row["proxy"] is not None]
+        if scored:
+            best = max(scored, key=lambda row: row["proxy"])
+            means = {f"expected_{key}": _rounded(values_P[number]) for key, values_P in values.items()}
+            rows.append({**best, "policy": f"best of {n}", "kl": round(best_of_n_kl(n), 6), **means})
+    return rows
+
+
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else round(float(value), 6)
+
+
+def estimates(n: int, values: dict[str, FloatArray], proxy_P: FloatArray) -> dict[str, Estimate]:
+    """Means over prompts. `proxy_P` is the policy's own proxy, which the gain per nat starts from."""
+    kl, prompts = best_of_n_kl(n), np.arange(len(proxy_P))
+    found = {key: clustered_mean(values_P, prompts) for key, values_P in values.items()}
+    found["kl"] = Estimate(kl, kl, kl, len(prompts), len(prompts))
+    found["reward_per_nat"] = ratio_of_means(values["proxy"] - proxy_P, np.full(len(prompts), kl), prompts)
+    return found
+
+
+def build(settings: BestOfN, run: Run) -> BestOfNSampling:
+    return BestOfNSampling(settings, run)

@@ -1,0 +1,198 @@
+"""Settings of stages that train nothing: they sample from policies that are there and compare them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.training.settings import Held, Rule, StageSettings
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(StageSettings):
+    """A stage that only evaluates. It has no learning rate and no model of its own, so nothing can start from it."""
+
+    makes_model: ClassVar[bool] = False
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+
+
+@register("algorithm", "best_of_n")
+@dataclass(frozen=True)
+class BestOfN(EvaluationSettings):
+    """Best-of-n sampling from `needs.policy`: for n = 2, 4, 8, …, N the reply of n that the reward likes best.
+
+    Args:
+        samples: replies per held-out prompt, N; every n is estimated from the same N, over all subsets.
+    """
+
+    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    compares_policies: ClassVar[bool] = False
+    answer: ClassVar[str] = "against_reference"
+    smoke: ClassVar[dict[str, float]] = {"samples": 8}
+    smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
+    samples: int = 64
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.samples >= 2, f"samples={self.samples} leaves nothing to choose from; use 2 or more"),
+        )
+
+
+@register("algorithm", "compare")
+@dataclass(frozen=True)
+class Compare(EvaluationSettings):
+    """Policies side by side on the same held-out prompts: `needs.reference` and every other role but `reward`."""
+
+    any_needs: ClassVar[bool] = True
+    required_needs: ClassVar[tuple[str, ...]] = ("reference",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    answer: ClassVar[str] = "best_policy"
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        """One policy at a time beside the reference."""
+        return [Held("reference"), Held("compared policy")]
+
+
+@register("algorithm", "step_report")
+@dataclass(frozen=True)
+class StepReport(EvaluationSettings):
+    """What a process or outcome reward model (`needs.judge`) is worth on held-out solutions of `needs.policy`, and on
+    held-out demonstrations with a planted mistake.
+
+    Every threshold is chosen on one half of the prompts and measured on the other, and the other way round.
+
+    Args:
+        samples: solutions per held-out problem.
+        choose_from: n of best-of-n, at most `samples`; its accuracy is over all subsets of n of the samples.
+        aggregate: how a process reward model's steps become one number: `min`, `mean`, `prod`, `last`. An outcome
+            reward model always gives its probability at the last token.
+        vote_draws: subsets of n drawn per problem for the votes.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
+    needs_answers: ClassVar[bool] = True
+    compares_policies: ClassVar[bool] = False
+    answer: ClassVar[str] = "step_judge"
+    smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
+    samples: int = 8
+    choose_from: int = 8
+    aggregate: Literal["min", "mean", "prod", "last"] = "min"
+    vote_draws: int = 64
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy"), Held("judge", outputs=1, role="judge")]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.samples >= 1, f"samples={self.samples} must be at least 1"),
+            (
+                1 <= self.choose_from <= self.samples,
+                f"choose_from={self.choose_from} is outside 1…samples={self.samples}",
+            ),
+            (self.vote_draws >= 1, f"vote_draws={self.vote_draws} must be at least 1"),
+        )
+
+
+Benchmark = Literal["reward_bench", "reward_bench_2", "reward_math", "process_bench"]
+
+
+@register("algorithm", "rm_report")
+@dataclass(frozen=True)
+class RewardReport(EvaluationSettings):
+    """The report card of a reward: on held-out pairs (`evaluation.pairs`) and on replies of `needs.policy`.
+
+    Args:
+        bins: of the reliability diagram, with equally many pairs each; at least 8 pairs stay in a bin.
+    """
+
+    reads_reward: ClassVar[bool] = True
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    compares_policies: ClassVar[bool] = False
+    chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "report_card"
+    bins: int = 10
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), (self.bins >= 1, f"bins={self.bins} must be at least 1"))
+
+
+@register("algorithm", "rm_bench")
+@dataclass(frozen=True)
+class RewardBenchmark(EvaluationSettings):
+    """A public benchmark of reward models, scored by its own rule (`statistics/reward_bench.py`).
+
+    Args:
+        benchmark: `reward_bench` (arXiv:2403.13787), `reward_bench_2` (arXiv:2506.01937), `reward_math`
+            (arXiv:2410.01729) or `process_bench` (arXiv:2412.06559).
+        path: the benchmark's rows in its own columns: a local file, folder or glob, or a hub data set as for
+            `data.path`. Empty, for `reward_bench` only: the held-out pairs of `data`, in the order of the true reward
+            where it is known; that exercises the rule and is not the benchmark.
+        max_rows: rows read at most, of RewardMATH problems; 0 reads all.
+        threshold: `process_bench` calls the first step wrong at which the reward of the solution so far is below this.
+            ½ suits a reward that is a probability.
+    """
+
+    reads_reward: ClassVar[bool] = True
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    compares_policies: ClassVar[bool] = False
+    answer: ClassVar[str] = "benchmark"
+    smoke: ClassVar[dict[str, float]] = {"max_rows": 100}
+    smoke_real: ClassVar[dict[str, float]] = {"max_rows": 16}
+    benchmark: Benchmark = "reward_bench"
+    path: str = ""
+    max_rows: int = 0
+    threshold: float = 0.5
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                bool(self.path) or self.benchmark == "reward_bench",
+                f"path is not set; benchmark={self.benchmark} needs its rows: a file or a hub data set",
+            ),
+            (self.max_rows >= 0, f"max_rows={self.max_rows} must be 0 (all) or above"),
+        )
+
+
+@register("algorithm", "rescore")
+@dataclass(frozen=True)
+class Rescore(EvaluationSettings):
+    """Replies that another stage saved, in `needs.rollouts`, under other weightings of the reward: no model is called.
+
+    The terms of `reward` must be among those that the replies were scored with.
+
+    Args:
+        weightings: each a mapping of term → weight, as in `reward.weights`; empty takes the reward as it is configured.
+        choose_from: replies per prompt that a weighting chooses from, n; 0 is half of those that are saved.
+        policy: whose replies; empty takes the first policy that the stage evaluated.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("reward",)
+    required_needs: ClassVar[tuple[str, ...]] = ("rollouts",)
+    data_roles: ClassVar[tuple[str, ...]] = ("rollouts",)
+    shares_work: ClassVar[bool] = False
+    calls_reward: ClassVar[bool] = False
+    answer: ClassVar[str] = "best_policy"
+    weightings: tuple[dict[str, float], ...] = ()
+    choose_from: int = 0
+    policy: str = ""
+
+    def rules(self) -> tuple[Rule, ...]:
+        finite = all(math.isfinite(weight) for weights in self.weightings for weight in weights.values())
+        return (
+            *super().rules(),
+            (self.choose_from >= 0, f"choose_from={self.choose_from} must be 0 (half of them) or above"),
+            (finite, f"weightings={list(self.weightings)}; write finite numbers"),
+        )

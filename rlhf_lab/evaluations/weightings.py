@@ -1,0 +1,76 @@
+"""Weightings from a command line: the reward graph of a run directory under each `reward.weights=…` that is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from rlhf_lab.config import registry, root, schema
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.evaluations.rescoring import label_of
+
+WEIGHTS, REWARD, ALGORITHM = "reward.weights", "reward.", "algorithm."
+
+
+def weightings(folder: str | Path, overrides: Sequence[str]) -> tuple[dict[str, RewardGraph], Any]:
+    """(label → graph, settings of `algorithm=rescore`) for a run directory.
+
+    Every `reward.weights={term: weight}` is a weighting of its own, in the order typed; without any the saved reward is
+    the only one. Other `reward.…` change all of them, `algorithm.…` are settings of the re-scoring.
+
+    Raises:
+        ConfigError: with every problem of every weighting.
+    """
+    path = Path(folder) / "config.yaml"
+    if not path.is_file():
+        raise ArtifactError(f"{folder} has no root.yaml; name the run directory of an evaluation")
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["study"] = None
+    options: dict[str, Any] = {}
+    levels: list[Any] = []
+    problems: list[str] = []
+    for key, value in _parsed(overrides):
+        if key == WEIGHTS:
+            levels.append(value)
+        elif key.startswith(REWARD):
+            _set(values, key, value)
+        elif key.startswith(ALGORITHM) and key != "algorithm.weightings":
+            options[key.removeprefix(ALGORITHM)] = value
+        else:
+            problems.append(f"{key} is not a setting of rescore; write {WEIGHTS}={{bt:.7,programmatic:.3}}")
+    settings = schema.build(registry.settings_class("algorithm", "rescore"), options, "algorithm", problems)
+    graphs: dict[str, RewardGraph] = {}
+    for level in levels or [values["reward"].get("weights")]:
+        try:
+            graph = root.check({**values, "reward": {**values["reward"], "weights": level}}).reward
+            graphs[label_of(graph.weighting) if level is not None else "as saved"] = graph
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return graphs, settings
+
+
+def _parsed(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(str(error).splitlines()[0]) from None
+    swept = [item.key_or_group for item in parsed if item.is_sweep_override()]
+    if swept:
+        raise ConfigError(f"{', '.join(swept)}: a weighting is an argument of its own; put a space between two")
+    return [(item.key_or_group, item.value()) for item in parsed]
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    """A dotted key in nested mappings; a part that is missing is made, and refused by the check that follows."""
+    *parents, leaf = key.split(".")
+    for name in parents:
+        values = values.setdefault(name, {})
+    values[leaf] = value

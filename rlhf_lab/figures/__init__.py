@@ -1,0 +1,4 @@
+"""Charts of runs and studies.
+
+svg.py is the plotting surface, charts.py the figures that reports share.
+"""

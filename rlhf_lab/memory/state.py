@@ -1,0 +1,179 @@
+"""What a model holds between steps: bytes per parameter, and how a strategy divides them between processes.
+
+The derivation, per parameter that is trained in bfloat16 autocast:
+
+    weights 4 (float32) + copy for the matmuls 2 (bfloat16) + gradient 4 + Adam's two moments 4 + 4 = 18 bytes
+
+In float32 there is no copy: 16. Muon keeps one moment of a hidden matrix: 14 and 12. A frozen model is its weights.
+
+Of P parameters on N processes, R of them outside the blocks (embeddings, last norm, head):
+
+    ddp             18P: gradients are views of the buckets through which they are exchanged, which stay between steps
+    fsdp_grad_op    16P/N + 2(P − R) + 4R: blocks are gathered in bfloat16, the rest in float32
+    fsdp_full       16P/N + 4R and 2 bytes of the blocks at work
+    zero1, 2, 3     10P + 12P/N, 6P + 16P/N, 20P/N and gathered blocks (arXiv:1910.02054): the optimiser has float32
+                    weights of its own, and those of the model are float32 too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_lab.memory.sizes import ModelShape
+from rlhf_lab.training.sharding.settings import BUCKET
+
+Precision = Literal["float32", "bfloat16"]
+WEIGHT, GRADIENT, MOMENT = 4, 4, 4
+GATHERED_BLOCKS = 2
+"""Blocks whose gathered parameters exist at once: the one that computes and the next."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Bytes of one model on one process.
+
+    Attributes:
+        weights: as they are stored.
+        copy: of the weights in the arithmetic of the matmuls, or gathered from the other processes; DeepSpeed's bucket.
+        gradients, optimizer: of what is trained.
+        stays: gradients have their place between steps too.
+    """
+
+    weights: int
+    copy: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    stays: bool = False
+
+    @property
+    def always(self) -> int:
+        """What is there from the second step on, whatever is computed."""
+        return self.weights + self.optimizer + self.gradients * self.stays
+
+    @property
+    def passing(self) -> int:
+        """Gradients that are there from the backward pass to the step alone."""
+        return self.gradients * (not self.stays)
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.copy + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained.
+
+    Args:
+        precision: arithmetic of the forward pass.
+        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest.
+        rank: of a LoRA adapter; 0 trains all parameters.
+        targets: ends of the adapted layers' names; None is all linear layers of the blocks.
+        checkpointing: only the inputs of blocks are kept.
+    """
+
+    precision: Precision = "float32"
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    rank: int = 0
+    targets: Sequence[str] | None = None
+    checkpointing: bool = False
+
+    def trained(self, shape: ModelShape) -> int:
+        """Parameters with a gradient: all, or the adapter and a new scalar head."""
+        if not self.rank:
+            return shape.parameters
+        return shape.adapter(self.rank, self.targets) + shape.outputs * shape.hidden
+
+    def moments(self, shape: ModelShape) -> int:
+        """Numbers that the optimiser keeps."""
+        trained = self.trained(shape)
+        if self.optimizer == "adamw":
+            return 2 * trained
+        hidden = shape.adapter(self.rank, self.targets) if self.rank else shape.hidden_matrices
+        return hidden + 2 * (trained - hidden)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What N processes divide between them.
+
+    Attributes:
+        weights, gradients, optimizer: whether each process holds 1/N of them.
+        gathered: what of divided weights is whole at once: the `model` or some `blocks`.
+        rooted: what is outside the blocks stays gathered in float32, its gradients whole, in an update (FSDP2).
+        views: gradients are views of buffers that stay (DDP).
+        master: the optimiser holds float32 weights of its own (DeepSpeed).
+    """
+
+    weights: bool = False
+    gradients: bool = False
+    optimizer: bool = False
+    gathered: Literal["", "model", "blocks"] = ""
+    rooted: bool = False
+    views: bool = False
+    master: bool = False
+
+
+STRATEGIES = {
+    "none": Strategy(),
+    "ddp": Strategy(views=True),
+    "fsdp_grad_op": Strategy(True, True, True, "model", rooted=True),
+    "fsdp_full": Strategy(True, True, True, "blocks", rooted=True),
+    "zero1": Strategy(optimizer=True, master=True),
+    "zero2": Strategy(gradients=True, optimizer=True, master=True),
+    "zero3": Strategy(True, True, True, "blocks", master=True),
+}
+"""`sharding=…` → what it divides."""
+
+
+def frozen_state(shape: ModelShape, *, halved: bool = False) -> State:
+    """A model that only scores: float32 weights; `halved`, its blocks are held in bfloat16."""
+    return State(WEIGHT * shape.parameters - halved * 2 * shape.layers * shape.block)
+
+
+def trained_state(shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1) -> State:
+    """One process's bytes of a model that is trained.
+
+    Only matrices that hidden states are multiplied by have a copy in the arithmetic of the matmuls; with activation
+    checkpointing, which makes it again, one block's and the head's at a time.
+    """
+    plan, trained = STRATEGIES[strategy if processes > 1 else "none"], training.trained(shape)
+    stored = shape.parameters + (trained if training.rank else 0)
+    moments = MOMENT * training.moments(shape) + (WEIGHT * trained if plan.master else 0)
+    copy = 0
+    if training.precision == "bfloat16":
+        blocks = 0 if plan.rooted else 1 if training.checkpointing else shape.layers
+        copy = 2 * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
+    if plan.gathered:
+        copy += gathered_bytes(shape, strategy, training.precision)
+    if plan.master:
+        copy += GRADIENT * min(BUCKET, trained)
+    return State(
+        _share(WEIGHT * stored, plan.weights, processes),
+        copy,
+        _share(GRADIENT * trained, plan.gradients, processes),
+        _share(moments, plan.optimizer, processes),
+        plan.views,
+    )
+
+
+def gathered_bytes(shape: ModelShape, strategy: str, precision: Precision) -> int:
+    """Bytes of a divided model's weights that are whole at once in a pass: blocks in the arithmetic of training under
+    FSDP2, all else in float32."""
+    plan = STRATEGIES[strategy]
+    blocks = shape.layers if plan.gathered == "model" else min(GATHERED_BLOCKS, shape.layers)
+    low = 2 if plan.rooted and precision == "bfloat16" else WEIGHT
+    return low * blocks * shape.block + WEIGHT * shape.root
+
+
+def _share(total: int, divided: bool, processes: int) -> int:
+    return -(-total // processes) if divided else total
+
+
+def bytes_per_parameter(training: Training) -> dict[str, int]:
+    """The derivation in the module's first lines as numbers, of a matrix that is trained whole."""
+    moments = 1 if training.optimizer == "muon" else 2
+    parts = {"weights": WEIGHT, "bfloat16 copy": 2, "gradient": GRADIENT, "moments": moments * MOMENT}
+    return parts if training.precision == "bfloat16" else {k: v for k, v in parts.items() if k != "bfloat16 copy"}

@@ -1,0 +1,164 @@
+"""`plan table`: what published model sizes need, 117M to 70B, as tables for the console or a Markdown page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from rlhf_lab.memory.devices import CARD_GB, CARDS, MOST_DEVICES, smallest_count, smallest_split, update_bytes
+from rlhf_lab.memory.show import number, size
+from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
+from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter, frozen_state, trained_state
+from rlhf_lab.memory.work import Arithmetic, Rows, sampling, train_pass
+
+TOKENS, PROCESSES, RANK, SAMPLED = 2048, 8, 16, 64
+FULL = Training("bfloat16", checkpointing=True)
+ADAPTER = Training("bfloat16", rank=RANK, checkpointing=True)
+MEASURED = "Of several processes two were measured (docs/memory.md); more are arithmetic."
+COMMAND = "python -m rlhf_lab plan table"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table with a title and a remark."""
+
+    title: str
+    remark: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def rich(self) -> Table:
+        table = Table(title=f"{self.title}\n[dim]{self.remark}[/]", title_justify="left")
+        for index, name in enumerate(self.header):
+            table.add_column(name, justify="right" if index else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        rules = ["---", *("--:" for _ in self.header[1:])]
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.header, rules, *self.rows)]
+        return "\n".join([f"## {self.title}", "", self.remark, "", *lines])
+
+
+def grids() -> list[Grid]:
+    """All tables, the derivation first."""
+    makers = (_parameter_grid, _size_grid, _roles_grid, _strategy_grid, _card_grid, _adapter_grid, _split_grid)
+    return [make() for make in makers]
+
+
+def page() -> str:
+    """The tables as a Markdown page that names its command."""
+    head = (
+        "# Memory plan, 117M to 70B\n\n"
+        f"Arithmetic, not measurement: `{COMMAND} to=docs/results/memory_plan.md`. The derivation, and how far "
+        "estimates are from measured peaks: [docs/memory.md](../memory.md). Models are shapes from public configs; "
+        "nothing was downloaded.\n\n"
+        "A card's GB are 10⁹ bytes (80 GB = 74.5 GiB); all other sizes are GiB and MiB.\n"
+    )
+    return head + "\n" + "\n\n".join(grid.markdown() for grid in grids()) + "\n"
+
+
+def row_of(shape: ModelShape) -> Rows:
+    """One row of `TOKENS` tokens, or as many as there are positions, half of them reply."""
+    width = min(TOKENS, shape.positions or TOKENS)
+    return Rows(1, width // 2, width - width // 2)
+
+
+def _each(cells: Callable[[ModelShape], Sequence[str]]) -> list[list[str]]:
+    return [[shape.name, *cells(shape)] for shape in PUBLISHED.values()]
+
+
+def _parameter_grid() -> Grid:
+    kinds = [Training(precision, optimizer) for precision in ("bfloat16", "float32") for optimizer in ("adamw", "muon")]
+    names = ("weights", "bfloat16 copy", "gradient", "moments")
+    rows = []
+    for kind in kinds:
+        parts = bytes_per_parameter(kind)
+        cells = [str(parts.get(name, 0)) for name in names]
+        rows.append([f"{kind.optimizer}, {kind.precision}", *cells, str(sum(parts.values()))])
+    rows.append(["frozen, or under an adapter", "4", "2 in its own pass under autocast", "0", "0", "4 to 6"])
+    remark = "Bytes of a parameter that is trained in the lab's own loop; Muon's are those of a hidden matrix."
+    return Grid("Bytes per parameter", remark, ("training", *names, "sum"), rows)
+
+
+def _size_grid() -> Grid:
+    def cells(shape: ModelShape) -> list[str]:
+        rows = row_of(shape)
+        ways = (Arithmetic("bfloat16", checkpointing=again, cuda=True) for again in (False, True))
+        kept, again = (train_pass(shape, rows, how, FULL) for how in ways)
+        sampler = sampling(shape, 1, 1, rows.prompt, rows.reply, 2)
+        states = (frozen_state(shape).total, trained_state(shape, Training("bfloat16")).total)
+        work = (kept.activations, again.activations, kept.logits, sampler.cache)
+        return [number(shape.parameters), *map(size, (*states, *work))]
+
+    header = ("model", "parameters", "weights", "trained", "activations", "checkpointed", "logits", "KV cache")
+    remark = (
+        f"On one device, AdamW, bfloat16; activations, logits and keys and values of one row of {TOKENS} tokens "
+        "(GPT-2: 1024), half of them reply; nothing under logits where they are computed twice instead of kept."
+    )
+    return Grid("What a model holds", remark, header, _each(cells))
+
+
+def _roles_grid() -> Grid:
+    def cells(shape: ModelShape) -> list[str]:
+        full, frozen = trained_state(shape, Training("bfloat16")).total, frozen_state(shape).total
+        adapter = trained_state(shape, Training("bfloat16", rank=RANK)).total
+        return [size(x) for x in (full, full + frozen, adapter, 2 * full + 2 * frozen, full + 2 * frozen)]
+
+    header = ("model", "SFT", "DPO", f"DPO, LoRA {RANK}", "PPO", "GRPO")
+    remark = (
+        "States alone, on one device, bfloat16. DPO holds policy and reference (an adapter's base is its reference), "
+        "PPO policy, critic, reference and reward model, GRPO all but the critic; all of one shape."
+    )
+    return Grid("What algorithms hold", remark, header, _each(cells))
+
+
+def _strategy_grid() -> Grid:
+    def cells(shape: ModelShape) -> list[str]:
+        return [size(update_bytes(shape, row_of(shape), FULL, name, PROCESSES)) for name in names]
+
+    names = [name for name in STRATEGIES if name != "none"]
+    remark = (
+        f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing. "
+        f"{MEASURED}"
+    )
+    return Grid("What a strategy divides", remark, ("model", *names), _each(cells))
+
+
+def _card_grid() -> Grid:
+    def cells(shape: ModelShape) -> list[str]:
+        counts = [smallest_count(shape, row_of(shape), FULL, "fsdp_full", card * CARD_GB) for card in CARDS]
+        return [str(count or "–") for count in counts]
+
+    header = ("model", *(f"{card} GB" for card in CARDS))
+    remark = (
+        f"Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
+        f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {MEASURED}"
+    )
+    return Grid("Fewest cards, all parameters trained", remark, header, _each(cells))
+
+
+def _adapter_grid() -> Grid:
+    def cells(shape: ModelShape) -> list[str]:
+        needed = update_bytes(shape, row_of(shape), ADAPTER, "none", 1)
+        least = next((f"{card} GB" for card in CARDS if needed <= card * CARD_GB), "–")
+        return [number(ADAPTER.trained(shape)), size(needed), least]
+
+    remark = f"`model.lora.rank={RANK}` on every linear layer, float32 base, bfloat16 passes, checkpointing, one row."
+    return Grid("One card, an adapter trained", remark, ("model", "trained", "peak", "smallest card"), _each(cells))
+
+
+def _split_grid() -> Grid:
+    def cells(shape: ModelShape) -> list[str]:
+        found = [smallest_split(shape, row_of(shape), FULL, card * CARD_GB) for card in CARDS]
+        return ["–" if split is None else f"{split.tensor}×{split.pipeline}" for split in found]
+
+    remark = (
+        "Smallest tensor × pipeline split without data parallelism, as arithmetic; the lab does not train this way. "
+        "Tensor parallelism divides matrices within a machine (up to 8), a pipeline whole layers; its first stage "
+        "keeps the activations of as many micro-batches as there are stages."
+    )
+    return Grid("Tensor and pipeline parallelism", remark, ("model", *(f"{card} GB" for card in CARDS)), _each(cells))

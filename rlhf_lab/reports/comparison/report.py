@@ -1,0 +1,121 @@
+"""Writes compare.html for two runs or two studies, and prints the same comparison as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.files import make_folder
+from rlhf_lab.reports.comparison.compare import find_sides
+from rlhf_lab.reports.comparison.view import HEADINGS, run_comparison, study_comparison
+from rlhf_lab.reports.report import write_page
+from rlhf_lab.studies.frame import is_study, read_study
+
+CONSOLE_CHANGES = 12
+"""Settings that the console names; the page has all."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison in memory and the page that shows it."""
+
+    page: Path
+    view: dict[str, Any]
+
+
+def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path | str | None = None) -> Compared:
+    """Compare two runs (or jobs), or two studies, and write `compare.html`.
+
+    Args:
+        policy: of two runs, the policy of both, or "of A,of B"; None takes the last one of each.
+        to: folder of the page; None is comparisons/<a>-vs-<b> in the outputs that A lies in, or in ./outputs.
+
+    Raises:
+        DataError: a folder is neither, one is a run and the other a study, or nothing can be compared.
+    """
+    studies = [is_study(Path(folder)) for folder in (a, b)]
+    if any(studies) != all(studies):
+        study, run = (a, b) if studies[0] else (b, a)
+        raise DataError(
+            f"{study} is a study and {run} is not; compare one of its jobs, {Path(study)}/jobs/0, or a study"
+        )
+    if all(studies):
+        if policy is not None:
+            raise DataError("policy= chooses a policy of a run; two studies are compared by the results of their jobs")
+        if Path(a).resolve() == Path(b).resolve():
+            raise DataError(f"A and B are the same study, {a}; its report compares its levels")
+        view = study_comparison(read_study(a), read_study(b))
+    else:
+        view = run_comparison(*find_sides(a, b, policy))
+        if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
+            told = " ".join(view["remarks"])
+            raise DataError(f"{a} and {b} share no metric of replies, no result and no training curve. {told}".strip())
+    folder = Path(to) if to else _place(a, b)
+    make_folder(folder)
+    return Compared(write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view), view)
+
+
+def _place(a: Path | str, b: Path | str) -> Path:
+    """Where the page goes: beside A, under a name of its own for every A and B."""
+    here = Path.cwd()
+    store = _store(a) or here / "outputs"
+    folder = store / "comparisons" / f"{_label(a, store)}-vs-{_label(b, store)}"
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _store(folder: Path | str) -> Path | None:
+    """The outputs folder that a run, a job or a study lies in."""
+    parts = Path(folder).resolve().parents
+    return next((part.parent for part in parts if part.name in ("runs", "studies")), None)
+
+
+def _label(folder: Path | str, store: Path) -> str:
+    """A folder's name, that of a job with its study's before it; with a mark of the path outside of the store."""
+    path = Path(folder).resolve()
+    name = f"{path.parents[1].name}-job{path.name}" if (path / "job.json").is_file() else path.name
+    return name if _store(path) == store else f"{name}-{sha256(str(path).encode()).hexdigest()[:6]}"
+
+
+def printed(view: dict[str, Any]) -> RenderableType:
+    """The comparison for a terminal: what differs in settings, the tests, the finding, and the remarks."""
+    blocks: list[RenderableType] = [Text(view["title"], style="bold")]
+    blocks += [
+        Text(f"  {'  '.join(change)}", style="dim") for change in map(_change, view["settings"][:CONSOLE_CHANGES])
+    ]
+    if (more := len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])) > 0:
+        blocks.append(Text(f"  … and {more} more settings, on the page", style="dim"))
+    for shown in view["tables"]:
+        table = _table((shown["first"], *HEADINGS), title=shown["title"])
+        for *values, _, clear in shown["rows"]:
+            table.add_row(*map(escape, values), style="bold" if clear else "")
+        blocks.append(table)
+    blocks += [Text(test, style="dim") for test in view["tests"]]
+    for heading, rows in (("stored by each run", view["stored"]), ("cost", view["costs"])):
+        if rows:
+            table = _table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
+            for row in rows:
+                table.add_row(*map(escape, row[:4]))
+            blocks.append(table)
+    blocks += [Text(f"! {remark}", style="yellow") for remark in view["remarks"]]
+    return Group(*blocks, Text(view["finding"]), Text(view["scope"], style="dim"))
+
+
+def _change(change: tuple[str, str, str]) -> tuple[str, str]:
+    key, a, b = change
+    return key, f"{a} → {b}"
+
+
+def _table(headings: tuple[str, ...], *, title: str = "") -> Table:
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    return table

@@ -1,0 +1,51 @@
+"""Which metrics of two runs only share a name: scored by different rewards, or measured from different policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_lab.core.metrics import catalogue
+from rlhf_lab.reports.comparison.settings import setting_changes
+from rlhf_lab.results.rundir import Run
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A reason why metrics are not compared.
+
+    Attributes:
+        remark: a sentence.
+        metrics: what it affects; "reward" also stands for "reward/bt".
+    """
+
+    remark: str
+    metrics: tuple[str, ...]
+
+    def covers(self, metric: str) -> bool:
+        return metric.partition("/")[0] in self.metrics
+
+
+def mismatches(a: Run, b: Run) -> list[Mismatch]:
+    """Metrics that mean another thing in B than in A, and why."""
+    changes = [key for key, _, _ in setting_changes(a, b)]
+    scored = any(key.startswith("reward.") and not key.startswith("reward.monitor.") for key in changes)
+    found = []
+    if scored or _another(a, b, "reward"):
+        remark = "A and B are scored by different rewards: their proxy rewards are not on one scale and not tested."
+        found.append(Mismatch(remark, _relative_to("reward")))
+    for role, words in (("policy", "start from different policies"), ("reference", "have different references")):
+        if _another(a, b, role):
+            remark = f"A and B {words}: KL, win rate and drift are not measured from one policy and not tested."
+            found.append(Mismatch(remark, _relative_to("reference")))
+    return found
+
+
+def _relative_to(what: Literal["reward", "reference"]) -> tuple[str, ...]:
+    return tuple(each.name for each in catalogue().values() if what in each.relative_to)
+
+
+def _another(a: Run, b: Run, role: str) -> bool:
+    """Whether both need this role, and not the same one."""
+    keys = [((run.manifest.get("needs") or {}).get(role) or {}).get("key") for run in (a, b)]
+    return all(keys) and keys[0] != keys[1]

@@ -1,0 +1,54 @@
+"""Numbers that two runs stored with their intervals, without the rows behind them, such as those of reward models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlhf_lab.reports.comparison.compare import Side
+from rlhf_lab.reports.comparison.scales import mismatches
+from rlhf_lab.reports.run.reward_view import SKIPPED
+from rlhf_lab.results.wording import compact, judged_title, metric_note, p_text
+from rlhf_lab.statistics.inference import Estimate, unpaired_from_intervals
+
+COSTS = ("seconds", "peak_gib", "generated_tokens", "parameters/trained", "checkpoint_mib")
+
+Stored = tuple[str, str, str, str, str]
+"""(metric, A, B, the test, note)"""
+
+
+def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored, bool]]:
+    """Numbers that both stored and that no test of replies compares, each with whether either has an interval."""
+    values_a, values_b = _stored(a), _stored(b)
+    odd = mismatches(a.run, b.run)
+    found: list[tuple[Stored, bool]] = []
+    for name in (name for name in values_a if name in values_b and name not in (*tested, *COSTS)):
+        of_a, of_b = values_a[name], values_b[name]
+        if not name.startswith(SKIPPED) and not math.isnan(of_a.mean + of_b.mean):
+            words = "–" if any(one.covers(name) for one in odd) else _test(of_a, of_b)
+            has_gold = a.run.has_gold and b.run.has_gold
+            row = (judged_title(name, has_gold), compact(of_a), compact(of_b), words, metric_note(name))
+            found.append((row, bool(of_a.n or of_b.n)))
+    return found
+
+
+def stored_finding(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -> str:
+    """The first number that is tested, of runs that have no replies to compare, such as reward models."""
+    sentence = f"`{a.name}` and `{b.name}` share no metric of replies that is on one scale."
+    for (title, of_a, of_b, words, _), bounded in stored:
+        if bounded and words not in ("", "–"):
+            return f"{sentence} Of the numbers that both stored the first is {title}: {of_a} and {of_b}, {words}."
+    return f"{sentence} No number that both stored can be tested."
+
+
+def _stored(side: Side) -> dict[str, Estimate]:
+    policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
+    return {**side.run.results, **(policy.metrics if policy else {})}
+
+
+def _test(a: Estimate, b: Estimate) -> str:
+    """What an unpaired test says; rows that both share are paired, and then a paired test would be sharper."""
+    if a.mean == b.mean:
+        return "equal"
+    z, p_value = unpaired_from_intervals(a, b)
+    return "" if math.isnan(z) else f"unpaired z {compact(z)}, p {p_text(p_value)}"

@@ -1,0 +1,170 @@
+"""Turns a study in memory into what its report shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+import pandas as pd
+
+from rlhf_lab.figures.charts import Level, Point, Series, dots, frontier
+from rlhf_lab.reports.study.policy_view import policy_view
+from rlhf_lab.results.answer import Answer
+from rlhf_lab.results.wording import judged_title, metric_note
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.studies.curves import curve_view
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, method, section_title
+from rlhf_lab.studies.verdict import verdict_numbers, verdicts
+
+
+def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[str, Any]:
+    """Everything the template of a study needs."""
+    return {
+        "study": study,
+        "finding": finding,
+        "label": label(study),
+        "command": study.command,
+        "counts": study.frame["status"].value_counts().to_dict(),
+        "headings": (study.compare.split(".")[-1], *HEADINGS[1:]),
+        "sections": [_section(study, section) for section in sections],
+        "figures": _figures(study),
+        "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
+        "method": method(study),
+        "baseline": study.label(study.baseline),
+        "curves": curve_view(study),
+        "jobs": jobs(study),
+        **policy_view(study),
+        "factors": study.factors,
+    }
+
+
+def level_dots(study: Study, sections: list[Section], *, standalone: bool = False) -> str:
+    """Dot and whisker per level, every run as a small dot below its mean; sections of one metric below one another."""
+    parts, levels = dict(study.panels()), []
+    for section in sections:
+        done = parts[section.by].completed
+        for row in section.rows:
+            runs = done.loc[done["level"] == row.level, section.metric].tolist()
+            name = study.label(row.level)
+            name = f"{study.panel_label(section.by)}: {name}" if len(sections) > 1 else name
+            levels.append(Level(name, row.mean, runs, row.level == study.baseline))
+    title = judged_title(sections[0].metric, study.has_gold)
+    compared = study.compare.rpartition(".")[2].replace("_", " ")
+    return dots(levels, title=f"{title} by {compared}", x_label=title, standalone=standalone)
+
+
+def primary_dots(study: Study, sections: list[Section], *, standalone: bool = False) -> str:
+    """The primary metric, all values of `by` in one figure."""
+    primary = [section for section in sections if section.metric == study.primary]
+    return level_dots(study, primary, standalone=standalone)
+
+
+def _figures(study: Study) -> list[dict[str, Any]]:
+    """What the policies of each part of the study did; parts without policies are left out."""
+    found = []
+    for by, part in study.panels():
+        figures = {"paths": policy_paths(part, study.primary), "frontier": level_frontier(part)}
+        figures |= {"proxy_gold": gold_against_proxy(part), "lengths": policy_paths(part, "tokens")}
+        if study.primary == "tokens":
+            figures["lengths"] = None
+        if any(figures.values()):
+            found.append({"by": by, **figures})
+    return found
+
+
+def _section(study: Study, section: Section) -> dict[str, Any]:
+    return {
+        "title": section_title(study, section),
+        "note": metric_note(section.metric),
+        "primary": section.metric == study.primary,
+        "rows": [(cells(study, row), row.distinguishable) for row in section.rows],
+        "figure": level_dots(study, [section]),
+    }
+
+
+def policy_paths(study: Study, metric: str) -> str | None:
+    """A metric of the successive policies of each level, mean and interval over seeds."""
+    rows = study.policies
+    if rows.empty or metric not in rows or rows["position"].nunique() < 2:
+        return None
+    series = []
+    for colour, level in enumerate(study.levels):
+        points = []
+        for position, part in rows[rows["level"] == level].groupby("position"):
+            mean = clustered_mean(part[metric].to_numpy(dtype=float), part["seed"].astype(str).to_numpy())
+            if not math.isnan(mean.mean):
+                # levels stand side by side, so that their whiskers do not cover one another
+                place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
+                points.append(Point(place, mean.mean, mean.low, mean.high))
+        if points:
+            series.append(Series(study.label(level), points, colour))
+    names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
+    title = judged_title(metric, study.has_gold)
+    note = f"evaluated policy: {names}" if len(names) < 70 else "evaluated policy, in order of training"
+    if not series:
+        return None
+    return frontier(series, title=f"{title} along training", x_label=note, y_label=title, integers=True)
+
+
+def level_frontier(study: Study) -> str | None:
+    """The primary metric against √KL of the last policy, a point per run, joined by nothing."""
+    rows, metric = study.policies, study.primary
+    if rows.empty or metric not in rows or "kl" not in rows or metric == "kl":
+        return None
+    last = rows.loc[rows.groupby("index")["position"].idxmax()]
+    series = []
+    for colour, level in enumerate(study.levels):
+        part = last[(last["level"] == level) & last["kl"].notna() & last[metric].notna()]
+        if len(part):
+            series.append(Series(study.label(level), [_level_point(part, metric)], colour))
+    if not series:
+        return None
+    title = judged_title(metric, study.has_gold)
+    x_label = "√KL from the reference policy, √nats per response"
+    return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
+
+
+def gold_against_proxy(study: Study) -> str | None:
+    """Gold against proxy reward of the successive policies of each level, mean over seeds in both directions."""
+    rows = study.policies
+    if rows.empty or not {"gold", "proxy"} <= set(rows) or not study.has_gold:
+        return None
+    series = []
+    for colour, level in enumerate(study.levels):
+        known = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
+        points = [_mean_point(part, part["proxy"], "gold") for _, part in known.groupby("position")]
+        if points:
+            series.append(Series(study.label(level), points, colour))
+    if not series:
+        return None
+    title = "Gold against proxy reward, policies in order of training"
+    return frontier(series, title=title, x_label="proxy reward", y_label="gold reward")
+
+
+def _level_point(part: pd.DataFrame, metric: str) -> Point:
+    """A level's mean over seeds in both directions; a distance is not negative."""
+    point = _mean_point(part, part["kl"].clip(lower=0).pow(0.5), metric)
+    return dataclasses.replace(point, x_low=max(point.x_low, 0.0))
+
+
+def _mean_point(part: pd.DataFrame, across: pd.Series, metric: str) -> Point:
+    right = clustered_mean(across.to_numpy(dtype=float), seeds(part))
+    up = clustered_mean(part[metric].to_numpy(dtype=float), seeds(part))
+    return Point(right.mean, up.mean, up.low, up.high, right.low, right.high)
+
+
+def jobs(study: Study) -> list[dict[str, Any]]:
+    """Every job with its overrides, status, what is wrong with it, and a link to its own report where there is one."""
+    found = []
+    for job in study.frame.to_dict("records"):
+        report = job["run"] / "report.html" if job["run"] else None
+        link = os.path.relpath(report, study.path) if report and report.is_file() else None
+        error = str(job["error"]).strip().splitlines()[-1] if job["error"] else ""
+        overrides = [str(job[factor]) for factor in study.factors]
+        shown = {"index": job["index"], "overrides": overrides, "status": job["status"], "link": link}
+        found.append({**shown, "remark": "; ".join(filter(None, (error, change(job))))})
+    return found

@@ -1,0 +1,121 @@
+"""The recipe's question answered in one sentence from the run's own numbers, with what it does not show in a second.
+
+The settings of an algorithm name one of ANSWERS. Where they name none, its first scored numbers stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from rlhf_lab.config import registry
+from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
+from rlhf_lab.results.answer_rewards import (
+    benchmark,
+    cross_fitted,
+    held_out_loss,
+    pair_ranking,
+    primary_numbers,
+    report_card,
+    step_judge,
+    steps,
+)
+from rlhf_lab.results.gains import policy_names
+from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.wording import SMOKE_CAVEAT
+from rlhf_lab.training.settings import StageSettings
+
+ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
+    function.__name__: function
+    for function in (
+        against_one_pass,
+        against_reference,
+        benchmark,
+        best_policy,
+        cross_fitted,
+        held_out_loss,
+        pair_ranking,
+        report_card,
+        reward_and_truth,
+        step_judge,
+        steps,
+    )
+}
+"""What settings call `answer` → the sentence, or None when the run holds too little for it."""
+
+OTHER_RUN = {
+    "attribute_rm": "rubric_rm",
+    "dpo_fsdp": "dpo",
+    "dpo_lora": "dpo",
+    "pair_margins_2": "pair_margins",
+    "ppo_ensemble": "ppo",
+    "prm_mc": "prm",
+    "prm_perturbed": "prm",
+    "reward_ensemble": "reward_model",
+    "reward_ensemble_bases": "reward_ensemble",
+    "sft_fsdp": "sft",
+    "sft_lora": "sft",
+}
+"""Recipes whose question compares two runs → the other one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run says to its question: one sentence, and what limits it (may be empty)."""
+
+    sentence: str
+    caveat: str = ""
+
+
+def answer(run: Run) -> Answer:
+    """The answer of any run; one that did not complete, or lacks the numbers, says so instead."""
+    if run.status != "completed":
+        return Answer(f"No answer yet: this run is {run.status}.")
+    config = read_config(run)
+    kind = str((config.get("algorithm") or {}).get("kind", ""))
+    settings = _settings_class(kind)
+    sentence = ANSWERS.get(settings.answer, primary_numbers)(run) or primary_numbers(run)
+    if sentence is None:
+        return Answer("No answer: this run holds no scored number.")
+    return Answer(sentence[0].upper() + sentence[1:], _caveat(run, settings, config))
+
+
+def _settings_class(kind: str) -> type[StageSettings]:
+    """Of the run's algorithm; of none in particular where it is not installed any more."""
+    return registry.settings_class("algorithm", kind) if kind in registry.kinds("algorithm") else StageSettings
+
+
+def read_config(run: Run) -> dict[str, Any]:
+    """The resolved config of the run; empty when it is missing or unreadable."""
+    try:
+        values = yaml.safe_load(run.config)
+    except yaml.YAMLError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
+    """What the interval does not cover, and who judges."""
+    if config.get("size") == "smoke":
+        return SMOKE_CAVEAT
+    limits = []
+    if not settings.makes_model:
+        limits.append("each model comes from one training run, so training noise is not in the intervals")
+    else:
+        limits.append("one seed, so training noise is not in the interval")
+    if run.has_gold:
+        limits.append("gold is the true reward of a simulated world")
+    elif policy_names(run) and not _verifiable(run):
+        limits.append("there is no gold here: the judge is the reward that training maximises")
+    if other := OTHER_RUN.get(run.recipe):
+        limits.append(f"the question takes a second run: compare this one with that of +recipe={other}")
+    text = "; ".join(limits) + "."
+    return text[0].upper() + text[1:]
+
+
+def _verifiable(run: Run) -> bool:
+    """Whether replies have a final answer that is right or wrong."""
+    return any("correct" in policy.metrics for policy in run.policies)

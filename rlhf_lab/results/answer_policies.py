@@ -1,0 +1,168 @@
+"""Answers of runs that compare policies, paired by prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rlhf_lab.results.gains import compared, policy_mean, policy_names
+from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.wording import compact, metric_title, p_equals, signed
+from rlhf_lab.statistics.inference import Comparison, Estimate
+
+ONE_PASS = "one-pass DPO"
+
+
+def against_one_pass(run: Run) -> str | None:
+    """Iterative DPO: its last iteration against one pass, or against the start where no one-pass policy was given."""
+    names = policy_names(run)
+    rounds = [name for name in names if name.startswith("iteration ")]
+    if ONE_PASS not in names or not rounds:
+        return against_reference(run)
+    metric = judge(run)
+    comparison = compared(run, rounds[-1], ONE_PASS, metric)
+    if comparison is None:
+        return None
+    title = metric_title(metric)
+    if is_clear(comparison):
+        word, direction = ("Yes", "higher") if comparison.difference.mean > 0 else ("No", "lower")
+        size = unsigned(comparison.difference)
+        evidence = f"{rounds[-1]} against {ONE_PASS}, {p_equals(comparison.p_value)}"
+        return f"{word}: iterating scores {size} {direction} in {title} than one pass ({evidence})."
+    return unclear(f"iterating and one pass of DPO ({rounds[-1]} against {ONE_PASS})", title, comparison)
+
+
+def against_reference(run: Run) -> str | None:
+    """The last policy against the first, in the truth or else in the reward, and at what KL."""
+    names = policy_names(run)
+    if len(names) < 2:
+        return None
+    metric = judge(run)
+    comparison = compared(run, names[-1], names[0], metric)
+    if comparison is None:
+        return None
+    title = metric_title(metric)
+    if not is_clear(comparison):
+        return unclear(f"{names[-1]} and {names[0]}", title, comparison, at_kl(run, names[-1]))
+    return f"{_moved(names, title, comparison)}{at_kl(run, names[-1])}."
+
+
+def reward_and_truth(run: Run) -> str | None:
+    """How far training raised its own reward, and whether the truth followed; accuracy where answers are verified."""
+    names = policy_names(run)
+    if len(names) < 2:
+        return None
+    if judge(run) == "correct":
+        return _accuracy(run, names)
+    proxy, gold = (compared(run, names[-1], names[0], metric) for metric in ("proxy", "gold"))
+    if proxy is None or gold is None or not run.has_gold:
+        return against_reference(run)
+    distance = at_kl(run, names[-1])
+    if is_clear(proxy):
+        change = f"{_moved(names, metric_title('proxy'), proxy)}{distance}"
+    else:
+        change = f"{names[-1]} does not clearly change the proxy reward ({_change(proxy)}){distance}"
+    if is_nothing(gold):
+        return f"{change}; the gold reward is the same on every prompt."
+    if not is_clear(gold):
+        return f"{change}; whether the gold reward follows is not distinguishable ({_change(gold)}{_reach(gold)})."
+    verb = "rises" if gold.difference.mean > 0 else "falls"
+    follows = "follows" if gold.difference.mean > 0 else "does not follow"
+    return f"{change}; the gold reward {follows}: it {verb} by {_size(gold)}."
+
+
+def best_policy(run: Run) -> str | None:
+    """Which policy scores highest, and how far ahead of the next one it is."""
+    metric = judge(run)
+    means = {name: policy_mean(run, name, metric) for name in policy_names(run)}
+    scored = {name: mean for name, mean in means.items() if mean is not None and not math.isnan(mean.mean)}
+    if len(scored) < 2:
+        return None
+    best, second = sorted(scored, key=lambda name: scored[name].mean, reverse=True)[:2]
+    title = metric_title(metric)
+    lead = f"{best} has the highest {title}, {compact(scored[best])}{at_kl(run, best)}"
+    comparison = compared(run, best, second, metric)
+    if comparison is None:
+        return f"{lead}; next is {second} with {compact(scored[second])}."
+    if is_clear(comparison):
+        return f"{lead}; that is {_size(comparison)} above {second}."
+    return f"{lead}, but is not distinguishable from {second} ({_change(comparison)}{_reach(comparison)})."
+
+
+def judge(run: Run) -> str:
+    """What decides between policies: right answers, else the true reward, else the reward that training maximises."""
+    if any("correct" in policy.metrics for policy in run.policies):
+        return "correct"
+    return "gold" if run.has_gold else "proxy"
+
+
+def at_kl(run: Run, policy: str) -> str:
+    """Words for the KL of a policy; empty where it is not known."""
+    divergence = policy_mean(run, policy, "kl")
+    if divergence is None or math.isnan(divergence.mean):
+        return ""
+    return f", at a KL of {compact(divergence.mean)} nats"
+
+
+def is_clear(comparison: Comparison) -> bool:
+    """Whether a difference is real at 5 %."""
+    return not math.isnan(comparison.p_value) and comparison.p_value <= 0.05
+
+
+def unclear(sides: str, title: str, comparison: Comparison, more: str = "") -> str:
+    """The sentence for a difference that the data cannot tell from none."""
+    if is_nothing(comparison):
+        return f"No difference: {sides} have the same {title} on every prompt{more}."
+    gap = signed(comparison.difference)
+    evidence = "" if math.isnan(comparison.p_value) else f" ({p_equals(comparison.p_value)})"
+    return f"Not distinguishable: {sides} differ by {gap} in {title}{evidence}{more}{_reach(comparison)}."
+
+
+def is_nothing(comparison: Comparison) -> bool:
+    """Whether both sides scored the same on every prompt: such an interval has no width and would look certain."""
+    difference = comparison.difference
+    return difference.mean == difference.low == difference.high == 0
+
+
+def unsigned(value: Estimate) -> str:
+    """A difference without its sign, for words that say the direction."""
+    if value.mean >= 0:
+        return compact(value)
+    return compact(Estimate(-value.mean, -value.high, -value.low, value.n, value.clusters, value.level))
+
+
+def _moved(names: Sequence[str], title: str, comparison: Comparison) -> str:
+    verb = "raises" if comparison.difference.mean > 0 else "lowers"
+    size, evidence = unsigned(comparison.difference), p_equals(comparison.p_value)
+    return f"{names[-1]} {verb} the {title} by {size} over {names[0]} ({evidence})"
+
+
+def _size(comparison: Comparison) -> str:
+    return f"{unsigned(comparison.difference)} ({p_equals(comparison.p_value)})"
+
+
+def _change(comparison: Comparison) -> str:
+    evidence = "" if math.isnan(comparison.p_value) else f", {p_equals(comparison.p_value)}"
+    return f"{signed(comparison.difference)}{evidence}"
+
+
+def _reach(comparison: Comparison) -> str:
+    effect = comparison.minimum_detectable_effect
+    if not math.isfinite(effect) or effect == 0:
+        return ""
+    return f"; a difference of {compact(effect)} would have been found with 80 % power"
+
+
+def _accuracy(run: Run, names: list[str]) -> str | None:
+    """Accuracy of samples, paired; greedy accuracy has no rows per prompt, so both values stand side by side."""
+    comparison = compared(run, names[-1], names[0], "correct")
+    if comparison is None:
+        return None
+    if is_clear(comparison):
+        text = f"{_moved(names, metric_title('correct'), comparison)}{at_kl(run, names[-1])}"
+    else:
+        text = unclear(f"{names[-1]} and {names[0]}", metric_title("correct"), comparison).rstrip(".")
+    before, after = (policy_mean(run, name, "correct_greedy") for name in (names[0], names[-1]))
+    if before is None or after is None:
+        return f"{text}."
+    return f"{text}; greedy accuracy goes from {compact(before)} to {compact(after)}."

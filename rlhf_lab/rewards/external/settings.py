@@ -1,0 +1,138 @@
+"""Settings of rewards that come from elsewhere: a Python file or package, a service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import ConfigError, require
+from rlhf_lab.rewards.term import TermSettings
+
+
+@register("reward", "callable")
+@dataclass(frozen=True)
+class PythonCallable(TermSettings):
+    """A Python function of the user: in a file, or in an installed package that declares it as an entry point.
+
+    It is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for each.
+
+    Args:
+        function: FILE.py:NAME, the file relative to the working directory.
+        name: of an entry point in the group `rlhf_lab.rewards`.
+    """
+
+    function: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.function and self.name:
+            raise ConfigError(f"function={self.function} and name={self.name} are two rewards; write one of them")
+        file, colon, name = self.function.rpartition(":")
+        require(
+            (
+                bool(self.function or self.name),
+                "function is not set; write reward.terms.callable.function=my_rewards.py:brevity, or the name of an "
+                "entry point in the group rlhf_lab.rewards as reward.terms.callable.name=brevity",
+            ),
+            (
+                not self.function or (bool(colon) and file.endswith(".py") and name.isidentifier()),
+                f"function={self.function} is not FILE.py:NAME, such as my_rewards.py:brevity",
+            ),
+        )
+
+
+@register("reward", "remote")
+@dataclass(frozen=True)
+class Remote(TermSettings):
+    """A reward served over HTTP: POST {"prompts": […], "responses": […]} is answered by {"rewards": [number or null]}.
+
+    Args:
+        url: of the service.
+        batch_size: replies per request.
+        retries: further attempts after a failed one, each waiting twice as long as the one before.
+        request_timeout_s: an attempt that takes longer has failed; 0 waits. `timeout_s` bounds a call of the term, all
+            its requests and retries together.
+        send_references: the question also has "references": for each prompt what the data answer, the answer key's
+            answer or else the first chosen reply to it, null for a prompt that is not among the data.
+        version: declared version of the service; change it when the service changes what it says, so that stored
+            results are not reused.
+    """
+
+    url: str = ""
+    batch_size: int = 64
+    retries: int = 2
+    request_timeout_s: float = 60.0
+    send_references: bool = False
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            (bool(self.url), "url is not set; write the address of the service, such as http://127.0.0.1:8000/reward"),
+            (
+                not self.url or _is_http(self.url),
+                f"url={self.url} is not an http address; write the whole of it, such as http://127.0.0.1:8000/reward",
+            ),
+            (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
+            (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
+            (self.request_timeout_s >= 0, f"request_timeout_s={self.request_timeout_s} must be 0 (wait) or above"),
+        )
+
+
+def _is_http(url: str) -> bool:
+    """Whether it is an address with a scheme, a host and, where there is one, a port that exists."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
+    except ValueError:
+        return False
+
+
+@register("reward", "judge")
+@dataclass(frozen=True)
+class Judge(TermSettings):
+    """A judge grades each reply 1…5 on five criteria; the reward is the mean of (grade − 1)/4.
+
+    An answer that refuses, is cut off or cannot be read leaves the reply unscored, counted by reason.
+
+    Args:
+        backend: `simulated` is the world's rubric judge (`data.grader`); `openai` any service that answers like
+            OpenAI's chat completions, asked at temperature 0 for a JSON object.
+        url: of the service, whole, such as http://127.0.0.1:8000/v1/chat/completions.
+        model: name of the model there.
+        api_key_env: environment variable that holds the key; empty sends none. The key itself is never stored.
+        max_tokens: of an answer.
+        parallel: requests under way at once.
+        retries: further attempts after a failed one, each waiting twice as long as the one before.
+        request_timeout_s: an attempt that takes longer has failed; 0 waits.
+        version: declared version of the service; change it when the service changes what it says, so that stored
+            results are not reused.
+    """
+
+    backend: Literal["simulated", "openai"] = "simulated"
+    url: str = ""
+    model: str = ""
+    api_key_env: str = ""
+    max_tokens: int = 256
+    parallel: int = 8
+    retries: int = 2
+    request_timeout_s: float = 60.0
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        served = self.backend == "openai"
+        require(
+            (
+                not served or self.url.startswith(("http://", "https://")),
+                f"url={self.url} is not an http address; write the whole of it, ending in /chat/completions",
+            ),
+            (not served or bool(self.model), "model is not set; write the name of the model at url"),
+            (self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
+            (self.parallel >= 1, f"parallel={self.parallel} must be at least 1"),
+            (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
+            (self.request_timeout_s >= 0, f"request_timeout_s={self.request_timeout_s} must be 0 (wait) or above"),
+        )

@@ -1,0 +1,128 @@
+"""Settings of rewards that a trained model gives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
+from rlhf_lab.rewards.term import TermSettings
+
+
+@register("reward", "bt")
+@dataclass(frozen=True)
+class BradleyTerry(TermSettings):
+    """The learned reward model in `needs.reward`, standardised on replies of the policy it was trained from.
+
+    A reward model with several members (`reward_model` with `algorithm.members` above 1) gives one standardised score
+    each; they become one by `ensemble`.
+
+    Args:
+        batch_tokens: padded tokens per forward pass.
+        ensemble: `mean`, `worst`, or `uwo`: mean − penalty_weight · spread (arXiv:2310.02743, eq. 5); `warm` averages
+            the members' weights instead of their scores, one model and one pass (arXiv:2401.12187), for members that
+            started alike (`algorithm.head_noise=0`).
+        penalty_weight: λ of `uwo`.
+        penalty: spread of the members' scores: `var`, their variance as in the paper, or `sd`.
+        ddof: 0 divides the variance by K, 1 by K − 1.
+    """
+
+    needs_role: ClassVar[str | None] = "reward"
+    batch_tokens: int = 16384
+    ensemble: Literal["mean", "worst", "uwo", "warm"] = "mean"
+    penalty_weight: float = 0.5
+    penalty: Literal["var", "sd"] = "var"
+    ddof: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            (self.penalty_weight >= 0, f"penalty_weight={self.penalty_weight} must be 0 or above"),
+            (self.ddof in (0, 1), f"ddof={self.ddof} must be 0 or 1"),
+        )
+
+
+@register("reward", "rubric")
+@dataclass(frozen=True)
+class RubricModel(TermSettings):
+    """The rubric reward model in `needs.rubric` (`rubric_rm`), standardised on replies of the policy it started from.
+
+    It has a role of its own, so that `reward=[bt,rubric]` adds both; alone, `reward=bt` with `needs.reward=rubric_rm`
+    is the same reward.
+
+    Args:
+        batch_tokens: padded tokens per forward pass.
+    """
+
+    needs_role: ClassVar[str | None] = "rubric"
+    batch_tokens: int = 16384
+
+
+@register("reward", "flr")
+@dataclass(frozen=True)
+class FollowUpLikelihood(TermSettings):
+    """Follow-up likelihood (arXiv:2409.13948): how much likelier a pleased next turn is than a displeased one.
+
+    The reward of a reply is the mean over `positive` minus the mean over `negative` of (1/T)·Σ_t log p(token_t |
+    prompt, reply, tokens before), nats per token, under the language model in `needs.follow_up`, e.g. the reference.
+
+    Args:
+        positive, negative: what a user says who is, and is not, content with the reply.
+        max_length: tokens of conversation and follow-up together; longer conversations lose their beginning.
+        batch_tokens: padded tokens per forward pass.
+    """
+
+    needs_role: ClassVar[str | None] = "follow_up"
+    positive: tuple[str, ...] = ("Thank you, that is what I needed.", "Great, that helps.")
+    negative: tuple[str, ...] = ("That is not what I asked.", "No, that is wrong.", "I do not understand.")
+    max_length: int = 512
+    batch_tokens: int = 16384
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        texts = (*self.positive, *self.negative)
+        require(
+            (bool(self.positive and self.negative), "positive, negative: name at least one follow-up of each"),
+            (all(text.strip() for text in texts), "positive, negative: a follow-up is empty"),
+            (self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
+        )
+
+
+@register("reward", "prm", implementation="rlhf_lab.rewards.learned.process")
+@dataclass(frozen=True)
+class Process(TermSettings):
+    """The process reward model in `needs.prm`: probabilities that the steps of a reply are right, as one number.
+
+    Every aggregation is a part of the reward, so another one can be scored from saved rows.
+
+    Args:
+        aggregate: of the steps' probabilities: `min`, `mean`, `prod` (the product) or `last` (arXiv:2305.20050,
+            arXiv:2312.08935).
+        no_step: reward of a reply without any step. It is stated and not left unscored, because training ignores an
+            unscored reply, and silence would then be a way out.
+        batch_tokens: padded tokens per forward pass.
+    """
+
+    needs_role: ClassVar[str | None] = "prm"
+    aggregate: Literal["min", "mean", "prod", "last"] = "min"
+    no_step: float = 0.0
+    batch_tokens: int = 16384
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((math.isfinite(self.no_step), f"no_step={self.no_step}; write a finite number"))
+
+
+@register("reward", "orm", implementation="rlhf_lab.rewards.learned.process")
+@dataclass(frozen=True)
+class Outcome(TermSettings):
+    """The outcome reward model in `needs.orm`: the probability that a reply's answer is right (arXiv:2110.14168).
+
+    Args:
+        batch_tokens: padded tokens per forward pass.
+    """
+
+    needs_role: ClassVar[str | None] = "orm"
+    batch_tokens: int = 16384

@@ -1,0 +1,49 @@
+"""Length and hollow affirmations as a reward: a rule instead of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.types import FloatArray, RewardBatch
+from rlhf_lab.rewards.rules.settings import Programmatic
+from rlhf_lab.training.run import Run
+
+SHORT, LONG, LIMIT = 150, 300, 256  # tokens of the source's thresholds, and of the reply limit they were made for
+
+
+class ProgrammaticReward:
+    """See `Programmatic`. Thresholds in words."""
+
+    def __init__(self, settings: Programmatic, short_words: float, long_words: float):
+        self.settings, self.short_words, self.long_words = settings, short_words, long_words
+
+    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        """Parts: `short`, how well the length fits in [0, 1], and `affirms`, 1 for a hollow opening."""
+        words = np.array([len(text.split()) for text in responses], dtype=np.float64)
+        affirms = np.array([self._affirms(text) for text in responses], dtype=np.float64)
+        if self.settings.mode == "binary":
+            short = (words <= self.short_words).astype(np.float64)
+            return RewardBatch(short * (1 - affirms), {"short": short, "affirms": affirms})
+        short = self._fades(words)
+        return RewardBatch(short * (1 - 0.5 * affirms), {"short": short, "affirms": affirms})
+
+    def _fades(self, words: FloatArray) -> FloatArray:
+        return np.clip((self.long_words - words) / (self.long_words - self.short_words), 0.0, 1.0)
+
+    def _affirms(self, text: str) -> bool:
+        return text.lstrip("\"' ").lower().startswith(self.settings.affirmations)
+
+
+def build(settings: Programmatic, run: Run) -> ProgrammaticReward:
+    limit = run.config.rollout.max_new_tokens
+    short = SHORT / LIMIT * limit if settings.short_words is None else settings.short_words
+    long = short * LONG / SHORT if settings.long_words is None else settings.long_words
+    if long <= short:
+        raise ConfigError(
+            f"reward=programmatic falls from short_words={short:g} to long_words={long:g}, which must be larger; "
+            f"short_words is {short / limit:.2f} of rollout.max_new_tokens={limit} when it is not set"
+        )
+    return ProgrammaticReward(settings, short, long)

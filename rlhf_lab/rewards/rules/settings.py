@@ -1,0 +1,144 @@
+"""Settings of rewards that a program computes from the text, or from what the data know."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
+from rlhf_lab.rewards.term import TermSettings
+
+AFFIRMATIONS = (
+    "certainly", "absolutely", "of course", "great question", "good question", "sure", "happy to help",
+    "i'd be happy to", "what a great", "what a wonderful", "i am so glad", "i'm so glad", "i love this question",
+    "you are absolutely right", "that is a great", "that is a fantastic",
+)  # fmt: skip
+"""Hollow openings that the programmatic reward counts, lower case."""
+
+
+@register("reward", "gold")
+@dataclass(frozen=True)
+class Gold(TermSettings):
+    """The world's true reward: the upper bound an experiment can compare a learned reward with."""
+
+
+@register("reward", "verifier")
+@dataclass(frozen=True)
+class Verifier(TermSettings):
+    """A program that compares a reply's final answer with the data's: reinforcement learning with verifiable rewards
+    (arXiv:2411.15124). A prompt without a known answer is unscored.
+
+    Args:
+        right, wrong: reward of a reply whose answer is, and is not, the known one; no answer is a wrong one.
+        format_bonus: added for every reply that states an answer at all, right or wrong.
+        lenient: without "#### N", take what is boxed, else the last number of the reply. The metrics `correct` and
+            `correct_greedy` of a run read answers the same way.
+    """
+
+    right: float = 1.0
+    wrong: float = 0.0
+    format_bonus: float = 0.0
+    lenient: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        values = (self.right, self.wrong, self.format_bonus)
+        require(
+            (all(map(math.isfinite, values)), f"right, wrong, format_bonus={values}; write finite numbers"),
+            (self.right > self.wrong, f"right={self.right} must be above wrong={self.wrong}"),
+        )
+
+
+@register("reward", "programmatic")
+@dataclass(frozen=True)
+class Programmatic(TermSettings):
+    """A rule that anyone can read: short enough, and no hollow affirmation at the start.
+
+    Args:
+        mode: `binary` is 1 for at most `short_words` words without an affirmation, else 0; `continuous` falls linearly
+            from 1 at `short_words` to 0 at `long_words`, and is halved by an affirmation.
+        short_words, long_words: thresholds in words; None scales 150 and 300 of a context of 512 tokens to
+            `rollout.max_new_tokens` of 256, that is to 0.59 and 1.17 of it, in words of one token.
+        affirmations: openings that count as hollow, lower case.
+    """
+
+    mode: Literal["binary", "continuous"] = "binary"
+    short_words: float | None = None
+    long_words: float | None = None
+    affirmations: tuple[str, ...] = AFFIRMATIONS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, high = self.short_words, self.long_words
+        require(
+            (low is None or low > 0, f"short_words={low} must be above 0"),
+            (low is None or high is None or high > low, f"long_words={high} must be above short_words={low}"),
+        )
+
+
+@register("reward", "calculator")
+@dataclass(frozen=True)
+class Calculator(TermSettings):
+    """Tool-augmented: a calculator checks every equation of the reply; the reward is the share that holds.
+
+    Numbers, + - * / × ÷ and parentheses, in exact fractions. A result written with d decimals may be rounded to them.
+
+    Args:
+        no_equation: reward of a reply without an equation; None leaves it unscored.
+    """
+
+    no_equation: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        value = self.no_equation
+        require((value is None or math.isfinite(value), f"no_equation={value}; write a finite number or null"))
+
+
+CODE_CHECKS = ("used_imports", "used_names", "documented", "line_length", "named_errors", "reachable")
+"""What `code_quality` can look at; see `rewards/rules/code_quality.py`."""
+
+
+@register("reward", "code_quality")
+@dataclass(frozen=True)
+class CodeQuality(TermSettings):
+    """Static quality of the Python code in a reply, after RLSQM (arXiv:2310.02368): 0 for code that does not parse,
+    else the mean of `checks`, each a share in [0, 1]. The code is parsed and never run.
+
+    Args:
+        checks: some of used_imports, used_names, documented, line_length, named_errors, reachable.
+        max_line: characters of a line that is not overlong.
+        no_code: reward of a reply without a ``` block; None leaves it unscored.
+    """
+
+    checks: tuple[str, ...] = CODE_CHECKS
+    max_line: int = 100
+    no_code: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = [name for name in self.checks if name not in CODE_CHECKS]
+        require(
+            (not unknown, f"checks: {', '.join(unknown)} is not one of {', '.join(CODE_CHECKS)}"),
+            (bool(self.checks), "checks is empty; name at least one"),
+            (self.max_line >= 1, f"max_line={self.max_line} must be at least 1"),
+            (self.no_code is None or math.isfinite(self.no_code), f"no_code={self.no_code}; a finite number or null"),
+        )
+
+
+@register("reward", "length")
+@dataclass(frozen=True)
+class Length(TermSettings):
+    """Reply length: the control that shows what a reward owes to length.
+
+    Args:
+        per_words: words that are worth one unit of reward; a negative weight makes length a cost.
+    """
+
+    per_words: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((self.per_words > 0, f"per_words={self.per_words} must be above 0"))

@@ -1,0 +1,48 @@
+"""What every term of the reward graph has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.core.errors import require
+
+
+@dataclass(frozen=True)
+class TermSettings:
+    """Common to every term of the reward graph.
+
+    Args:
+        weight: of the term in `reward.aggregate=weighted_sum` and `mean`; may be negative. 0 leaves the term out of
+            the reward and keeps its values.
+        standardise: `fixed` turns a value v into (v − mean)/sd; `corpus` does so with the mean and sd of the term on
+            512 chosen replies of the training data, measured once when the run starts and kept in
+            `reward_terms.json`; `none` takes values as they are. A running mean is not offered: what a saved value
+            was worth would depend on when it was seen.
+        mean, sd: of `standardise=fixed`, in units of the term.
+        transform: `sigmoid` maps the standardised term to (0, 1) before it is weighted; `none` takes it as it is.
+        on_error: `stop` ends the run when the term fails; `abstain` leaves the replies of that call unscored, counted.
+        timeout_s: a call that takes longer counts as failed; 0 waits.
+    """
+
+    needs_role: ClassVar[str | None] = None
+    weight: float = 1.0
+    standardise: Literal["none", "fixed", "corpus"] = "none"
+    mean: float = 0.0
+    sd: float = 1.0
+    transform: Literal["none", "sigmoid"] = "none"
+    on_error: Literal["stop", "abstain"] = "stop"
+    timeout_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(
+            (math.isfinite(self.weight), f"weight={self.weight}; write a finite number"),
+            (math.isfinite(self.mean), f"mean={self.mean}; write a finite number"),
+            (math.isfinite(self.sd) and self.sd > 0, f"sd={self.sd} must be above 0"),
+            (
+                self.standardise == "fixed" or (self.mean, self.sd) == (0.0, 1.0),
+                f"mean={self.mean}, sd={self.sd} are read by standardise=fixed only",
+            ),
+            (self.timeout_s >= 0, f"timeout_s={self.timeout_s} must be 0 (wait) or above"),
+        )

@@ -1,0 +1,313 @@
+"""Stages and the store: a recipe names what it starts from, and that is built first or found.
+
+A stage's key is two hashes of everything that decides its result: of its settings, seed, data content and upstream,
+and of the code that computes it (`code_digest.py`). Its directory `outputs/runs/<algorithm>-<settings>-<code>` is run
+directory, artifact and resume point in one. It is complete when result.json says so, which is written last; a second
+process that wants the same stage waits for the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab import __version__
+from rlhf_lab.config import compose, registry, root, schema
+from rlhf_lab.config.overrides import merge
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_json
+from rlhf_lab.data.reading import local_files
+from rlhf_lab.rewards.external.functions import source_files
+from rlhf_lab.rewards.external.settings import PythonCallable
+from rlhf_lab.sampling.settings import Vllm
+from rlhf_lab.stages.code_digest import Reference, differences, digests
+
+CARRIED = (
+    *("model", "data", "rollout", "seed", "runtime", "sharding", "tracker"),
+    *("checkpoint", "artifacts", "outputs", "stages"),
+)
+"""Sections an upstream stage takes over from the run that needs it."""
+
+CODE = "code.json"
+"""File of a run directory: the version, and the digest of every definition that decides the stage's result."""
+
+COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf_lab.training.loop", "train"))
+"""Code that every stage runs besides what its settings choose."""
+
+WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf_lab.environments.arithmetic.world"}
+"""Embedded data → the module whose VERSION is part of what the data are."""
+
+
+@dataclass(frozen=True)
+class External:
+    """A model folder or hub id named in `needs`, not built by the lab."""
+
+    source: str
+
+    @property
+    def key(self) -> str:
+        return self.settings_key
+
+    @cached_property
+    def settings_key(self) -> str:
+        return model_identity(self.source)
+
+    @property
+    def model(self) -> str:
+        return self.source
+
+    @property
+    def output(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node of the stage graph."""
+
+    recipe: str
+    config: root.Config
+    needs: Mapping[str, Stage | External]
+
+    @cached_property
+    def kind(self) -> str:
+        return registry.kind_of("algorithm", self.config.algorithm)
+
+    @property
+    def key(self) -> str:
+        """What identifies the stage's result, e.g. "bfe712521e6f-17a9c0de": settings, then code.
+
+        With `artifacts.code=ignore` it is that of the stored result which stands for the stage.
+        """
+        return self.folder.name.removeprefix(f"{self.kind}-")
+
+    @cached_property
+    def settings_key(self) -> str:
+        """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
+        values = root.to_values(self.config)
+        sections = {name: values[name] for name in self.config.algorithm.uses}
+        sections["model"] = {k: v for k, v in values["model"].items() if k not in ("tuned", "lora")}
+        lora = values["model"].get("lora") or {}
+        if lora.get("rank"):  # lr_multiple has done its work: algorithm.lr is in the key
+            sections["model"]["lora"] = {k: v for k, v in lora.items() if k != "lr_multiple"}
+        if values["model"].get("path") and "policy" not in self.needs:
+            sections["model"]["content"] = model_identity(values["model"]["path"])
+        material = {
+            "algorithm": _by_content({k: v for k, v in values["algorithm"].items() if k != "log_every_steps"}),
+            "seed": self.config.seed,
+            "dtype": self.config.runtime.dtype,
+            "data": _data_identity(self.config.data),
+            "needs": {role: need.settings_key for role, need in self.needs.items()},
+            **sections,
+        }
+        material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
+        if self.config.engine != "native":
+            material["engine"] = self.config.engine
+        return _hash(material, 12)
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """Definition → digest, of the code that computes the stage itself."""
+        return digests(_code_references(self.config), _code_files(self.config))
+
+    @cached_property
+    def code_key(self) -> str:
+        """Hash of the lab's version, the stage's code, and the code of what it starts from."""
+        upstream = {role: need.key.rpartition("-")[2] for role, need in self.needs.items() if isinstance(need, Stage)}
+        return _hash([__version__, self.code, upstream], 8)
+
+    @cached_property
+    def folder(self) -> Path:
+        folder = self._folder_of(self.code_key)
+        if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._result_in(folder):
+            return folder
+        return next(filter(self._result_in, self.other_builds()), folder)
+
+    def _folder_of(self, code_key: str) -> Path:
+        return Path(self.config.outputs) / "runs" / f"{self.kind}-{self.settings_key}-{code_key}"
+
+    def other_builds(self) -> list[Path]:
+        """Directories of the same stage by other code, the latest first."""
+        pattern = self._folder_of("*")
+        builds = set(pattern.parent.glob(pattern.name)) - {self._folder_of(self.code_key)}
+        return sorted(builds, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+    def changed_code(self) -> str | None:
+        """Why a stored result of the same settings does not stand for this stage; None where there is none."""
+        for folder in filter(self._result_in, self.other_builds()):
+            stored = read_json(folder / CODE) or {}
+            if stored.get("version") != __version__:
+                return f"rlhf_lab {stored.get('version')} is now {__version__}"
+            changes = differences(stored.get("definitions", {}), self.code)
+            return ", ".join(changes) + " changed" if changes else "a stage before it is another one"
+        return None
+
+    @property
+    def model(self) -> str:
+        return str(self.folder / "model")
+
+    @property
+    def output(self) -> str:
+        """What the stage wrote besides a model: its directory."""
+        return str(self.folder)
+
+    def sources(self) -> dict[str, str]:
+        """Role → the folder or hub id that this stage reads for it."""
+        data = self.config.algorithm.data_roles
+        return {role: need.output if role in data else need.model for role, need in self.needs.items()}
+
+    def result(self) -> dict[str, Any] | None:
+        """The stage's result when it is complete, else None."""
+        return self._result_in(self.folder)
+
+    def _result_in(self, folder: Path) -> dict[str, Any] | None:
+        result = read_json(folder / "result.json")
+        completed = isinstance(result, dict) and result.get("status") == "completed"
+        whole = completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
+        return result if whole else None
+
+    def upstream(self) -> Iterator[Stage]:
+        """Stages this one starts from, deepest first, each once, itself last."""
+        seen: set[Path] = set()
+        for need in self.needs.values():
+            for stage in need.upstream() if isinstance(need, Stage) else ():
+                if stage.folder not in seen:
+                    seen.add(stage.folder)
+                    yield stage
+        yield self
+
+
+def plan(checked: root.Config, recipe: str) -> Stage:
+    """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
+    recipes = compose.recipes()
+    unknown = [name for name in checked.stages if name not in recipes]
+    if unknown:
+        raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
+    needs: dict[str, Stage | External] = {}
+    for role, source in checked.needs.items():
+        if source is None or (role == "reward" and role not in checked.reward.roles):
+            continue
+        needs[role] = _upstream(checked, role, source)
+    return Stage(recipe, checked, needs)
+
+
+def _upstream(parent: root.Config, role: str, source: str) -> Stage | External:
+    if source not in compose.recipes():
+        if not Path(source).is_dir() and (source.startswith((".", "/")) or source.count("/") != 1):
+            known = [name for name in compose.recipes() if not name.startswith("study/")]
+            raise ConfigError(
+                f"needs.{role}={source} is neither a recipe ({', '.join(known)}), a folder, nor a hub id (owner/name)"
+            )
+        return External(source)
+    if isinstance(parent.rollout, Vllm):  # it serves the stage that TRL trains
+        parent = dataclasses.replace(parent, rollout=parent.rollout.local())
+    own, reseeded = root.to_values(parent), parent.algorithm.reseeded_roles
+    own["artifacts"]["distinct"] = []
+    if role in reseeded:
+        own["seed"] += 1000 * (1 + reseeded.index(role))
+    values = compose.recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
+    values = merge(values, parent.stages.get(source, {}))
+    try:
+        checked = root.check(values)
+        if not checked.algorithm.makes_model and role not in parent.algorithm.data_roles:
+            raise ConfigError("it only evaluates and makes no model to start from")
+        return plan(checked, source)
+    except ConfigError as error:
+        raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
+
+
+def model_identity(source: str) -> str:
+    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id.
+
+    With an adapter goes the identity of its base.
+    """
+    folder, digest = Path(source), sha256(source.encode() if not Path(source).is_dir() else b"")
+    base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
+    if base and not (folder / "config.json").is_file() and base != source:
+        digest.update(model_identity(base).encode())
+    for path in sorted([*folder.glob("*"), *folder.glob("members/*/*")]) if folder.is_dir() else ():
+        if path.is_file() and not path.name.startswith("."):
+            size = path.stat().st_size
+            digest.update(f"{path.relative_to(folder)}:{size}".encode())
+            with path.open("rb") as handle:
+                digest.update(handle.read(2**22))
+                handle.seek(max(2**22, size - 2**22))
+                digest.update(handle.read())
+    return digest.hexdigest()[:16]
+
+
+def _code_references(checked: root.Config) -> list[Reference]:
+    """Where the code of a stage begins: what builds the parts that its config chooses, and their settings."""
+    algorithm = checked.algorithm
+    chosen = [("algorithm", algorithm), ("data", checked.data)]
+    chosen += [("rollout", checked.rollout)] if "rollout" in algorithm.uses else []
+    chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
+    references = [*COMMON_CODE, _class_reference(checked.model)]
+    for group, settings in chosen:
+        implementation = registry.implementation(group, registry.kind_of(group, settings))
+        references += [Reference(implementation, "build"), _class_reference(settings)]
+    # How a step is divided between processes is not part of a key, since the numbers stay the same; all of it counts.
+    references += [Reference(registry.implementation("sharding", kind), "build") for kind in registry.kinds("sharding")]
+    if checked.engine != "native":
+        references.append(Reference("rlhf_lab.algorithms.trl.engine"))
+    return references
+
+
+def _class_reference(settings: object) -> Reference:
+    return Reference(type(settings).__module__, type(settings).__qualname__)
+
+
+def _code_files(checked: root.Config) -> list[Path]:
+    """Source files of the user's own functions that the stage runs."""
+    if "reward" not in checked.algorithm.uses:
+        return []
+    functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
+    return [path for term in functions for path in source_files(term)]
+
+
+def _hash(material: Any, length: int) -> str:
+    return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:length]
+
+
+def _data_identity(settings: Any) -> dict[str, Any]:
+    """Settings of the data and the content of its files."""
+    values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
+    if values["kind"] in WORLDS:
+        return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}
+    return _by_content(values)
+
+
+def _by_content(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings in which a path of local files is replaced by what they hold."""
+    for name in ("path", "test_path"):
+        files = local_files(values[name]) if values.get(name) else None
+        if files:
+            digest = sha256()
+            for file in files:
+                digest.update(file.read_bytes())
+            values[name] = digest.hexdigest()
+    return values
+
+
+def age(stage: Stage) -> str:
+    """How long ago a complete stage was built, and by which code: 'built 3 min ago by 0.1.0 (git 1a2b3c4)'."""
+    manifest = read_json(stage.folder / "manifest.json") or {}
+    seconds = time.time() - (stage.folder / "result.json").stat().st_mtime
+    amount = (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.0f} h"
+    )
+    git = f" (git {manifest['git_sha'][:7]})" if manifest.get("git_sha") else ""
+    other = "" if stage.key.endswith(stage.code_key) else ", by other code (artifacts.code=ignore)"
+    return f"built {amount} ago by {manifest.get('versions', {}).get('rlhf_lab', '?')}{git}{other}"

@@ -1,0 +1,202 @@
+"""Starts the processes that train one stage together, on this machine, and waits for them.
+
+The parent composes, checks, plans, holds the stage's lock and reports; the processes build the stage
+(`rlhf_lab.stages.worker`). A signal to the parent is handed to each of them: they save after their step. They die with
+the parent. torchrun is not in between, because it kills what has not ended 30 seconds after a signal, and a large
+checkpoint takes longer; it works around the whole command instead (see launchers/README.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.markup import escape
+
+from rlhf_lab.config import registry, root
+from rlhf_lab.core import ranks
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import OPTIONAL, ConfigError, LabError, MissingDependency
+from rlhf_lab.core.files import make_folder, read_json, write_json
+from rlhf_lab.core.signals import handled
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.training.loop import Interrupted
+
+POLL_SECONDS = 0.05
+END_SECONDS = {"failed": 10.0, "ended": 120.0}
+"""How long the others may take once one process has failed, or has ended otherwise."""
+STOPPED = 75
+"""Exit status of a process that was told to stop and has saved."""
+
+
+def together(checked: root.Config, devices: int) -> int:
+    """Processes that train the stage together: those that a launcher started, else those of a machine with `devices`
+    GPUs; 1 where the work is not shared."""
+    settings = checked.sharding
+    if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.shares_work:
+        return 1
+    started = ranks.launched()
+    return started if started > 1 else settings.processes or max(devices, 1)
+
+
+def wanted(checked: root.Config) -> int:
+    """Processes that the lab starts for the stage. Raises ConfigError where what was asked cannot be had."""
+    on_gpu = checked.runtime.device != "cpu" and torch.cuda.is_available()
+    devices = torch.cuda.device_count() if on_gpu else 0
+    count = together(checked, devices)
+    if devices and count > devices:
+        raise ConfigError(
+            f"sharding.processes={count} needs as many GPUs, and this machine has {devices}; "
+            f"use sharding.processes={devices}, or runtime.device=cpu"
+        )
+    return count
+
+
+def check_launch(checked: root.Config) -> None:
+    """Raises ConfigError where there is no such device, or an outside launcher started other processes than the config
+    asks for, and MissingDependency where DeepSpeed is asked for and not installed."""
+    kind = registry.kind_of("sharding", checked.sharding)
+    if checked.runtime.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "runtime.device=cuda: this PyTorch finds no GPU (python -m rlhf_lab doctor says more); use "
+            "runtime.device=cpu, or auto, which takes what is there"
+        )
+    if kind == "zero" and find_spec("deepspeed") is None:
+        raise MissingDependency(*OPTIONAL["deepspeed"])
+    there = ranks.launched()
+    if there == 1:
+        return
+    if kind == "none":
+        raise ConfigError(
+            f"a launcher started {there} processes, and sharding=none uses one; choose sharding=ddp, fsdp_grad_op, "
+            "fsdp_full, zero1, zero2 or zero3, or start one process"
+        )
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", there))
+    if checked.sharding.processes not in (0, local):
+        raise ConfigError(
+            f"sharding.processes={checked.sharding.processes}, and the launcher started {local} processes on this "
+            f"machine; leave it out, or write sharding.processes={local}"
+        )
+
+
+def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
+    """Build a stage with `count` processes. Returns what result.json holds."""
+    with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
+        order = Path(folder) / "stage.json"
+        stage_order = {"recipe": stage.recipe, "values": root.to_values(stage.config), "folder": str(stage.folder)}
+        write_json(order, {**stage_order, "discard": discard})
+        workers: list[subprocess.Popen[bytes]] = []
+        try:
+            with _handed_on(workers) as signals:
+                workers += [_start(order, rank, count) for rank in range(count)]
+                first = _wait(workers, signals)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        codes = [worker.wait() for worker in workers]
+        return _outcome(stage, order.parent, codes, first, signals)
+
+
+def _start(order: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
+    environment[ranks.MEETING] = f"file://{order.parent / 'meeting'}"
+    if sys.platform == "linux":
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
+    command = [sys.executable, "-m", "rlhf_lab.stages.worker", str(order), str(os.getpid())]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+@contextmanager
+def _handed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Signals that tell a run to stop go to every worker meanwhile; yields those that came."""
+    came: list[int] = []
+
+    def handle(number: int, _frame: Any) -> None:
+        came.append(number)
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(number)
+
+    with handled(handle):
+        yield came
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int | None:
+    """Wait for all; returns the process whose failure was the cause, or None.
+
+    Once one has ended the others, which may wait for it in vain, have a while. A second Ctrl-C ends them.
+    """
+    failed: dict[int, int] = {}
+    deadline = float("inf")
+    while True:
+        running = [worker for worker in workers if worker.poll() is None]
+        ended = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll()) is not None}
+        failed |= {rank: code for rank, code in ended.items() if code not in (0, STOPPED) and rank not in failed}
+        if not running:
+            return _cause(failed)
+        limit = END_SECONDS["failed" if failed else "ended"] if ended else float("inf")
+        deadline = min(deadline, time.monotonic() + limit)
+        if time.monotonic() > deadline or signals.count(signal.SIGINT) > 1:
+            for worker in running:
+                worker.kill()
+            return _cause(failed) if failed else workers.index(running[0])
+        time.sleep(POLL_SECONDS)
+
+
+def _cause(failed: dict[int, int]) -> int | None:
+    """The process that made the others fail, of exit statuses in the order in which they were seen.
+
+    One that a signal ended comes first, because its peers may report a lost connection before its end is seen;
+    not one that aborted, which is what a process may do that lost a peer.
+    """
+    ended_by_signal = [rank for rank, code in failed.items() if code < 0 and -code != signal.SIGABRT]
+    return next(iter([*ended_by_signal, *failed]), None)
+
+
+def _outcome(
+    stage: Stage, folder: Path, codes: Sequence[int], first: int | None, signals: Sequence[int]
+) -> dict[str, Any]:
+    """The stage's result. Raises Interrupted or the error of the process that failed first."""
+    result: dict[str, Any] = read_json(stage.folder / "result.json") or {}
+    if result.get("status") == "completed":
+        if signals:
+            raise Interrupted(f"stopped by {signal.Signals(signals[0]).name}; {stage.recipe} is complete")
+        return result
+    if result.get("status") == "interrupted":
+        raise Interrupted(str(result["error"]))
+    if signals:
+        error = f"stopped by {signal.Signals(signals[0]).name}"
+        _record(stage, result, "interrupted", error)
+        raise Interrupted(error)
+    rank = first or 0
+    report = read_json(folder / f"error_{rank}.json")
+    if report:
+        console.print(escape(report["traceback"]), end="", soft_wrap=True)
+    found = report["error"] if report else f"process {rank} of {len(codes)} ended with {_ending(codes[rank])}"
+    _record(stage, result, "failed", found)
+    raise LabError(f"{stage.recipe}: {found}")
+
+
+def _record(stage: Stage, result: dict[str, Any], status: str, error: str) -> None:
+    """Say in the result why it ended: its main process may have had no time to, or have known only that a peer left."""
+    make_folder(stage.folder)  # they may have ended before there was one
+    write_json(stage.folder / "result.json", {**result, "status": status, "error": error})
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    killed = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{killed}"

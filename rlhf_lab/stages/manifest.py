@@ -1,0 +1,86 @@
+"""manifest.json: what a stage was made of, and by which code on which machine."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import time
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_lab import __version__
+from rlhf_lab.core.invocation import command_line
+from rlhf_lab.stages.artifacts import Stage
+
+if TYPE_CHECKING:
+    from rlhf_lab.core.types import Corpus
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core", "peft", "trl")
+
+
+def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
+    """What manifest.json holds."""
+    import torch  # the rest of this module is for commands that need none
+
+    needs = {
+        role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
+        if isinstance(need, Stage)
+        else {"recipe": None, "key": need.key, "dir": need.source}
+        for role, need in stage.needs.items()
+    }
+    return {
+        "recipe": stage.recipe,
+        "command": command_line(),
+        "question": stage.config.question,
+        "key": stage.key,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "git_sha": git_sha(),
+        "versions": {
+            "rlhf_lab": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+        },
+        "machine": {"cpu_threads": torch.get_num_threads(), "device": stage.config.runtime.device},
+        "seed": stage.config.seed,
+        "needs": needs,
+        "data": {
+            "name": corpus.name,
+            "fingerprint": corpus.fingerprint,
+            "report": {
+                split: {
+                    "rows": r.rows,
+                    "kept": r.kept,
+                    "dropped": r.dropped,
+                    "noted": r.noted,
+                    "statistics": r.statistics,
+                }
+                for split, r in corpus.report.items()
+            },
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def git_sha() -> str | None:
+    """Commit of the checkout this code runs from; '+changes' when it has uncommitted ones; None in a wheel."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    sha = git("rev-parse", "HEAD")
+    tracked = git("ls-files", str(Path(__file__).resolve()))
+    return None if not sha or not tracked else sha + ("+changes" if git("status", "--porcelain", "-uno") else "")

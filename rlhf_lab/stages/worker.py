@@ -1,0 +1,60 @@
+"""One of the processes that train a stage together: `python -m rlhf_lab.stages.worker ORDER PARENT`.
+
+ORDER is the file that `processes.train_together` wrote, PARENT its process id. What goes wrong is left beside ORDER.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from rlhf_lab.config import root
+from rlhf_lab.core import ranks
+from rlhf_lab.core.console import console
+from rlhf_lab.core.errors import ArtifactError, LabError
+from rlhf_lab.core.files import read_json
+from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.core.signals import die_with_parent
+from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.execute import execute, stoppable
+from rlhf_lab.stages.launch.processes import STOPPED
+from rlhf_lab.stages.launch.threads import set_threads
+from rlhf_lab.training.loop import Interrupted
+
+
+def main() -> int:
+    """Exit status: 0 done, 1 failed, STOPPED stopped and saved."""
+    order, parent = Path(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        return 1
+    told = read_json(order)
+    stage = artifacts.plan(root.check(told["values"]), told["recipe"])
+    set_threads(stage.config, int(os.environ["LOCAL_WORLD_SIZE"]) * int(os.environ.get(PROCESSES, "1")))
+    console.quiet = int(os.environ["RANK"]) != 0
+    try:
+        if str(stage.folder) != told["folder"]:
+            raise ArtifactError("code or data changed while the processes of a stage started; give the command again")
+        with stoppable(), ranks.group(ranks.device(stage.config.runtime.device)):
+            execute(stage, discard=told["discard"])
+    except Interrupted:
+        return STOPPED
+    except Exception as error:
+        known = isinstance(error, LabError)
+        report = {
+            "error": str(error) if known else f"{type(error).__name__}: {error}",
+            "traceback": "" if known else traceback.format_exc(),
+        }
+        (order.parent / f"error_{os.environ['RANK']}.json").write_text(json.dumps(report))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # a peer that is gone keeps the process group from closing

@@ -1,0 +1,5 @@
+"""Numbers with their uncertainty: arrays in, values out.
+
+Read estimates.py (what an estimate is), then inference.py (intervals, tests, families of claims). The others answer
+one question each: calibration, association, choice, best-of-n, over-optimisation, scores of benchmarks.
+"""

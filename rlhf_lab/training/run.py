@@ -1,0 +1,128 @@
+"""One stage at work: its directory, its config, what it starts from, and its logs.
+
+The directory is the database. `config.yaml`, `manifest.json`, `metrics.jsonl`, `evaluation.jsonl`, `policies.jsonl` and
+`result.json` are read back by key; nothing is ever parsed out of console text.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_lab.config import registry
+from rlhf_lab.config.root import Config
+from rlhf_lab.core import ranks
+from rlhf_lab.core.files import append_jsonl, truncate
+from rlhf_lab.core.types import AnswerChecking, Corpus
+from rlhf_lab.trackers.tracking import Tracking
+from rlhf_lab.training import peak_memory
+
+
+def is_there(role: str) -> None:
+    """Nothing to wait for: what stands in the role was complete before the stage began."""
+
+
+@dataclass
+class Run:
+    """What an algorithm gets to work with.
+
+    Attributes:
+        folder: the run directory.
+        config: the checked config of this stage.
+        needs: role → model folder or hub id.
+        checkpoint: state of an interrupted attempt at this stage, to go on from.
+        cost: what training took, see metrics.py; the largest of the processes that shared it.
+        notes: remarks for the person who reads the result, in order.
+        tracking: gets every logged row too.
+        await_need: to be called with a role of the algorithm's `late_needs` before what stands in it is read.
+    """
+
+    folder: Path
+    config: Config
+    needs: Mapping[str, str]
+    checkpoint: dict[str, Any] | None = None
+    cost: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tracking: Tracking = field(default_factory=Tracking)
+    await_need: Callable[[str], None] = is_there
+
+    def __post_init__(self) -> None:
+        self.started, self.floor_gib = time.monotonic(), peak_memory.floor_gib()
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
+        corpus = registry.build("data", self.config.data)
+        terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
+        lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in terms)
+        if lenient and isinstance(corpus.oracle, AnswerChecking):
+            return replace(corpus, oracle=corpus.oracle.leniently())
+        return corpus
+
+    @cached_property
+    def device(self) -> str:
+        return ranks.device(self.config.runtime.device)
+
+    @property
+    def load_device(self) -> str:
+        """Where models that are trained are built: FSDP takes them from host memory to the device part by part."""
+        divides = registry.kind_of("sharding", self.config.sharding) == "fsdp" and ranks.world() > 1
+        return "cpu" if divides else self.device
+
+    def autocast(self) -> torch.autocast:
+        """The arithmetic of forward passes; see Runtime.dtype."""
+        enabled = self.config.runtime.dtype == "bfloat16"
+        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=enabled)
+
+    def seed(self, purpose: str, index: int = 0) -> int:
+        """A seed for one purpose, different for every run seed, purpose and index."""
+        return seed_for(self.config.seed, purpose, index)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def log(self, step: int, **metrics: float) -> None:
+        """Append one row to metrics.jsonl; values that are not finite become null."""
+        values = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        row = {"step": step, "time": round(time.monotonic() - self.started, 3), **values}
+        append_jsonl(self.folder / "metrics.jsonl", [row])
+        self.tracking.log(row)
+
+    def log_size(self) -> int:
+        path = self.folder / "metrics.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def rewind_log(self, size: int) -> None:
+        """Forget rows logged after a checkpoint: they are about to be logged again."""
+        truncate(self.folder / "metrics.jsonl", size)
+
+
+def seed_for(seed: int, purpose: str, index: int = 0) -> int:
+    """A 63-bit seed from (seed, purpose, index), the same on every machine."""
+    value = 1469598103934665603
+    for byte in f"{seed}/{purpose}/{index}".encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return value >> 1
+
+
+@dataclass
+class Result:
+    """What a stage found.
+
+    Attributes:
+        policies: one entry per compared policy: {"name", "metrics": {name: Estimate}}.
+        metrics: named numbers and Estimates of the stage itself.
+        primary: the metrics worth a line on the console, in order.
+    """
+
+    policies: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    primary: list[str] = field(default_factory=list)

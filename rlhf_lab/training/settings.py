@@ -1,0 +1,199 @@
+"""Settings that stages share. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from rlhf_lab.core.errors import require
+
+Rule = tuple[bool, str]
+SMALL = {"optimizer": "muon", "max_length": 128}
+"""What every algorithm takes for models of 0.1–1M parameters that are trained from scratch."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """One model that a stage holds in memory while it works.
+
+    Attributes:
+        outputs: of its scalar head; 0 is a language model with its own head.
+        role: whose shape it has: a role of `needs`; empty is the stage's own policy.
+        trained: whether it has gradients and an optimiser.
+        whole: trained whole, whatever `model.lora` says.
+        reference: whether `sharding.reference` says where it lies.
+        together: trained in one backward pass with the models of the same number.
+    """
+
+    name: str
+    outputs: int = 0
+    role: str = ""
+    trained: bool = False
+    whole: bool = False
+    reference: bool = False
+    together: int = 0
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """What the lab asks of the settings of every algorithm, whether it trains or not.
+
+    Whatever another part has to know of an algorithm is answered here: that part asks, and does not name algorithms.
+
+    Class attributes:
+        uses: sections of the config that decide the stage's result, and so its key.
+        needs_preferences: whether it takes preference pairs; demonstrations are then refused.
+        required_needs, optional_needs: roles of what it starts from.
+        late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
+            algorithm calls `Run.await_need` before it reads one.
+        any_needs: whether other roles are welcome, each naming a policy.
+        reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
+        data_roles: roles that want what a stage wrote into its directory, not the model it made.
+        reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
+        shares_work: whether its passes are divided between processes; if not, one process builds it.
+        makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
+        adds_head: whether it puts a scalar head on `needs.policy`, which may then have one already.
+        shares_prompts: whether its training passes compute a prompt once for the rows that share it.
+        compares_policies: whether its evaluation measures the KL of policies, if it uses `evaluation` at all.
+        calls_reward: whether models of the reward graph are loaded, if it uses `reward` at all.
+        loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
+            has to fall.
+        chance_metric: its number that is ½ without knowledge; empty where it has none.
+        answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
+        at_small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the
+            embedded worlds, where the default is for larger models.
+        tuned_by_model: settings whose value a model may name (`model.tuned`), because it depends on the model's size.
+        smoke, smoke_real: setting → its most at `size=smoke`; the second with models that are not made from scratch, a
+            hundred times larger and no need to learn a language first.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = ("model",)
+    needs_preferences: ClassVar[bool] = False
+    required_needs: ClassVar[tuple[str, ...]] = ()
+    optional_needs: ClassVar[tuple[str, ...]] = ()
+    late_needs: ClassVar[tuple[str, ...]] = ()
+    any_needs: ClassVar[bool] = False
+    data_roles: ClassVar[tuple[str, ...]] = ()
+    reseeded_roles: ClassVar[tuple[str, ...]] = ()
+    trains_on_reward: ClassVar[bool] = False
+    reads_reward: ClassVar[bool] = False
+    shares_work: ClassVar[bool] = True
+    makes_model: ClassVar[bool] = True
+    adds_head: ClassVar[bool] = False
+    shares_prompts: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = True
+    calls_reward: ClassVar[bool] = True
+    loss_falls: ClassVar[bool] = False
+    chance_metric: ClassVar[str] = ""
+    answer: ClassVar[str] = ""
+    tuned_by_model: ClassVar[tuple[str, ...]] = ()
+    at_small_scale: ClassVar[dict[str, Any]] = {}
+    smoke: ClassVar[dict[str, float]] = {}
+    smoke_real: ClassVar[dict[str, float]] = {}
+
+    def __post_init__(self) -> None:
+        require(*self.rules())
+
+    def rules(self) -> tuple[Rule, ...]:
+        """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
+        return ()
+
+    def completed(self, config: Any) -> Self:
+        """These settings with what follows from other sections of the config filled in, where it is not written."""
+        return self
+
+    def contradictions(self, config: Any) -> list[str]:
+        """What other sections of the config say that this algorithm cannot work with.
+
+        Args:
+            config: the whole `Config`, which lies above this module.
+        """
+        return []
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        """The models it holds at once, those of the reward graph apart.
+
+        Args:
+            adapter: whether an adapter is trained whose base serves as the reference.
+        """
+        return [Held("policy", trained=self.makes_model)]
+
+    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+        """(prompts, replies to each) of everything it samples.
+
+        Args:
+            evaluation: the section of that name.
+            batch_rows: of the sampler, for what is drawn in as large batches as fit.
+        """
+        return [(evaluation.prompts, evaluation.samples_per_prompt)] if "evaluation" in self.uses else []
+
+    @property
+    def rows_per_unit(self) -> int:
+        """Rows of a forward pass for each of `batch_size`."""
+        return 2 if self.needs_preferences else 1
+
+
+@dataclass(frozen=True)
+class TrainingSettings(StageSettings):
+    """The part of an algorithm's settings that the training loop reads.
+
+    The defaults are the field's for a model of GPT-2's size. A learning rate belongs to a model size, so a model may
+    name others (`model.tuned.<algorithm>`): they stand where a setting is not written.
+
+    Args:
+        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest (arXiv:2502.16982).
+        lr: peak learning rate of AdamW.
+        muon_lr: peak learning rate of Muon; `muon` needs it, `adamw` does not read it.
+        weight_decay: decoupled, on matrices only.
+        adam_betas, adam_eps: AdamW's moments and epsilon.
+        epochs: passes over the data; may be fractional.
+        batch_size: rows or pairs per optimiser step.
+        micro_batch_tokens: padded tokens per forward pass, 0 for the whole batch at once. Changes memory and speed,
+            not the gradient.
+        warmup_fraction: share of steps with linearly rising learning rate.
+        final_lr_fraction: cosine decay ends at this share of the peak.
+        max_grad_norm: gradient norm clip.
+        max_length: tokens per row, prompt and reply; longer rows are cut and counted.
+        length_bucket_batches: rows are shuffled, then sorted by length within windows of this many batches, so that
+            rows of a batch have similar length; 1 turns bucketing off.
+        log_every_steps, eval_every_steps: cadence of metrics; 0 evaluates only at the end.
+    """
+
+    tuned_by_model: ClassVar[tuple[str, ...]] = ("optimizer", "lr", "muon_lr", "epochs", "batch_size", "max_length")
+    smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
+    smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = 1e-5
+    muon_lr: float | None = None
+    weight_decay: float = 0.0
+    adam_betas: tuple[float, ...] = (0.9, 0.95)
+    adam_eps: float = 1e-8
+    epochs: float = 1.0
+    batch_size: int = 16
+    micro_batch_tokens: int = 0
+    warmup_fraction: float = 0.05
+    final_lr_fraction: float = 0.02
+    max_grad_norm: float = 1.0
+    max_length: int = 512
+    length_bucket_batches: int = 16
+    log_every_steps: int = 10
+    eval_every_steps: int = 0
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.lr > 0, f"lr={self.lr} must be above 0"),
+            (
+                self.optimizer == "adamw" or self.muon_lr is not None,
+                "optimizer=muon needs muon_lr; try 0.02, or use optimizer=adamw",
+            ),
+            (self.epochs > 0, f"epochs={self.epochs} must be above 0"),
+            (self.batch_size >= 1, f"batch_size={self.batch_size} must be at least 1"),
+            (self.max_length >= 8, f"max_length={self.max_length} must be at least 8 tokens"),
+            (0 <= self.warmup_fraction < 1, f"warmup_fraction={self.warmup_fraction} is outside [0, 1)"),
+            (0 <= self.final_lr_fraction <= 1, f"final_lr_fraction={self.final_lr_fraction} is outside [0, 1]"),
+            (self.max_grad_norm > 0, f"max_grad_norm={self.max_grad_norm} must be above 0; use 1e9 for no clipping"),
+            (self.length_bucket_batches >= 1, f"length_bucket_batches={self.length_bucket_batches}; 1 turns it off"),
+            (self.log_every_steps >= 1, f"log_every_steps={self.log_every_steps} must be at least 1"),
+            (len(self.adam_betas) == 2, f"adam_betas={self.adam_betas} needs two numbers"),
+        )

@@ -1,0 +1,51 @@
+"""Fully sharded: parameters, gradients and optimiser state divided between the processes, block by block (FSDP2).
+
+In bfloat16 the gathered parameters and the arithmetic are bfloat16, the divided ones and their moments float32, and
+gradients are added up in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from rlhf_lab.core import ranks
+from rlhf_lab.models.divided import divide, halve, settle
+from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.training.loop import Algorithm
+from rlhf_lab.training.run import Run
+from rlhf_lab.training.sharding.engine import Engine
+from rlhf_lab.training.sharding.settings import FullySharded
+
+
+class Sharded(Engine):
+    """Every pass needs all processes, so a prompt shared by rows, which some passes have and some not, is not used."""
+
+    settings: FullySharded
+
+    def prepare(self) -> None:
+        if ranks.world() == 1:  # nothing to divide
+            return
+        mesh = init_device_mesh(torch.device(self.run.device).type, (ranks.world(),))
+        dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
+        reshard = self.settings.reshard_after_forward
+        for module in self.parts.values():
+            forbid_sharing(module)  # for good: it stays divided
+            divide(module, mesh, reshard=reshard, dtype=dtype)
+        for model in self.algorithm.frozen():
+            forbid_sharing(model)
+            if self.settings.reference == "sharded":
+                divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
+                continue
+            if dtype:
+                halve(model, dtype)
+            if self.settings.reference == "resident":
+                model.to(self.run.device)
+
+    def settle(self) -> None:
+        for module in self.parts.values():
+            settle(module)
+
+
+def build(settings: FullySharded, algorithm: Algorithm, run: Run) -> Sharded:
+    return Sharded(settings, algorithm, run)

@@ -1,0 +1,65 @@
+"""What a stage starts from: its policy, the frozen reference beside it, and how its data were read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from rlhf_lab.config import registry
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
+from rlhf_lab.models.divided import undivided
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
+from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.training.run import Run
+
+
+def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
+    """The policy a first stage trains: `needs.policy`, else the configured Hugging Face model, else a new small one."""
+    settings = run.config.model
+    source = run.needs.get("policy") or (settings.path if isinstance(settings, HuggingFace) else None)
+    if source:
+        model, encoder = load_policy(source, settings, device=run.load_device), load_encoder(source, settings)
+        return trainable(model, settings.lora, run.seed("lora")), encoder
+    texts = (text for pair in run.corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
+    tokenizer = train_tokenizer(texts, settings.vocabulary)
+    return scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device), Encoder(tokenizer)
+
+
+def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
+    """(trainable policy, frozen reference, encoder), both from `needs.policy`; an adapter's base is the reference.
+
+    A divided policy has parameters only in its own passes, so that the base of its adapter is no model of its own: the
+    reference is then another copy.
+    """
+    source, settings = run.needs["policy"], run.config.model
+    model = trainable(load_policy(source, settings, device=run.load_device), settings.lora, run.seed("lora"))
+    sharding = run.config.sharding
+    divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
+    if has_adapter(model) and not divided:
+        return model, without_adapter(model), load_encoder(source, settings)
+    reference = load_policy(source, settings, device=run.load_device).requires_grad_(False)
+    return model, reference, load_encoder(source, settings)
+
+
+def model_size(model: nn.Module) -> dict[str, float]:
+    """Parameters, those that train, and MiB of what restores the trained model: all of it, or what lies on its base."""
+    parameters = list(undivided(model).parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "parameters/trained": sum(p.numel() for p in trained),
+        "checkpoint_mib": sum(p.numel() * p.element_size() for p in trained) / 2**20,
+    }
+
+
+def corpus_report(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
+    """How the data was read and tokenised, as flat metrics."""
+    flat: dict[str, Any] = {f"encoding/{name}": count for name, count in encoder.counts.items()}
+    for split, report in corpus.report.items():
+        flat |= {f"data/{split}/rows": report.rows, f"data/{split}/kept": report.kept}
+        flat |= {f"data/{split}/dropped/{reason}": count for reason, count in report.dropped.items()}
+    return flat

@@ -1,0 +1,93 @@
+"""CONTRIBUTING.md is executed: its plug-in package is installed, and its study and its reward run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlhf_lab
+
+pytestmark = pytest.mark.learn
+ROOT = Path(rlhf_lab.__file__).resolve().parents[1]
+SMALL = ("model=micro", "data.pairs=60", "runtime.device=cpu")
+
+
+def blocks() -> dict[str, str]:
+    """File name → its text, of every code block under a comment that names a file."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    """A folder with the package as if it were installed, and the study beside it."""
+    folder = tmp_path_factory.mktemp("contributing")
+    for name, text in blocks().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    entry = re.search(r'plugins"\]\n(.*)\n', blocks()["pyproject.toml"])
+    assert entry
+    info = folder / "counting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rlhf_lab.plugins]\n" + entry.group(1).replace('"', ""))
+    return folder
+
+
+def lab(folder: Path, *words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_lab", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_has_the_files():
+    assert {"counting/world.py", "counting/unlikelihood.py", "counting/brevity.py"} < blocks().keys()
+    assert all(text.strip() for text in blocks().values())
+
+
+def test_the_study_runs_with_the_algorithm_and_the_world(workplace):
+    out = lab(workplace, "--config-dir", "mine", "+recipe=unlikelihood_alpha", *SMALL, "study.processes=1", "seed=0")
+    table = next(line.split()[1] for line in out.splitlines() if line.startswith("table"))
+    assert "ranking accuracy" in (workplace / table).read_text()
+    accuracies = [
+        json.loads(path.read_text())["metrics"]["ranking_accuracy"]["mean"]
+        for path in workplace.glob("outputs/runs/unlikelihood-*/result.json")
+    ]
+    assert len(accuracies) == 2
+    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
+
+
+def test_the_reward_trains_a_policy_on_the_world(workplace):
+    small = ("algorithm.iterations=1", "algorithm.prompts_per_iteration=4", "algorithm.batch_size=16")
+    small += ("evaluation.prompts=4", "stages.sft.algorithm.epochs=0.2", "rollout.max_new_tokens=8")
+    out = lab(
+        workplace,
+        *("+recipe=grpo", "data=counting", "reward=brevity", "needs.reward=null", "reward.terms.brevity.words=5"),
+        *SMALL,
+        *small,
+    )
+    assert "gold" in out
+    wrong = subprocess.run(
+        [sys.executable, "-m", "rlhf_lab", "algorithm=unlikelihood", "data=counting", "algorithm.alpha=-1"],
+        capture_output=True,
+        text=True,
+        cwd=workplace,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(workplace), str(ROOT)])},
+        timeout=120,
+    )
+    assert wrong.returncode != 0
+    assert "algorithm.alpha=-1.0 must be 0 or above" in wrong.stdout + wrong.stderr
