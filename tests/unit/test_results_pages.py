@@ -17,7 +17,6 @@ BEFORE = {
     "lora_rank",
     "model_scale",
     "overoptimization",
-    "ppo_vs_grpo",
     "rm_calibration",
     "sharding_memory",
 }
