@@ -22,7 +22,7 @@ class Thing:
 
 def in_a_callback(number: signal.Signals) -> None:
     """Python ignores what the handler raises in a weak reference's callback, first here, then where it comes again."""
-    calls: list[Callable[[], None]] = [lambda: signal.raise_signal(number), lambda: time.sleep(10)]
+    calls: list[Callable[[], None]] = [lambda: signal.raise_signal(number), lambda: time.sleep(120)]
     for call in calls:
         thing = Thing()
         reference = weakref.ref(thing, lambda _, call=call: call())
@@ -48,8 +48,8 @@ def test_a_signal_whose_exception_python_ignores_interrupts_all_the_same(number,
     begin = time.monotonic()
     with pytest.raises(Interrupted, match=f"stopped by {number.name}"), stoppable():
         place(number)
-        time.sleep(10)
-    assert time.monotonic() - begin < 5
+        time.sleep(120)
+    assert time.monotonic() - begin < 60
     assert "ignored" not in capsys.readouterr().err  # nothing was
 
 
@@ -66,7 +66,7 @@ def handlers():
 def test_a_command_that_has_not_begun_a_stage_is_interrupted_too(monkeypatch):
     def probe(arguments: list[str]) -> None:
         in_a_callback(signal.SIGINT)
-        time.sleep(10)
+        time.sleep(120)
 
     monkeypatch.setitem(main.COMMANDS, "probe", probe)
     monkeypatch.setattr(sys, "argv", ["rlhf_lab", "probe"])
