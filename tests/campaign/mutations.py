@@ -150,8 +150,8 @@ LOG_PROBABILITIES = (
     Mutant(
         "gradient_without_temperature",
         LOGPROBS,
-        "g = grad_N[part].float() * ctx.inv_tau",
-        "g = grad_N[part].float()",
+        "g = grad_N[chunk].float() * ctx.inv_tau",
+        "g = grad_N[chunk].float()",
         "the gradient is scaled by the sampling temperature",
     ),
     Mutant(
@@ -164,15 +164,15 @@ LOG_PROBABILITIES = (
     Mutant(
         "kl_reference_at_temperature_1",
         LOGPROBS,
-        "_logits(*q, part, 1.0 / temperature)",
-        "_logits(*q, part, 1.0)",
+        "_logits(*q_inputs, chunk, 1.0 / temperature)",
+        "_logits(*q_inputs, chunk, 1.0)",
         "a policy that has not moved has a KL above 0 at temperatures other than 1",
     ),
     Mutant(
         "kto_reference_point_unclamped",
         PAIR_ROWS,
-        "gap_N.mean().clamp(min=0)",
-        "gap_N.mean()",
+        "log_ratio_N.mean().clamp(min=0)",
+        "log_ratio_N.mean()",
         "KTO's KL estimate is negative in half of the first steps",
     ),
     Mutant(
@@ -356,8 +356,8 @@ DATA = (
     Mutant(
         "cut_reply_gets_eos",
         ENCODING,
-        "return head, reply[:room]",
-        "return head, reply if len(reply) <= room else [*reply[: room - 1], self.eos_id]",
+        "return prompt_ids, reply_ids[:room]",
+        "return prompt_ids, reply_ids if len(reply_ids) <= room else [*reply_ids[: room - 1], self.eos_id]",
         "the policy learns to stop in mid-sentence at max_length",
     ),
     Mutant(
