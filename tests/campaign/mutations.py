@@ -84,15 +84,15 @@ LOSSES = (
     Mutant(
         "cream_mixture_reversed",
         "rlhf_lab/losses/objective.py",
-        "consistency_B * found.per_pair_B + (1 - consistency_B) * other.per_pair_B",
-        "(1 - consistency_B) * found.per_pair_B + consistency_B * other.per_pair_B",
+        "consistency_B * labelled.per_pair_B + (1 - consistency_B) * swapped.per_pair_B",
+        "(1 - consistency_B) * labelled.per_pair_B + consistency_B * swapped.per_pair_B",
         "labels that two rankings agree on are trained on the wrong way round",
     ),
     Mutant(
         "ppo_optimistic_clip",
         POLICY,
-        "loss = torch.maximum(free, bounded)",
-        "loss = torch.minimum(free, bounded)",
+        "loss = torch.maximum(unclipped, clipped)",
+        "loss = torch.minimum(unclipped, clipped)",
         "the trust region takes the better of two losses and bounds nothing",
     ),
     Mutant(
@@ -105,8 +105,8 @@ LOSSES = (
     Mutant(
         "value_clip_optimistic",
         "rlhf_lab/losses/value.py",
-        "torch.maximum(free, (bounded - returns_N).square())",
-        "torch.minimum(free, (bounded - returns_N).square())",
+        "torch.maximum(squared_error_N, (clipped_N - returns_N).square())",
+        "torch.minimum(squared_error_N, (clipped_N - returns_N).square())",
         "the critic is not held near its old values",
     ),
     Mutant(
@@ -234,8 +234,8 @@ CREDIT = (
     Mutant(
         "grpo_population_sd",
         ADVANTAGE,
-        "centred_BG.square().sum(1) / (known_B - 1).clamp(min=1)",
-        "centred_BG.square().sum(1) / known_B.clamp(min=1)",
+        "centred_BG.square().sum(1) / (scored_B - 1).clamp(min=1)",
+        "centred_BG.square().sum(1) / scored_B.clamp(min=1)",
         "advantages are √(G/(G − 1)) times as large as the paper's and TRL's",
     ),
     Mutant(
