@@ -181,11 +181,11 @@ def _refuse_longer_rows(model: nn.Module, source: str) -> None:
     limit = rope_limit(model.config.to_dict())  # type: ignore[operator, union-attr]
     if limit is None:
         return
+    _, most_positions = limit
 
     def check_length(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         position_ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
         length = int(position_ids.max()) + 1
-        _, most_positions = limit
         if length > most_positions:
             raise ConfigError(rope_problem("a row's length", length, source, limit))
 

@@ -488,8 +488,8 @@ STUDIES = (
     Mutant(
         "shared_prompts_forgotten",
         "rlhf_lab/statistics/crossed.py",
-        "total = of_runs + above",
-        "total = of_runs",
+        "total = ms_runs + ms_prompts_above_rest",
+        "total = ms_runs",
         "on given data intervals speak for these prompts alone",
     ),
     Mutant(
