@@ -97,7 +97,7 @@ def overall(columns: Mapping[str, ArrayLike], prompts_N: ArrayLike, *, ranks: bo
     table_NV, prompt_N, unscored = _scored_rows(columns, prompts_N)
     if len(table_NV):
         table_NV = rankdata(table_NV, axis=0) if ranks else table_NV
-        table_NV = table_NV - table_NV.mean(axis=0)  # the column of ones would do; small numbers lose fewer digits
+        table_NV = table_NV - table_NV.mean(axis=0)
     ones_N1 = np.ones((len(table_NV), 1))
     table_NV = np.concatenate([table_NV, ones_N1], axis=1)
     return Products(tuple(columns), _sums_by_prompt(table_NV, prompt_N), len(table_NV), unscored, free_mean=True)
