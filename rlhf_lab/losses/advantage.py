@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EPS = 1e-6
+EPS = 1e-6  # added to a group's sd: replies that all score the same have advantage 0 instead of NaN
 
 
 class GroupScores(NamedTuple):
@@ -34,8 +34,8 @@ class GroupScores(NamedTuple):
 def grpo(group: GroupScores) -> Tensor:
     """z-score within the group, (r − mean)/(sd + ε) (arXiv:2402.03300, section 4.1.2); sd divides by G − 1."""
     centred_BG = dr_grpo(group)
-    known_B = group.scores_BG.isfinite().sum(1)
-    sd_B = (centred_BG.square().sum(1) / (known_B - 1).clamp(min=1)).sqrt()
+    scored_B = group.scores_BG.isfinite().sum(1)
+    sd_B = (centred_BG.square().sum(1) / (scored_B - 1).clamp(min=1)).sqrt()
     return centred_BG / (sd_B[:, None] + EPS)
 
 
@@ -47,8 +47,8 @@ def dr_grpo(group: GroupScores) -> Tensor:
 
 def rloo(group: GroupScores) -> Tensor:
     """r − mean of the other replies to the prompt: G/(G − 1)·(r − mean) (arXiv:2402.14740, eq. 8)."""
-    known_B1 = group.scores_BG.isfinite().sum(1, keepdim=True)
-    return dr_grpo(group) * known_B1 / (known_B1 - 1).clamp(min=1)
+    scored_B1 = group.scores_BG.isfinite().sum(1, keepdim=True)
+    return dr_grpo(group) * scored_B1 / (scored_B1 - 1).clamp(min=1)
 
 
 def remax(group: GroupScores) -> Tensor:
@@ -65,19 +65,25 @@ def canon(group: GroupScores) -> Tensor:
     without a reply has the group's mean.
     """
     assert group.condition_BG is not None, "canon needs the metric it splits groups by"
-    scores_BG, known_BG = group.scores_BG, group.scores_BG.isfinite()
-    rank_BG = group.condition_BG.masked_fill(~known_BG, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-    upper_BG = known_BG & (rank_BG >= (known_BG.sum(1, keepdim=True) + 1) // 2)
-    mean_B1 = scores_BG.nanmean(1, keepdim=True)
+    scores_BG = group.scores_BG
+    scored_BG = scores_BG.isfinite()
+    condition_BG = group.condition_BG.masked_fill(~scored_BG, torch.inf)  # unscored replies rank last
+    rank_BG = condition_BG.argsort(dim=1, stable=True).argsort(dim=1)
+    lower_size_B1 = (scored_BG.sum(1, keepdim=True) + 1) // 2
+    upper_BG = scored_BG & (rank_BG >= lower_size_B1)
+    group_mean_B1 = scores_BG.nanmean(1, keepdim=True)
 
     def mean_of(half_BG: Tensor) -> Tensor:
-        mean = scores_BG.masked_fill(~half_BG, torch.nan).nanmean(1, keepdim=True)
-        return torch.where(mean.isnan(), mean_B1, mean)
+        half_mean_B1 = scores_BG.masked_fill(~half_BG, torch.nan).nanmean(1, keepdim=True)
+        return torch.where(half_mean_B1.isnan(), group_mean_B1, half_mean_B1)
 
-    high, low = mean_of(upper_BG), mean_of(known_BG & ~upper_BG)
-    own, other = torch.where(upper_BG, high, low), torch.where(upper_BG, low, high)
-    mixed = group.inter_weight * (scores_BG - other) + (1 - group.inter_weight) * (scores_BG - own)
-    return mixed.nan_to_num(0.0)
+    upper_mean_B1 = mean_of(upper_BG)
+    lower_mean_B1 = mean_of(scored_BG & ~upper_BG)
+    own_half_BG = torch.where(upper_BG, upper_mean_B1, lower_mean_B1)
+    other_half_BG = torch.where(upper_BG, lower_mean_B1, upper_mean_B1)
+    inter_BG = group.inter_weight * (scores_BG - other_half_BG)
+    intra_BG = (1 - group.inter_weight) * (scores_BG - own_half_BG)
+    return (inter_BG + intra_BG).nan_to_num(0.0)
 
 
 GROUP_ADVANTAGES: dict[str, Callable[[GroupScores], Tensor]] = {
@@ -94,14 +100,17 @@ def gae(rewards_RT: Tensor, values_RT: Tensor, length_R: Tensor, *, gamma: float
 
     A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} − V_t, and V = 0 after the last token: nothing follows it.
     """
-    mask_RT = torch.arange(rewards_RT.shape[1], device=length_R.device) < length_R[:, None]
-    rewards_RT, values_RT = rewards_RT * mask_RT, values_RT * mask_RT
+    max_tokens = rewards_RT.shape[1]
+    mask_RT = torch.arange(max_tokens, device=length_R.device) < length_R[:, None]
+    rewards_RT = rewards_RT * mask_RT
+    values_RT = values_RT * mask_RT  # so that V beyond a row's end is 0 in the δ of its last token
     next_RT = torch.cat([values_RT[:, 1:], torch.zeros_like(values_RT[:, :1])], dim=1)
     delta_RT = rewards_RT + gamma * next_RT - values_RT
-    advantage_RT, following_R = torch.zeros_like(delta_RT), torch.zeros_like(delta_RT[:, 0])
-    for t in range(delta_RT.shape[1] - 1, -1, -1):
-        following_R = delta_RT[:, t] + gamma * lam * following_R
-        advantage_RT[:, t] = following_R
+    advantage_RT = torch.zeros_like(delta_RT)
+    advantage_R = torch.zeros_like(delta_RT[:, 0])
+    for t in range(max_tokens - 1, -1, -1):
+        advantage_R = delta_RT[:, t] + gamma * lam * advantage_R
+        advantage_RT[:, t] = advantage_R
     return advantage_RT * mask_RT
 
 

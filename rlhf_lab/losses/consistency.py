@@ -12,10 +12,13 @@ def kendall_tau(first_BG: Tensor, second_BG: Tensor) -> Tensor:
     τ = Σ sign(a_i − a_j)·sign(b_i − b_j) / √(Σ sign(a_i − a_j)²·Σ sign(b_i − b_j)²) over i < j; items without a score,
     NaN, are left out.
     """
-    i, j = torch.triu_indices(first_BG.shape[1], first_BG.shape[1], offset=1)
-    a_BP, b_BP = ((x[:, i] - x[:, j]).double() for x in (first_BG, second_BG))
-    known_BP = ~(a_BP.isnan() | b_BP.isnan())
-    a_BP, b_BP = (torch.where(known_BP, x_BP.sign(), 0.0) for x_BP in (a_BP, b_BP))
+    items = first_BG.shape[1]
+    i, j = torch.triu_indices(items, items, offset=1)
+    first_gap_BP = (first_BG[:, i] - first_BG[:, j]).double()
+    second_gap_BP = (second_BG[:, i] - second_BG[:, j]).double()
+    scored_BP = ~(first_gap_BP.isnan() | second_gap_BP.isnan())
+    a_BP = torch.where(scored_BP, first_gap_BP.sign(), 0.0)
+    b_BP = torch.where(scored_BP, second_gap_BP.sign(), 0.0)
     return (a_BP * b_BP).sum(1) / (a_BP.square().sum(1) * b_BP.square().sum(1)).sqrt()
 
 

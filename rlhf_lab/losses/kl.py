@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-K3_CLAMP = 10.0
+K3_CLAMP = 10.0  # nats; one token that the policy has all but dropped would otherwise dominate the mean
 
 
 def k1(logp: Tensor, ref: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def k2(logp: Tensor, ref: Tensor) -> Tensor:
 def k3(logp: Tensor, ref: Tensor) -> Tensor:
     """r − 1 − log r with r = π_ref/π: unbiased, never negative; r is clamped at e¹⁰ (GRPO, arXiv:2402.03300, eq. 4)."""
     log_r = (ref - logp).clamp(max=K3_CLAMP)
-    return torch.expm1(log_r) - log_r
+    return torch.expm1(log_r) - log_r  # expm1: r − 1 cancels where the policies hardly differ
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}

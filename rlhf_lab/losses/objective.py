@@ -47,16 +47,25 @@ class PairInputs:
 
     def per_token(self) -> PairInputs:
         """The same with log-probabilities averaged over each reply's tokens."""
-        return self._each(lambda x: PairLogps(x.chosen / self.tokens.chosen, x.rejected / self.tokens.rejected))
+
+        def average(logps: PairLogps) -> PairLogps:
+            return PairLogps(logps.chosen / self.tokens.chosen, logps.rejected / self.tokens.rejected)
+
+        return self._map_logps(average)
 
     def reversed(self) -> PairInputs:
         """The same pairs with the opposite label."""
-        flipped = self._each(lambda x: PairLogps(x.rejected, x.chosen))
-        return replace(flipped, tokens=PairTokens(self.tokens.rejected, self.tokens.chosen))
+        with_swapped_logps = self._map_logps(lambda logps: PairLogps(logps.rejected, logps.chosen))
+        return replace(with_swapped_logps, tokens=PairTokens(self.tokens.rejected, self.tokens.chosen))
 
-    def _each(self, change: Callable[[PairLogps], PairLogps]) -> PairInputs:
-        ref, previous = (None if x is None else change(x) for x in (self.ref, self.previous))
-        return replace(self, policy=change(self.policy), ref=ref, previous=previous)
+    def _map_logps(self, change: Callable[[PairLogps], PairLogps]) -> PairInputs:
+        """The same with `change` applied to the log-probabilities under every model that is there."""
+        return replace(
+            self,
+            policy=change(self.policy),
+            ref=None if self.ref is None else change(self.ref),
+            previous=None if self.previous is None else change(self.previous),
+        )
 
 
 @dataclass(frozen=True)
@@ -89,16 +98,18 @@ class Objective:
         The mixture is CREAM's (arXiv:2410.12735, algorithm 1): labels that two rankings disagree on pull both ways. The
         margin stays that of the pair as it is labelled.
         """
-        found = self._of(pairs, coefficients)
+        labelled = self._loss_of(pairs, coefficients)
         if consistency_B is None:
-            return found
-        other = self._of(pairs.reversed(), coefficients)
-        mixed_B = consistency_B * found.per_pair_B + (1 - consistency_B) * other.per_pair_B
-        return PreferenceLoss(mixed_B, found.margin_B)
+            return labelled
+        swapped = self._loss_of(pairs.reversed(), coefficients)
+        mixed_B = consistency_B * labelled.per_pair_B + (1 - consistency_B) * swapped.per_pair_B
+        return PreferenceLoss(mixed_B, labelled.margin_B)
 
-    def _of(self, pairs: PairInputs, coefficients: Mapping[str, float]) -> PreferenceLoss:
-        given = pairs.per_token() if self.per_token else pairs
-        return self.loss(*(getattr(given, name) for name in self.inputs), **coefficients)
+    def _loss_of(self, pairs: PairInputs, coefficients: Mapping[str, float]) -> PreferenceLoss:
+        if self.per_token:
+            pairs = pairs.per_token()
+        arguments = [getattr(pairs, name) for name in self.inputs]
+        return self.loss(*arguments, **coefficients)
 
 
 PREFERENCE_LOSSES: dict[str, Objective] = {

@@ -30,13 +30,18 @@ class PolicyTokens(NamedTuple):
 
 
 class Clip(NamedTuple):
-    """The trust region: ratios within [1 − low, 1 + high]; `dual` bounds the loss of negative advantages (0: off);
-    `log_ratio` bounds |log ratio| before it is exponentiated."""
+    """The trust region.
+
+    Attributes:
+        low, high: ratios are kept within [1 − low, 1 + high].
+        dual: bounds the loss of negative advantages; 0 is off.
+        log_ratio: bounds |log ratio| before it is exponentiated.
+    """
 
     low: float
     high: float
     dual: float = 0.0
-    log_ratio: float = 20.0
+    log_ratio: float = 20.0  # e²⁰ lies far outside any trust region, and well inside float32
 
 
 class PolicyLoss(NamedTuple):
@@ -54,7 +59,7 @@ def ppo_clip(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
     below −cA (arXiv:1912.09729, eq. 5).
     """
     ratio = (tokens.logp - tokens.old).clamp(-clip.log_ratio, clip.log_ratio).exp()
-    return _clipped(ratio, tokens.advantage, clip)
+    return _clipped_loss(ratio, tokens.advantage, clip)
 
 
 def gspo(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
@@ -66,7 +71,7 @@ def gspo(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
     count_R = torch.bincount(tokens.row, minlength=tokens.rows).clamp(min=1)
     mean_R = log_ratio.new_zeros(tokens.rows).index_add(0, tokens.row, log_ratio) / count_R
     ratio = mean_R.clamp(-clip.log_ratio, clip.log_ratio).exp()[tokens.row]
-    return _clipped(ratio, tokens.advantage, clip)
+    return _clipped_loss(ratio, tokens.advantage, clip)
 
 
 def cispo(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
@@ -76,18 +81,18 @@ def cispo(tokens: PolicyTokens, clip: Clip) -> PolicyLoss:
     return PolicyLoss(-weight * tokens.advantage * tokens.logp, ratio, weight != ratio)
 
 
-def _clipped(ratio: Tensor, advantage: Tensor, clip: Clip) -> PolicyLoss:
-    free = -ratio * advantage
-    bounded = -ratio.clamp(1 - clip.low, 1 + clip.high) * advantage
-    loss = torch.maximum(free, bounded)
+def _clipped_loss(ratio: Tensor, advantage: Tensor, clip: Clip) -> PolicyLoss:
+    unclipped = -ratio * advantage
+    clipped = -ratio.clamp(1 - clip.low, 1 + clip.high) * advantage
+    loss = torch.maximum(unclipped, clipped)
     if clip.dual:
         loss = torch.where(advantage < 0, torch.minimum(loss, -clip.dual * advantage), loss)
-    return PolicyLoss(loss, ratio.detach(), (bounded > free).detach())
+    return PolicyLoss(loss, ratio.detach(), (clipped > unclipped).detach())
 
 
 POLICY_LOSSES: dict[str, Callable[[PolicyTokens, Clip], PolicyLoss]] = {
     "ppo_clip": ppo_clip,
-    "dapo": ppo_clip,  # DAPO's loss is ppo_clip; what is its own are the defaults that come with the name
+    "dapo": ppo_clip,  # the same loss; DAPO's own are the defaults that come with the name
     "gspo": gspo,
     "cispo": cispo,
 }

@@ -67,7 +67,7 @@ def apo_zero(policy: PairLogps, ref: PairLogps, *, beta: float) -> PreferenceLos
 
     Chosen replies become likelier and rejected ones less likely: for replies better than the policy's own.
     """
-    chosen_B, rejected_B = _rewards(policy, ref, beta)
+    chosen_B, rejected_B = _implicit_rewards(policy, ref, beta)
     return PreferenceLoss(torch.sigmoid(-chosen_B) + torch.sigmoid(rejected_B), (chosen_B - rejected_B).detach())
 
 
@@ -76,7 +76,7 @@ def apo_down(policy: PairLogps, ref: PairLogps, *, beta: float) -> PreferenceLos
 
     Both become less likely, the rejected reply more so: for replies worse than the policy's own.
     """
-    chosen_B, rejected_B = _rewards(policy, ref, beta)
+    chosen_B, rejected_B = _implicit_rewards(policy, ref, beta)
     margin_B = chosen_B - rejected_B
     return PreferenceLoss(torch.sigmoid(chosen_B) + torch.sigmoid(-margin_B), margin_B.detach())
 
@@ -157,18 +157,21 @@ def inpo(
 
 
 def _log_ratio_gap(policy: PairLogps, ref: PairLogps) -> Tensor:
+    """h = log π/π_ref(chosen) − log π/π_ref(rejected), (B,)."""
     return (policy.chosen - ref.chosen) - (policy.rejected - ref.rejected)
 
 
-def _rewards(policy: PairLogps, ref: PairLogps, beta: float) -> tuple[Tensor, Tensor]:
+def _implicit_rewards(policy: PairLogps, ref: PairLogps, beta: float) -> tuple[Tensor, Tensor]:
+    """β·log π/π_ref of the chosen and of the rejected replies, each (B,)."""
     return beta * (policy.chosen - ref.chosen), beta * (policy.rejected - ref.rejected)
 
 
 def _log_odds(logp_B: Tensor) -> Tensor:
     """log(P/(1 − P)) from log P < 0; P is cut at 1 − 1e-6."""
     logp_B = logp_B.clamp(max=-1e-6)
-    log_rest_B = torch.where(logp_B < -0.693, torch.log1p(-logp_B.exp()), torch.log(-torch.expm1(logp_B)))
-    return logp_B - log_rest_B
+    # log(1 − P) in the form that keeps its digits: log1p below P = ½ (log P = −0.693), expm1 above it.
+    log_complement_B = torch.where(logp_B < -0.693, torch.log1p(-logp_B.exp()), torch.log(-torch.expm1(logp_B)))
+    return logp_B - log_complement_B
 
 
 def idealised_ranking(ref: PairLogps, p_chosen_B: Tensor, *, beta: float) -> Tensor:

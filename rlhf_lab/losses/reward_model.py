@@ -61,5 +61,5 @@ def spread_over_pairs(statistic: Tensor, scores_2BA: Tensor, gradient_2BA: Tenso
         scores_2BA: scores of some of the step's pairs (both sides, all heads), differentiable.
         gradient_2BA: derivative of the statistic by those scores times the number of pairs of the step.
     """
-    moved_2BA = gradient_2BA * (scores_2BA - scores_2BA.detach())
-    return statistic.detach() + moved_2BA.sum(dim=(0, 2))
+    surrogate_2BA = gradient_2BA * (scores_2BA - scores_2BA.detach())  # 0 in value, `gradient_2BA` in gradient
+    return statistic.detach() + surrogate_2BA.sum(dim=(0, 2))

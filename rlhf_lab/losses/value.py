@@ -11,13 +11,15 @@ def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, *, clip: floa
 
     PPO's value clipping as in the original implementation (arXiv:2005.12729, section 3). Per token, (N,).
     """
-    free = (values_N - returns_N).square()
+    squared_error_N = (values_N - returns_N).square()
     if not clip:
-        return 0.5 * free
-    bounded = old_N + (values_N - old_N).clamp(-clip, clip)
-    return 0.5 * torch.maximum(free, (bounded - returns_N).square())
+        return 0.5 * squared_error_N
+    clipped_N = old_N + (values_N - old_N).clamp(-clip, clip)
+    return 0.5 * torch.maximum(squared_error_N, (clipped_N - returns_N).square())
 
 
 def explained_variance(values_N: Tensor, returns_N: Tensor) -> Tensor:
     """1 − Var(R − V)/Var(R): 1 is a perfect critic, 0 one no better than a constant. A scalar."""
-    return 1 - (returns_N - values_N).var(unbiased=False) / returns_N.var(unbiased=False).clamp(min=1e-12)
+    residual_variance = (returns_N - values_N).var(unbiased=False)
+    return_variance = returns_N.var(unbiased=False).clamp(min=1e-12)  # returns that are all the same leave no 0/0
+    return 1 - residual_variance / return_variance

@@ -67,7 +67,7 @@ def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: 
             attn_pdrop=0.0,
             **common,
         )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # weights depend on `seed` alone, and the global random state is not moved
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
@@ -80,33 +80,42 @@ def load_policy(source: str | Path, settings: Scratch | HuggingFace, *, device: 
 
 def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder:
     """The tokenizer stored with a model, wrapped."""
-    base = None if (Path(source) / "tokenizer_config.json").is_file() else lora.adapter_base(source)
-    source = base or source
+    has_tokenizer = (Path(source) / "tokenizer_config.json").is_file()
+    if not has_tokenizer:
+        # A folder of nothing but an adapter usually leaves the tokenizer to the base it was trained on.
+        source = lora.adapter_base(source) or source
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(source), revision=_revision(settings, source))
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
-    return Encoder(tokenizer, to_messages if getattr(settings, "chat_template", False) else None)
+    uses_template = getattr(settings, "chat_template", False)
+    return Encoder(tokenizer, to_messages if uses_template else None)
 
 
 def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
-    """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads; see the module on LoRA."""
-    with plain(model, to_save=True) as whole:
+    """Write model and tokenizer to a folder that `load_policy` or `load_reward_model` reads.
+
+    A model with an adapter is written merged, and its adapter beside it in `adapter/`.
+    """
+    with plain(model, to_save=True) as whole_model:  # every process takes part in gathering a divided model
         if not ranks.is_main():
             return
-        lora.merged(whole).save_pretrained(folder)  # type: ignore[operator]
-        if lora.has_adapter(whole):
-            lora.save_adapter(whole, folder / "adapter")
+        lora.merged(whole_model).save_pretrained(folder)  # type: ignore[operator]
+        if lora.has_adapter(whole_model):
+            lora.save_adapter(whole_model, folder / "adapter")
     encoder.tokenizer.save_pretrained(folder)
 
 
 def load_reward_model(
     source: str | Path, settings: Scratch | HuggingFace, *, outputs: int = 1, device: str = "cpu"
 ) -> nn.Module:
-    """A reward model with `outputs` numbers per reply. From a policy folder the head is new: zero, so that every reply
-    scores 0 at the start."""
-    what, options = "a model for a scalar head", {"num_labels": outputs}
-    model = _load(AutoModelForSequenceClassification, what, source, settings, options)
+    """A reward model with `outputs` numbers per reply.
+
+    From a policy folder the head is new: zero, so that every reply scores 0 at the start.
+    """
+    description = "a model for a scalar head"
+    options = {"num_labels": outputs}
+    model = _load(AutoModelForSequenceClassification, description, source, settings, options)
     return _without_dropout(model).to(device)
 
 
@@ -124,21 +133,28 @@ def reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
 
 
 def _reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
+    # The backbone and head are called by themselves: a Hugging Face classifier looks for the last token by the pad id.
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
-    last_Bd = hidden_BTd[torch.arange(len(batch.length_B), device=hidden_BTd.device), batch.length_B - 1]
+    row_B = torch.arange(len(batch.length_B), device=hidden_BTd.device)
+    last_Bd = hidden_BTd[row_B, batch.length_B - 1]
     return model.score(last_Bd).float()  # type: ignore[operator]
 
 
 def _load(
-    auto: Any, what: str, source: str | Path, settings: Scratch | HuggingFace, options: dict[str, Any]
+    auto_class: Any, description: str, source: str | Path, settings: Scratch | HuggingFace, options: dict[str, Any]
 ) -> nn.Module:
-    """A model of class `auto`, a missing scalar head zero, an adapter merged. Raises ArtifactError when it cannot."""
+    """Load a model with `auto_class`; a missing scalar head becomes zero, an adapter is merged.
+
+    Args:
+        description: what the model should be, for the message of the ArtifactError when it cannot be loaded.
+    """
     base = lora.adapter_base(source)
-    place = f"{base}, the base of adapter {source}," if base else str(source)
+    model_source = base or str(source)
+    label = f"{base}, the base of adapter {source}," if base else str(source)
     attention = getattr(settings, "attention", "auto")
     try:
-        model, info = auto.from_pretrained(
-            base or str(source),
+        model, loading_info = auto_class.from_pretrained(
+            model_source,
             dtype=torch.float32,
             attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
             revision=_revision(settings, base or source),
@@ -147,12 +163,13 @@ def _load(
             **options,
         )
     except (OSError, ValueError) as error:
-        raise ArtifactError(_load_message(what, place, error)) from error
+        raise ArtifactError(_load_message(description, label, error)) from error
     if lora.has_adapter(model):
-        raise ArtifactError(f"{place} is an adapter on a hub; download it and write its folder here")
-    if any(key.startswith("score.") for key in info["missing_keys"]):
+        # Transformers follows a hub id that holds an adapter to its base on its own, with the adapter unmerged.
+        raise ArtifactError(f"{label} is an adapter on a hub; download it and write its folder here")
+    if any(key.startswith("score.") for key in loading_info["missing_keys"]):
         nn.init.zeros_(model.score.weight)
-    _refuse_longer_rows(model, str(base or source))
+    _refuse_longer_rows(model, model_source)
     return lora.apply_adapter(model, source) if base else model
 
 
@@ -164,22 +181,27 @@ def _refuse_longer_rows(model: nn.Module, source: str) -> None:
     limit = rope_limit(model.config.to_dict())  # type: ignore[operator, union-attr]
     if limit is None:
         return
+    _, most_positions = limit
 
-    def check(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        position_ids = named["position_ids"] if "position_ids" in named else arguments[1]
+    def check_length(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        position_ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
         length = int(position_ids.max()) + 1
-        if length > limit[1]:
+        if length > most_positions:
             raise ConfigError(rope_problem("a row's length", length, source, limit))
 
     for name, module in model.named_modules():
         if name.endswith("rotary_emb"):
-            module.register_forward_pre_hook(check, with_kwargs=True)
+            module.register_forward_pre_hook(check_length, with_kwargs=True)
 
 
 def _revision(settings: Scratch | HuggingFace, source: str | Path) -> str | None:
-    """The configured hub revision, for the hub model it was written for and nothing else."""
-    same = isinstance(settings, HuggingFace) and str(source) == settings.path
-    return settings.revision if same and isinstance(settings, HuggingFace) else None
+    """The configured hub revision, for the hub model it was written for and nothing else.
+
+    A stage with `model=hf` also loads folders of other stages and bases of adapters; those have no such revision.
+    """
+    if isinstance(settings, HuggingFace) and str(source) == settings.path:
+        return settings.revision
+    return None
 
 
 def _without_dropout(model: nn.Module) -> nn.Module:
@@ -187,16 +209,17 @@ def _without_dropout(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        # Fused attention has no dropout module: its layers keep the probability as a number.
         for name in ("attention_dropout", "attn_dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model.eval()
 
 
-def _load_message(what: str, source: str | Path, error: Exception) -> str:
-    first = str(error).strip().splitlines()[0][:300]
-    if "attention" in first.casefold():
-        instead = "If it cannot have this attention, write model.attention=auto, which takes one that it can"
+def _load_message(description: str, source: str | Path, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0][:300]
+    if "attention" in reason.casefold():
+        advice = "If it cannot have this attention, write model.attention=auto, which takes one that it can"
     else:
-        instead = "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
-    return f"{source} cannot be loaded as {what}: {first}. {instead}"
+        advice = "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
+    return f"{source} cannot be loaded as {description}: {reason}. {advice}"

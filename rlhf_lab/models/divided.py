@@ -25,18 +25,27 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.shared_prompt import forbid_sharing
 
 Value = TypeVar("Value")
-ROOT, SKELETON, WHOLE, WORKPLACE, ARITHMETIC = (
-    f"_rlhf_lab_{name}" for name in ("root", "skeleton", "whole", "workplace", "arithmetic")
-)
-"""Kept in a module's `__dict__`, where PyTorch does not see a submodule."""
+
+# Keys of what is noted about a model in its `__dict__`. Assigned as an attribute, the root would be registered as a
+# submodule of the very model it holds.
+ROOT = "_rlhf_lab_root"
+SKELETON = "_rlhf_lab_skeleton"
+GATHER_PARAMETER = "_rlhf_lab_whole"
+COMPUTE_DEVICE = "_rlhf_lab_workplace"
+BLOCKS_DTYPE = "_rlhf_lab_arithmetic"
 
 
 class Root(nn.Module):
-    """The module that is known as the outermost one. Its forward pass is a function of what it holds."""
+    """The outermost module of a divided model. Its forward pass runs any function of the model it holds.
+
+    FSDP2 and ZeRO-3 gather parameters in the forward pass of a root module. The log-probability function needs them and
+    is no module's forward pass: it calls the backbone and reads the head's weight itself.
+    """
 
     def __init__(self, model: nn.Module):
         super().__init__()
-        self.model, self.entered = model, False
+        self.model = model
+        self.entered = False
 
     def forward(self, function: Callable[..., Value], *arguments: Any) -> Value:
         self.entered = True
@@ -46,18 +55,21 @@ class Root(nn.Module):
             self.entered = False
 
     def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """The forward pass, as other code asks for one."""
+        """Run the forward pass with its hooks, which gather the parameters."""
         return self(function, *arguments)
 
 
 def within(model: nn.Module, function: Callable[..., Value], *arguments: Any) -> Value:
     """`function(*arguments)`, with the parameters of `model` gathered while it runs if they are divided."""
-    root, dtype = model.__dict__.get(ROOT), model.__dict__.get(ARITHMETIC)
+    root = model.__dict__.get(ROOT)
+    dtype = model.__dict__.get(BLOCKS_DTYPE)
     device = next(model.parameters()).device.type if dtype else "cpu"
-    if root is not None and root.entered:
+    if root is not None and root.entered:  # a call inside a pass of the same model: everything is gathered already
         return function(*arguments)
     with torch.autocast(device, dtype=dtype, enabled=True) if dtype else nullcontext():
-        return function(*arguments) if root is None else root.run(function, *arguments)
+        if root is None:
+            return function(*arguments)
+        return root.run(function, *arguments)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -65,15 +77,20 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
     Raises ConfigError for a transformer that does not name its blocks.
     """
-    transformers = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    names = {name for part in transformers for name in part._no_split_modules or ()}
-    found = [part for part in model.modules() if any(kind.__name__ in names for kind in type(part).__mro__)]
-    if transformers and not found:
+    transformers = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    block_names = {name for transformer in transformers for name in transformer._no_split_modules or ()}
+
+    def is_block(module: nn.Module) -> bool:
+        # FSDP2 replaces the class of what it divides by a subclass of another name.
+        return any(base.__name__ in block_names for base in type(module).__mro__)
+
+    block_modules = [module for module in model.modules() if is_block(module)]
+    if transformers and not block_modules:
         raise ConfigError(
             f"{type(model).__name__} names no transformer blocks (_no_split_modules), so it cannot be divided or "
             "checkpointed block by block; use sharding=none or ddp without sharding.checkpointing"
         )
-    return found
+    return block_modules
 
 
 def divide(
@@ -93,16 +110,18 @@ def divide(
             What is outside the blocks stays as it is, and all passes are under autocast: the numbers are those of
             autocast in one process, to the rounding of norm weights.
     """
-    model.__dict__[SKELETON] = Skeleton(model, dtype)
+    model.__dict__[SKELETON] = Skeleton(model, dtype)  # now, while the parameters still have their whole shapes
     policy = MixedPrecisionPolicy(
-        param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=dtype is None
+        param_dtype=dtype,
+        reduce_dtype=torch.float32 if dtype else None,
+        cast_forward_inputs=dtype is None,  # else the residual stream would leave float32, as autocast's does not
     )
     for block in blocks(model):
         if dtype:
             _normalise_in_float32(block)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     model.__dict__[ROOT] = fully_shard(Root(model), mesh=mesh, reshard_after_forward=reshard_root)
-    model.__dict__[ARITHMETIC] = dtype
+    model.__dict__[BLOCKS_DTYPE] = dtype
 
 
 def divided_by(model: nn.Module, root: Root, whole: Callable[[nn.Parameter], torch.Tensor]) -> None:
@@ -113,11 +132,12 @@ def divided_by(model: nn.Module, root: Root, whole: Callable[[nn.Parameter], tor
         whole: gives a divided parameter as a tensor of its own. All processes must call it.
     """
     model.__dict__[SKELETON] = Skeleton(model, None)
-    model.__dict__[ROOT], model.__dict__[WHOLE] = root, whole
+    model.__dict__[ROOT] = root
+    model.__dict__[GATHER_PARAMETER] = whole
 
 
 def undivided(model: nn.Module) -> nn.Module:
-    """A model of the same parameters, whole: for their names and shapes alone."""
+    """The module tree with parameters of their whole shapes and no values, to read names and shapes from."""
     skeleton: Skeleton | None = model.__dict__.get(SKELETON)
     return model if skeleton is None else skeleton.tree
 
@@ -127,67 +147,85 @@ def halve(model: nn.Module, dtype: torch.dtype) -> None:
     for block in blocks(model):
         _normalise_in_float32(block)
         block.to(dtype)
-    model.__dict__[ARITHMETIC] = dtype
+    model.__dict__[BLOCKS_DTYPE] = dtype
 
 
 def _normalise_in_float32(block: nn.Module) -> None:
-    """Let layer norms with low parameters take inputs in float32: autocast raises the parameters on a GPU alone, and a
-    CPU refuses the mixture."""
-    for part in block.modules():
-        if isinstance(part, nn.LayerNorm):
-            part.forward = partial(_layer_norm, part)  # type: ignore[method-assign]
+    """Let layer norms with bfloat16 parameters take float32 inputs.
+
+    Autocast raises the parameters to float32 on a GPU alone, and a CPU refuses the mixture of dtypes.
+    """
+    for module in block.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.forward = partial(_layer_norm, module)  # type: ignore[method-assign]
 
 
 def _layer_norm(norm: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
-    weight, bias = (None if p is None else p.float() for p in (norm.weight, norm.bias))
+    weight = None if norm.weight is None else norm.weight.float()
+    bias = None if norm.bias is None else norm.bias.float()
     return nn.functional.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def settle(model: nn.Module) -> None:
-    """Give back what passes left gathered: the model's own parameters are then the divided ones."""
+    """Free what passes left gathered, so that the model's own parameters are the divided ones again."""
     root = model.__dict__.get(ROOT)
-    for part in root.modules() if root is not None else ():
-        if isinstance(part, FSDPModule):
-            part.reshard()
+    if root is None:
+        return
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def blocks_dtype(model: nn.Module) -> torch.dtype | None:
-    """What the blocks of a divided or halved model compute in; None for any other model."""
-    return model.__dict__.get(ARITHMETIC)
+    """The dtype that the blocks of a divided or halved model compute in; None for any other model."""
+    return model.__dict__.get(BLOCKS_DTYPE)
 
 
 def whole_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of the state dict, divided tensors gathered one after another. All processes must iterate."""
     settle(model)
     for name, tensor in model.state_dict().items():
-        yield name, (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        yield name, whole.detach()
 
 
 class Skeleton:
-    """The module tree of a model with parameters that hold nothing, to be filled for a while."""
+    """The module tree of a model with parameters on the meta device, which can be filled with values and emptied again.
+
+    Attributes:
+        tree: the model; its buffers are those of the original.
+        dtype: that the values are to have; None leaves them as they are.
+    """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None):
         self.dtype = dtype
+        # deepcopy takes from its memo what it should not copy: buffers stay shared, parameters become empty ones.
         memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
-        memo |= {id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters()}
+        for parameter in model.parameters():
+            without_values = torch.empty_like(parameter, device="meta")
+            memo[id(parameter)] = nn.Parameter(without_values, parameter.requires_grad)
         self.tree = copy.deepcopy(model, memo)
-        self.places: dict[int, list[tuple[nn.Module, str]]] = {}  # several where weights are tied
+        self._empty_parameters = dict(self.tree.named_parameters())
+        self._owners: dict[int, list[tuple[nn.Module, str]]] = {}  # several per parameter where weights are tied
         for module in self.tree.modules():
-            for leaf, parameter in module._parameters.items():
-                if parameter is not None:
-                    self.places.setdefault(id(parameter), []).append((module, leaf))
-        self.empty = dict(self.tree.named_parameters())
+            for attribute, empty in module._parameters.items():
+                if empty is not None:
+                    self._owners.setdefault(id(empty), []).append((module, attribute))
 
     def fill(self, values: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Put (name, value) of each parameter into the tree."""
         for name, value in values:
-            parameter = nn.Parameter(value, requires_grad=False)
-            for module, leaf in self.places[id(self.empty[name])]:
-                module._parameters[leaf] = parameter
+            self._put(self._empty_parameters[name], nn.Parameter(value, requires_grad=False))
 
     def clear(self) -> None:
-        for parameter in self.empty.values():
-            for module, leaf in self.places[id(parameter)]:
-                module._parameters[leaf] = parameter
+        """Put the empty parameters back, so that the values can be freed."""
+        for empty in self._empty_parameters.values():
+            self._put(empty, empty)
+
+    def _put(self, empty: nn.Parameter, parameter: nn.Parameter) -> None:
+        """Set `parameter` in every place that belongs to the empty one."""
+        for module, attribute in self._owners[id(empty)]:
+            module._parameters[attribute] = parameter
 
 
 @contextmanager
@@ -202,27 +240,30 @@ def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
     """
     skeleton: Skeleton | None = model.__dict__.get(SKELETON)
     if skeleton is None:
-        dtype = model.__dict__.get(ARITHMETIC)
-        yield copy.deepcopy(model).to(dtype) if dtype else model
+        halved_dtype = model.__dict__.get(BLOCKS_DTYPE)
+        yield copy.deepcopy(model).to(halved_dtype) if halved_dtype else model
         return
-    skeleton.fill(_gathered(model, None if to_save else skeleton.dtype, to_save))
+    dtype = None if to_save else skeleton.dtype
+    skeleton.fill(_gather_parameters(model, dtype, to_save))
     try:
         yield skeleton.tree
     finally:
         skeleton.clear()
 
 
-def _gathered(model: nn.Module, dtype: torch.dtype | None, to_save: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, whole parameter) of a divided model."""
+def _gather_parameters(
+    model: nn.Module, dtype: torch.dtype | None, to_save: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, whole parameter) of a divided model, one after another. All processes must iterate."""
     settle(model)
-    gather: Callable[[nn.Parameter], torch.Tensor] = model.__dict__.get(WHOLE, torch.Tensor.detach)
+    gather: Callable[[nn.Parameter], torch.Tensor] = model.__dict__.get(GATHER_PARAMETER, torch.Tensor.detach)
     for name, parameter in model.named_parameters():
-        own = parameter.detach().to(dtype or parameter.dtype)
-        whole = own.full_tensor() if isinstance(own, DTensor) else gather(parameter)
+        shard = parameter.detach().to(dtype or parameter.dtype)  # cast first: less to exchange
+        whole = shard.full_tensor() if isinstance(shard, DTensor) else gather(parameter)
         if not to_save:
             yield name, whole
         elif ranks.is_main():
-            yield name, whole.cpu()
+            yield name, whole.cpu()  # at once: the device never holds more than one whole parameter
 
 
 def checkpoint_blocks(model: nn.Module) -> Callable[[], None]:
@@ -230,42 +271,45 @@ def checkpoint_blocks(model: nn.Module) -> Callable[[], None]:
 
     A prompt shared by rows needs the blocks to fill a cache, which they would then do twice: it is not shared.
     """
-    changed = blocks(model)
-    for block in changed:
-        block.forward = _recomputed(block.forward)
-    undo = forbid_sharing(model)
+    checkpointed = blocks(model)
+    for block in checkpointed:
+        block.forward = _recomputing(block.forward)
+    allow_sharing_again = forbid_sharing(model)
 
     def restore() -> None:
-        undo()
-        for block in changed:
-            del block.forward
+        allow_sharing_again()
+        for block in checkpointed:
+            del block.forward  # the instance's attribute; the method of the class is visible again
 
     return restore
 
 
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*arguments: Any, **named: Any) -> Any:
+def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` with activation checkpointing while gradients are recorded."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return forward(*arguments, **named)
-        return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **named)
+            return forward(*args, **kwargs)
+        # No random state needs to be kept for the second pass: models are loaded with dropout off.
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
     return run
 
 
 def keep_in_host_memory(model: nn.Module, device: str) -> None:
-    """From now on the model is on the device only where it is `at_hand`."""
-    model.__dict__[WORKPLACE] = device
+    """Move a model to host memory; from now on only `at_hand` brings it to the device, for the time of a block."""
+    model.__dict__[COMPUTE_DEVICE] = device
     model.to("cpu")
 
 
 @contextmanager
 def at_hand(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Models that live in host memory are on their device for the time of the block."""
-    away = [model for model in models if WORKPLACE in model.__dict__]
-    for model in away:
-        model.to(model.__dict__[WORKPLACE])
+    """Bring models that live in host memory to their device for the time of the block."""
+    offloaded = [model for model in models if COMPUTE_DEVICE in model.__dict__]
+    for model in offloaded:
+        model.to(model.__dict__[COMPUTE_DEVICE])
     try:
         yield
     finally:
-        for model in away:
+        for model in offloaded:
             model.to("cpu")

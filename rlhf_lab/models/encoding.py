@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 Row = tuple[list[int], list[int]]
+"""Token ids of a prompt and of the reply to it."""
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Encoder:
 
     Attributes:
         eos_id: the token that ends a reply.
-        counts: what happened while encoding: rows, truncated replies, truncated prompts.
+        counts: how often each event occurred while encoding: rows, truncated replies, truncated prompts.
     """
 
     tokenizer: Any
@@ -35,12 +36,14 @@ class Encoder:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; without one no reply can end")
         self.eos_id: int = self.tokenizer.eos_token_id
-        empty = self.tokenizer("")["input_ids"]
+        # BOS goes first only where the tokenizer itself puts it there: some define a BOS and never use it.
         bos = self.tokenizer.bos_token_id
-        self._prefix = [bos] if bos is not None and empty[:1] == [bos] and bos != self.eos_id else []
+        ids_of_empty_text = self.tokenizer("")["input_ids"]
+        adds_bos = bos is not None and ids_of_empty_text[:1] == [bos] and bos != self.eos_id
+        self._prefix = [bos] if adds_bos else []
 
-    def _count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
+    def _count(self, event: str) -> None:
+        self.counts[event] = self.counts.get(event, 0) + 1
 
     def _ids(self, text: str, *, template: bool = False) -> list[int]:
         """Token ids; "<|endoftext|>" in a data row is text, only a rendered template holds special tokens."""
@@ -51,33 +54,39 @@ class Encoder:
         if self.to_messages:
             messages = self.to_messages(text)
             rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            ids, prefix = self._ids(rendered, template=True), []
-            if self._prefix and ids[:1] != self._prefix:
-                prefix = self._prefix
+            ids = self._ids(rendered, template=True)
+            # Many templates write BOS themselves; it must not stand there twice.
+            prefix = [] if ids[:1] == self._prefix else self._prefix
         else:
-            ids, prefix = self._ids(text), self._prefix
+            ids = self._ids(text)
+            prefix = self._prefix
         if max_tokens is not None and len(prefix) + len(ids) > max_tokens:
+            # The end of a conversation, with the question to answer, matters more than its beginning.
             self._count("prompts cut at the beginning")
             ids = ids[len(prefix) + len(ids) - max_tokens :]
         return [*prefix, *ids]
 
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""
-        return [*self._ids(text if self.to_messages else f" {text}"), self.eos_id]
+        # The plain transcript ends in "Assistant:", so the space belongs to the reply's first word.
+        continuation = text if self.to_messages else f" {text}"
+        return [*self._ids(continuation), self.eos_id]
 
     def row(self, prompt: str, response: str, max_length: int) -> Row:
         """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
         self._count("rows")
-        reply = self.response(response)
-        head = self.prompt(prompt, max_length - min(len(reply), max(max_length // 4, 1)))
-        room = max_length - len(head)
-        if len(reply) > room:
+        reply_ids = self.response(response)
+        reserved_for_reply = min(len(reply_ids), max(max_length // 4, 1))
+        prompt_ids = self.prompt(prompt, max_length - reserved_for_reply)
+        room = max_length - len(prompt_ids)
+        if len(reply_ids) > room:
             self._count("replies cut at the end (no EOS)")
-        return head, reply[:room]
+        return prompt_ids, reply_ids[:room]
 
     def text(self, reply_ids: Sequence[int]) -> str:
         """The reply as text, without EOS and surrounding space."""
-        return self.tokenizer.decode([i for i in reply_ids if i != self.eos_id], skip_special_tokens=True).strip()
+        without_eos = [token for token in reply_ids if token != self.eos_id]
+        return self.tokenizer.decode(without_eos, skip_special_tokens=True).strip()
 
 
 @dataclass(frozen=True)
@@ -102,22 +111,26 @@ class TokenBatch:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], device: torch.device | str = "cpu") -> TokenBatch:
-        lengths = [len(p) + len(r) for p, r in rows]
+        """Pad rows to the longest of them and number their distinct prompts in order of first appearance."""
+        lengths = [len(prompt) + len(reply) for prompt, reply in rows]
         width = max(lengths)
-        tokens = torch.tensor([[*p, *r, *([0] * (width - n))] for (p, r), n in zip(rows, lengths, strict=True)])
-        prompt_len = torch.tensor([len(p) for p, _ in rows])
-        number: dict[tuple[int, ...], int] = {}
-        prompt_of = [number.setdefault(tuple(p), len(number)) for p, _ in rows]
-        shared = len(number) < len(rows) and all(p for p, _ in rows)
-        first_row = [prompt_of.index(i) for i in range(len(number))] if shared else []
+        padded = [
+            [*prompt, *reply, *([0] * (width - length))] for (prompt, reply), length in zip(rows, lengths, strict=True)
+        ]
+        number_of_prompt: dict[tuple[int, ...], int] = {}
+        prompt_of = [number_of_prompt.setdefault(tuple(prompt), len(number_of_prompt)) for prompt, _ in rows]
+        prompts = len(number_of_prompt)
+        # An empty prompt has no last token whose hidden state could predict the reply's first one.
+        shared = prompts < len(rows) and all(prompt for prompt, _ in rows)
+        first_row = [prompt_of.index(number) for number in range(prompts)] if shared else []
         return cls(
-            tokens.to(device),
-            prompt_len.to(device),
-            torch.tensor(lengths).to(device),
-            torch.tensor(prompt_of).to(device) if shared else None,
-            torch.tensor(first_row).to(device) if shared else None,
-            max(len(p) for p, _ in rows),
-            max(len(r) for _, r in rows),
+            tokens_BT=torch.tensor(padded).to(device),
+            prompt_len_B=torch.tensor([len(prompt) for prompt, _ in rows]).to(device),
+            length_B=torch.tensor(lengths).to(device),
+            prompt_of_B=torch.tensor(prompt_of).to(device) if shared else None,
+            first_row_P=torch.tensor(first_row).to(device) if shared else None,
+            prompts_width=max(len(prompt) for prompt, _ in rows),
+            replies_width=max(len(reply) for _, reply in rows),
         )
 
     @property
@@ -128,7 +141,7 @@ class TokenBatch:
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows and columns (each (N,)) of the reply tokens that are predicted: row-major, column ≥ 1."""
         column_T = torch.arange(self.tokens_BT.shape[1], device=self.tokens_BT.device)
-        first_B = self.prompt_len_B.clamp(min=1)
+        first_B = self.prompt_len_B.clamp(min=1)  # nothing predicts column 0, the first token of an empty prompt's row
         mask_BT = (column_T >= first_B[:, None]) & (column_T < self.length_B[:, None])
         row_N, column_N = mask_BT.nonzero(as_tuple=True)
         return row_N, column_N
@@ -137,10 +150,11 @@ class TokenBatch:
 def length_parts(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Indices of rows in batches of at most `max_tokens` padded tokens, in order of length, longest first."""
     lengths = [len(prompt) + len(reply) for prompt, reply in rows]
-    order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    parts = []
-    while order:
-        count = max(1, max_tokens // lengths[order[0]])
-        parts.append(order[:count])
-        order = order[count:]
-    return parts
+    remaining = sorted(range(len(rows)), key=lambda i: -lengths[i])
+    batches = []
+    while remaining:
+        longest = lengths[remaining[0]]
+        size = max(1, max_tokens // longest)  # a row longer than max_tokens makes a batch of its own
+        batches.append(remaining[:size])
+        remaining = remaining[size:]
+    return batches

@@ -17,7 +17,7 @@ from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.shared_prompt import hidden_states, within_vocabulary
 
 KEPT_ENTRIES = 2**27  # N·V probabilities kept for backward; above this each chunk is computed again
-CHUNK_ENTRIES = 2**24
+CHUNK_ENTRIES = 2**24  # of N·V logits computed at a time, which bounds the temporaries of a large vocabulary
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class ReplyStates:
     def logps(self, temperature: float = 1.0) -> TokenLogps:
         """Log-probability of every reply token at `temperature`, float32, differentiable."""
         inputs = [self.x_Nd, self.weight_Vd, self.bias_V]
-        if not torch.is_grad_enabled():  # nothing is then kept for a backward pass
-            inputs = [None if part is None else part.detach() for part in inputs]
+        if not torch.is_grad_enabled():
+            # A detached input needs no gradient, so the function keeps no probabilities for a backward pass.
+            inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
         logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature)
         return TokenLogps(logps_N, self.row_N, self.rows)
 
@@ -83,14 +84,19 @@ def _reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
     if has_linear_head(model):
         head = causal.get_output_embeddings()
         x_Nd = hidden_states(causal.base_model, batch, row_N, column_N)
-        weight_Vd, bias_V = head.weight, getattr(head, "bias", None)
+        weight_Vd = head.weight
+        bias_V = getattr(head, "bias", None)
     else:
+        # The head may cap or scale its logits: take the model's own, behind an identity in place of the head.
         x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
-        weight_Vd, bias_V = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device), None
+        weight_Vd = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device)
+        bias_V = None
     device = x_Nd.device.type
     if torch.is_autocast_enabled(device):
+        # A backward pass runs outside autocast: cast here, and both passes of `_LinearLogProb` compute in its dtype.
         dtype = torch.get_autocast_dtype(device)
-        x_Nd, weight_Vd = x_Nd.to(dtype), weight_Vd.to(dtype)
+        x_Nd = x_Nd.to(dtype)
+        weight_Vd = weight_Vd.to(dtype)
     return ReplyStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B))
 
 
@@ -110,29 +116,39 @@ def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temp
 
 @torch.no_grad()
 def _exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, temperature: float) -> torch.Tensor:
-    states = reply_states(policy, batch), reply_states(reference, batch)
-    p, q = ((x.x_Nd, x.weight_Vd, x.bias_V) for x in states)
-    row_N = states[0].row_N
-    chunk = max(1, CHUNK_ENTRIES // p[1].shape[0])
-    kl_N = torch.cat(
-        [
-            _kl_rows(_logits(*p, part, 1.0 / temperature), _logits(*q, part, 1.0 / temperature))
-            for part in (slice(begin, begin + chunk) for begin in range(0, len(row_N), chunk))
-        ]
-    )
-    return sum_rows(kl_N, row_N, len(batch.length_B))
+    p = reply_states(policy, batch)
+    q = reply_states(reference, batch)
+    p_inputs = (p.x_Nd, p.weight_Vd, p.bias_V)
+    q_inputs = (q.x_Nd, q.weight_Vd, q.bias_V)
+    vocabulary = p.weight_Vd.shape[0]
+    chunk_size = max(1, CHUNK_ENTRIES // vocabulary)
+    kl_chunks = []
+    for begin in range(0, len(p.row_N), chunk_size):
+        chunk = slice(begin, begin + chunk_size)
+        # The logits have no name here, so those of one chunk are freed before the next ones are computed.
+        kl_chunks.append(
+            _token_kl(
+                _logits(*p_inputs, chunk, 1.0 / temperature),
+                _logits(*q_inputs, chunk, 1.0 / temperature),
+            )
+        )
+    return sum_rows(torch.cat(kl_chunks), p.row_N, len(batch.length_B))
 
 
-def _kl_rows(z_NV: torch.Tensor, z_ref_NV: torch.Tensor) -> torch.Tensor:
+def _token_kl(z_NV: torch.Tensor, z_ref_NV: torch.Tensor) -> torch.Tensor:
+    """Σ_v p(v)·(log p(v) − log q(v)) at each token, (N,), from the logits of both models."""
     log_p, log_q = z_NV.log_softmax(1), z_ref_NV.log_softmax(1)
     return (log_p.exp() * (log_p - log_q)).sum(1)
 
 
 def _logits(
-    x_Nd: torch.Tensor, weight_Vd: torch.Tensor, bias_V: torch.Tensor | None, part: slice, inv_tau: float
+    x_Nd: torch.Tensor, weight_Vd: torch.Tensor, bias_V: torch.Tensor | None, chunk: slice, inv_tau: float
 ) -> torch.Tensor:
-    z = (x_Nd[part] @ weight_Vd.T).float()
-    return (z if bias_V is None else z.add_(bias_V)).mul_(inv_tau)
+    """(x Wᵀ + b)/τ of the tokens in `chunk`, (n, V), float32: a buffer of its own that callers may overwrite."""
+    z = (x_Nd[chunk] @ weight_Vd.T).float()
+    if bias_V is not None:
+        z.add_(bias_V)
+    return z.mul_(inv_tau)
 
 
 @torch.no_grad()
@@ -141,86 +157,96 @@ def has_linear_head(model: nn.Module) -> bool:
 
     Logits of ±100 are put in place of the head's own: a cap or a scale hardly shows on those of an untrained model.
     """
-    known = getattr(model, "_rlhf_lab_linear_head", None)
-    if known is None:
+    is_linear = getattr(model, "_rlhf_lab_linear_head", None)
+    if is_linear is None:
         causal: Any = model
         training = model.training
         model.eval()
-        known = _head_is_all(causal)
+        is_linear = _logits_are_head_of_backbone(causal)
         model.train(training)
-        causal._rlhf_lab_linear_head = known
-    return known
+        causal._rlhf_lab_linear_head = is_linear
+    return is_linear
 
 
-def _head_is_all(causal: Any) -> bool:
+def _logits_are_head_of_backbone(causal: Any) -> bool:
     """Whether the head reads what the backbone gives, and nothing follows it."""
-    head, planted, read = causal.get_output_embeddings(), [], []
+    head = causal.get_output_embeddings()
+    head_inputs: list[torch.Tensor] = []
+    planted: list[torch.Tensor] = []
 
-    def plant(_: nn.Module, inputs: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
-        read.append(inputs[0])
-        planted.append(torch.linspace(-100, 100, logits.numel(), device=logits.device).view_as(logits).to(logits))
+    def plant_logits(_: nn.Module, inputs: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
+        head_inputs.append(inputs[0])
+        wide_range = torch.linspace(-100, 100, logits.numel(), device=logits.device)
+        planted.append(wide_range.view_as(logits).to(logits))
         return planted[0]
 
     ids = within_vocabulary(torch.arange(4, device=head.weight.device), causal)[None]
-    hook = head.register_forward_hook(plant)
+    hook = head.register_forward_hook(plant_logits)
     try:
         logits = causal(input_ids=ids, use_cache=False).logits
     finally:
         hook.remove()
     hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    if not read or read[0].shape != hidden.shape:
+    if not head_inputs or head_inputs[0].shape != hidden.shape:
         return False
-    return torch.equal(logits.float(), planted[0].float()) and torch.allclose(read[0], hidden, atol=1e-5, rtol=1e-4)
+    nothing_follows = torch.equal(logits.float(), planted[0].float())
+    return nothing_follows and torch.allclose(head_inputs[0], hidden, atol=1e-5, rtol=1e-4)
 
 
 class _LinearLogProb(torch.autograd.Function):
     """log softmax((x Wᵀ + b)/τ)[target] with one N×V buffer where autograd keeps several.
 
     With p = softmax(z) and upstream gradient g per token: ∂/∂z = g·(onehot(target) − p), then one matmul each for x, W.
+    The buffer holds z, then e = exp(z − max z), overwritten in place; p = e/Σe is never formed.
     """
 
     @staticmethod
     def forward(ctx: Any, x_Nd: Any, weight_Vd: Any, bias_V: Any, target_N: Any, inv_tau: float) -> torch.Tensor:
-        n, vocab = x_Nd.shape[0], weight_Vd.shape[0]
-        ctx.chunk = max(1, CHUNK_ENTRIES // vocab)
-        keep = n * vocab <= KEPT_ENTRIES and any(ctx.needs_input_grad)
-        logps, kept = [], []
-        for begin in range(0, n, ctx.chunk):
-            part = slice(begin, begin + ctx.chunk)
-            z = _logits(x_Nd, weight_Vd, bias_V, part, inv_tau)
-            z.sub_(z.amax(1, keepdim=True))
-            target_z = z.gather(1, target_N[part, None])[:, 0]
+        n, vocabulary = x_Nd.shape[0], weight_Vd.shape[0]
+        ctx.chunk_size = max(1, CHUNK_ENTRIES // vocabulary)
+        keep = n * vocabulary <= KEPT_ENTRIES and any(ctx.needs_input_grad)
+        logps = []
+        kept_for_backward = []
+        for begin in range(0, n, ctx.chunk_size):
+            chunk = slice(begin, begin + ctx.chunk_size)
+            z = _logits(x_Nd, weight_Vd, bias_V, chunk, inv_tau)
+            z.sub_(z.amax(1, keepdim=True))  # exp cannot overflow, and log softmax does not change
+            target_z = z.gather(1, target_N[chunk, None])[:, 0]  # a copy: exp_ below overwrites z
             total = z.exp_().sum(1)
             logps.append(target_z - total.log())
             if keep:
-                kept += [z, total]
-        ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept)
+                kept_for_backward += [z, total]
+        ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept_for_backward)
         ctx.inv_tau = inv_tau
         return torch.cat(logps) if logps else torch.zeros(0, device=x_Nd.device)
 
     @staticmethod
     def backward(ctx: Any, grad_N: torch.Tensor) -> Any:
         x_Nd, weight_Vd, bias_V, target_N, *kept = ctx.saved_tensors
-        grad_x, grad_w, grad_b = torch.empty_like(x_Nd), None, None
+        grad_x = torch.empty_like(x_Nd)
+        grad_w = grad_b = None
         if ctx.needs_input_grad[1]:
+            # Chunks are added up in float32: bfloat16 would lose small terms of a long sum.
             grad_w = torch.zeros_like(weight_Vd, dtype=torch.float32)
         if bias_V is not None and ctx.needs_input_grad[2]:
             grad_b = torch.zeros_like(bias_V)
-        for i, begin in enumerate(range(0, x_Nd.shape[0], ctx.chunk)):
-            part = slice(begin, begin + ctx.chunk)
+        for i, begin in enumerate(range(0, x_Nd.shape[0], ctx.chunk_size)):
+            chunk = slice(begin, begin + ctx.chunk_size)
             if kept:
                 e, total = kept[2 * i], kept[2 * i + 1]
             else:
-                e = _logits(x_Nd, weight_Vd, bias_V, part, ctx.inv_tau)
+                e = _logits(x_Nd, weight_Vd, bias_V, chunk, ctx.inv_tau)
                 e.sub_(e.amax(1, keepdim=True)).exp_()
                 total = e.sum(1)
-            g = grad_N[part].float() * ctx.inv_tau
-            dz = e * (-g / total)[:, None]
-            dz.scatter_add_(1, target_N[part, None], g[:, None])
+            g = grad_N[chunk].float() * ctx.inv_tau  # z has been divided by τ, so its gradient is too
+            dz = e * (-g / total)[:, None]  # −g·p
+            dz.scatter_add_(1, target_N[chunk, None], g[:, None])  # + g·onehot(target)
             if grad_b is not None:
                 grad_b += dz.sum(0).to(grad_b.dtype)
             dz = dz.to(weight_Vd.dtype)
-            grad_x[part] = dz @ weight_Vd
+            grad_x[chunk] = dz @ weight_Vd
             if grad_w is not None:
-                grad_w.addmm_(dz.float().T, x_Nd[part].float())
-        return grad_x, None if grad_w is None else grad_w.to(weight_Vd.dtype), grad_b, None, None
+                grad_w.addmm_(dz.float().T, x_Nd[chunk].float())
+        if grad_w is not None:
+            grad_w = grad_w.to(weight_Vd.dtype)
+        return grad_x, grad_w, grad_b, None, None

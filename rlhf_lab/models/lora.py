@@ -25,9 +25,10 @@ from transformers.pytorch_utils import Conv1D
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.models.settings import LoRA
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of every tensor name in an adapter file, by peft's convention
-NAME = "default"
+NAME = "default"  # of the one adapter a model has; peft allows several
 HEAD = "score"  # of a reward model: new, hence trained whole and stored with the adapter
 
 
@@ -41,8 +42,8 @@ def trainable(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
 
 def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
     """Put an adapter into `model`, in place, and freeze the rest but a reward model's head."""
-    peft, causal = _peft(), _any(model)
-    targets, transposed = _targets(model, settings.targets)
+    peft = _import_peft()
+    targets, transposed = _target_layers(model, settings.targets)
     config = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
@@ -51,20 +52,21 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
         fan_in_fan_out=transposed,
         task_type="SEQ_CLS" if hasattr(model, HEAD) else "CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
-        causal.add_adapter(config, NAME)
+    with torch.random.fork_rng(devices=[]):  # peft draws an A of its own, which is overwritten below
+        _untyped(model).add_adapter(config, NAME)
     generator = torch.Generator().manual_seed(seed)
-    for layer in _layers(model):
-        down = layer.lora_A[NAME].weight
-        start = nn.init.kaiming_uniform_(torch.empty(down.shape), a=math.sqrt(5), generator=generator)
-        down.data.copy_(start)
+    for layer in _adapted_layers(model):
+        a_weight = layer.lora_A[NAME].weight
+        # Drawn on the CPU with peft's distribution, so that A is the same on every device.
+        initial = nn.init.kaiming_uniform_(torch.empty(a_weight.shape), a=math.sqrt(5), generator=generator)
+        a_weight.data.copy_(initial)
     if hasattr(model, HEAD):
-        causal.score.requires_grad_(True)
-    return model.train(model.training)
+        _untyped(model).score.requires_grad_(True)
+    return model.train(model.training)  # the adapter's new modules take the mode of the model
 
 
 def has_adapter(model: nn.Module) -> bool:
-    return bool(_layers(model))
+    return bool(_adapted_layers(model))
 
 
 def effective_weight(layer: nn.Module) -> Tensor:
@@ -72,8 +74,11 @@ def effective_weight(layer: nn.Module) -> Tensor:
 
     `layer.weight` of an adapted layer is W alone.
     """
-    weight = _any(layer).weight
-    return weight + _any(layer).get_delta_weight(NAME).to(weight.dtype) if _is_adapted(layer) else weight
+    weight = _untyped(layer).weight
+    if not _is_adapted(layer):
+        return weight
+    delta = _untyped(layer).get_delta_weight(NAME)
+    return weight + delta.to(weight.dtype)
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
@@ -81,7 +86,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
     The reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, since that was saved merged.
     """
-    return _plain(model, lambda layer: layer.get_base_layer()).requires_grad_(False)
+    return _replace_adapted_layers(model, lambda layer: layer.get_base_layer()).requires_grad_(False)
 
 
 def merged(model: nn.Module) -> nn.Module:
@@ -89,36 +94,42 @@ def merged(model: nn.Module) -> nn.Module:
 
     A model without an adapter is returned as it is.
     """
-    return _plain(model, _merged_layer) if has_adapter(model) else model
+    return _replace_adapted_layers(model, _merged_layer) if has_adapter(model) else model
 
 
 def _merged_layer(layer: Any) -> nn.Module:
-    base = layer.get_base_layer()
+    """A plain linear layer that computes what the adapted one does."""
+    base_layer = layer.get_base_layer()
     weight = nn.Parameter(effective_weight(layer).detach(), requires_grad=False)
-    return copy.deepcopy(base, {id(base.weight): weight})
+    return copy.deepcopy(base_layer, {id(base_layer.weight): weight})
 
 
-def _plain(model: nn.Module, replacement: Callable[[Any], nn.Module]) -> nn.Module:
+def _replace_adapted_layers(model: nn.Module, replacement: Callable[[Any], nn.Module]) -> nn.Module:
     """A copy of the module tree around the very same tensors, adapted layers replaced."""
+    # deepcopy takes what its memo holds instead of copying it: tensors are shared, adapted layers exchanged.
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    memo |= {id(layer): replacement(layer) for layer in _layers(model)}
-    plain = copy.deepcopy(model, memo)
+    memo |= {id(layer): replacement(layer) for layer in _adapted_layers(model)}
+    plain_model = copy.deepcopy(model, memo)
+    # With these attributes left on it, transformers would take the copy for a model with an adapter.
     for name in ("peft_config", "_hf_peft_config_loaded"):
-        plain.__dict__.pop(name, None)
-    return plain
+        plain_model.__dict__.pop(name, None)
+    return plain_model
 
 
 def save_adapter(model: nn.Module, folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors, with a reward model's head among the tensors."""
-    peft, causal = _peft(), _any(model)
-    config = copy.copy(causal.peft_config[NAME])
-    base = causal.name_or_path
-    config.base_model_name_or_path = str(Path(base).resolve()) if base and Path(base).is_dir() else base or None
+    peft = _import_peft()
+    config = copy.copy(_untyped(model).peft_config[NAME])
+    base = _untyped(model).name_or_path
+    if base and Path(base).is_dir():
+        base = str(Path(base).resolve())  # found again from any working directory
+    config.base_model_name_or_path = base or None
     config.inference_mode = True
     tensors = peft.get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
     if hasattr(model, HEAD):
         config.modules_to_save = [HEAD]
-        tensors |= {f"{HEAD}.{name}": tensor for name, tensor in causal.score.state_dict().items()}
+        head_tensors = _untyped(model).score.state_dict()
+        tensors |= {f"{HEAD}.{name}": tensor for name, tensor in head_tensors.items()}
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(folder))
     stored = {f"{PREFIX}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -128,9 +139,10 @@ def save_adapter(model: nn.Module, folder: Path) -> None:
 def adapter_base(source: str | Path) -> str | None:
     """The model that an adapter folder belongs to; None when `source` is not an adapter folder."""
     folder = Path(source)
-    if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
+    is_whole_model = (folder / "config.json").is_file()
+    if is_whole_model or not (folder / CONFIG).is_file():
         return None
-    base = _peft().PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+    base = _import_peft().PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
     if not base:
         raise ArtifactError(
             f"{folder} is an adapter whose {CONFIG} names no base_model_name_or_path; write the folder or hub id of "
@@ -141,66 +153,79 @@ def adapter_base(source: str | Path) -> str | None:
 
 def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """`model` with a stored adapter merged into it."""
-    peft, config = _peft(), _peft().PeftConfig.from_pretrained(str(folder))
-    if config.peft_type != peft.PeftType.LORA or not (Path(folder) / WEIGHTS).is_file():
+    peft = _import_peft()
+    config = peft.PeftConfig.from_pretrained(str(folder))
+    weights_file = Path(folder) / WEIGHTS
+    if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
         raise ArtifactError(f"{folder} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
-    config.modules_to_save = None
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(Path(folder) / WEIGHTS).items()}
-    head = {name: tensors.pop(name) for name in list(tensors) if name.startswith(f"{HEAD}.")}
+    config.modules_to_save = None  # the head is loaded into the model's own below, not into a peft copy of it
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(weights_file).items()}
+    head_names = [name for name in tensors if name.startswith(f"{HEAD}.")]
+    head_tensors = {name: tensors.pop(name) for name in head_names}
+    misfit = f"{folder} does not fit its base {_untyped(model).name_or_path}"
     try:
         with torch.random.fork_rng(devices=[]):
-            _any(model).add_adapter(config, NAME)
-        found = peft.set_peft_model_state_dict(model, tensors, adapter_name=NAME)
-        if head:
-            model.load_state_dict(head, strict=False)
+            _untyped(model).add_adapter(config, NAME)
+        load_result = peft.set_peft_model_state_dict(model, tensors, adapter_name=NAME)
+        if head_tensors:
+            model.load_state_dict(head_tensors, strict=False)
     except (ValueError, RuntimeError) as error:
-        raise ArtifactError(f"{folder} does not fit its base {_any(model).name_or_path}: {error}") from error
-    lacking = [name for name in found.missing_keys if "lora_" in name]
-    unknown = [*found.unexpected_keys, *(name for name in head if not hasattr(model, HEAD))]
-    if lacking or unknown:
-        what = f"{len(lacking)} tensors missing, {len(unknown)} unknown, such as {[*lacking, *unknown][0]}"
-        raise ArtifactError(f"{folder} does not fit its base {_any(model).name_or_path}: {what}")
+        raise ArtifactError(f"{misfit}: {error}") from error
+    missing = [name for name in load_result.missing_keys if "lora_" in name]  # the base's own tensors are there already
+    unexpected = list(load_result.unexpected_keys)
+    if not hasattr(model, HEAD):
+        unexpected += head_names
+    if missing or unexpected:
+        example = [*missing, *unexpected][0]
+        raise ArtifactError(f"{misfit}: {len(missing)} tensors missing, {len(unexpected)} unknown, such as {example}")
     return merged(model)
 
 
-def _targets(model: nn.Module, wanted: Sequence[str] | None) -> tuple[list[str], bool]:
+def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[list[str], bool]:
     """Names of the layers to adapt as peft matches them (a name's end), and whether their weights are (in, out).
 
     Layers are the linear ones of the blocks. The output head and the embeddings are outside: log-probabilities read
     their weights directly.
     """
-    kinds = {
-        f"{stack}.{name}": isinstance(layer, Conv1D)
-        for stack, blocks in model.named_modules()
-        if isinstance(blocks, nn.ModuleList)
-        for name, layer in blocks.named_modules()
+    is_conv1d = {  # GPT-2's linear layers are Conv1D, whose weights are (in, out)
+        f"{stack_name}.{name}": isinstance(layer, Conv1D)
+        for stack_name, stack in model.named_modules()
+        if isinstance(stack, nn.ModuleList)
+        for name, layer in stack.named_modules()
         if isinstance(layer, (nn.Linear, Conv1D))
     }
-    known = sorted({name.rpartition(".")[2] for name in kinds})
-    targets = known if wanted is None else list(wanted)
-    every = [name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding))]
+    choices = sorted({name.rpartition(".")[2] for name in is_conv1d})
+    targets = choices if requested is None else list(requested)
+    # peft would match these anywhere in the model, embeddings included.
+    matchable = [name for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, Conv1D, nn.Embedding))]
+
+    def matches(name: str, target: str) -> bool:
+        return f".{name}".endswith(f".{target}")
+
     for target in targets:
-        matched = [name for name in every if f".{name}".endswith(f".{target}")]
-        outside = [name for name in matched if name not in kinds]
+        matched = [name for name in matchable if matches(name, target)]
+        outside = [name for name in matched if name not in is_conv1d]
         if not matched or outside:
-            what = f"{', '.join(outside)}, which is outside the blocks" if outside else "no layer of this model"
-            raise ConfigError(f"model.lora.targets: {target} names {what}; choose from {', '.join(known)}")
-    return targets, any(kinds[name] for name in kinds if any(f".{name}".endswith(f".{t}") for t in targets))
+            problem = f"{', '.join(outside)}, which is outside the blocks" if outside else "no layer of this model"
+            raise ConfigError(f"model.lora.targets: {target} names {problem}; choose from {', '.join(choices)}")
+    adapted = [name for name in is_conv1d if any(matches(name, target) for target in targets)]
+    return targets, any(is_conv1d[name] for name in adapted)
 
 
 def _is_adapted(layer: nn.Module) -> bool:
     return hasattr(layer, "lora_A")
 
 
-def _layers(model: nn.Module) -> list[Any]:
+def _adapted_layers(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if _is_adapted(module)]
 
 
-def _any(module: nn.Module) -> Any:
+def _untyped(module: nn.Module) -> Any:
+    """The module itself, for methods that transformers and peft add and nn.Module's type does not know."""
     return module
 
 
-def _peft() -> ModuleType:
+def _import_peft() -> ModuleType:
     try:
         import peft
     except ImportError as error:

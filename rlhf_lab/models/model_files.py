@@ -16,10 +16,13 @@ from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.core.files import read_json
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
-ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 HEAD = "score."
-"""Beginning of the names of a reward model's head among its tensors."""
+"""Prefix of the names of a reward model's head among its tensors."""
+LARGEST_HEADER = 2**28
+"""Bytes. A safetensors file opens with the length of its header; in another kind of file that number is anything."""
 
 
 def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
@@ -30,42 +33,56 @@ def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
         where: the setting that names it, for the messages.
         reward: whether it has to have a reward model's head; without one it would load with a new one and score 0.
     """
-    path, here = Path(source), f"{where}={source}"
+    path = Path(source)
+    label = f"{where}={source}"
     if source.startswith("~") and path.expanduser().is_dir():
-        return [f"{here}: ~ is not expanded here; write {where}={path.expanduser()}"]
+        return [f"{label}: ~ is not expanded here; write {where}={path.expanduser()}"]
     if path.is_file():
-        return [f"{here} is a file; write the folder that holds config.json, *.safetensors and a tokenizer"]
+        return [f"{label} is a file; write the folder that holds config.json, *.safetensors and a tokenizer"]
     if not path.is_dir():
-        return _hub_problems(source, here)
+        return _hub_problems(source, label)
     if (path / "config.json").is_file():
-        return _folder_problems(path, here, reward=reward)
+        return _folder_problems(path, label, reward=reward)
     if (path / ADAPTER).is_file():
-        return _adapter_problems(path, here, reward=reward)
-    inside = sorted(p.parent.name for p in path.glob("*/config.json"))
-    near = f"; did you mean {path / inside[0]}?" if inside else ""
-    return [f"{here} is no model: it has neither config.json nor {ADAPTER}{near}"]
+        return _adapter_problems(path, label, reward=reward)
+    models_inside = sorted(config.parent.name for config in path.glob("*/config.json"))
+    suggestion = f"; did you mean {path / models_inside[0]}?" if models_inside else ""
+    return [f"{label} is no model: it has neither config.json nor {ADAPTER}{suggestion}"]
 
 
 def has_head(source: str) -> bool:
     """Whether a local model's files have a reward model's head."""
-    names = _tensor_names(Path(source), source, []) if (Path(source) / "config.json").is_file() else None
-    return any(name.startswith(HEAD) for name in names or ())
+    folder = Path(source)
+    if not (folder / "config.json").is_file():
+        return False
+    names = _tensor_names(folder, source, [])
+    return _contains_head(names or set())
+
+
+def _contains_head(tensor_names: set[str]) -> bool:
+    return any(name.startswith(HEAD) for name in tensor_names)
 
 
 def config_of(source: str) -> dict[str, Any]:
     """The config of a model's folder, of an adapter's base, or of a hub model that was downloaded before; else {}."""
     folder = Path(source)
     if folder.is_dir():
-        base = (read_json(folder / ADAPTER) or {}).get("base_model_name_or_path")
+        base = _base_of_adapter(folder)
         return read_json(folder / "config.json") or (config_of(base) if base else {})
-    cached = _cached_config(source) if source.count("/") <= 1 and not source.startswith((".", "/", "~")) else None
+    could_be_hub_id = source.count("/") <= 1 and not source.startswith((".", "/", "~"))
+    cached = _cached_config(source) if could_be_hub_id else None
     return (read_json(Path(cached)) or {}) if cached else {}
+
+
+def _base_of_adapter(folder: Path) -> str | None:
+    """Folder or hub id of the model that an adapter was trained on; None where the folder's files do not say."""
+    return (read_json(folder / ADAPTER) or {}).get("base_model_name_or_path")
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
     """Longest row that a model can read, in tokens; None when its config does not say."""
-    found = config.get("n_positions") or config.get("max_position_embeddings")
-    return found if isinstance(found, int) else None
+    value = config.get("n_positions") or config.get("max_position_embeddings")
+    return value if isinstance(value, int) else None
 
 
 def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -75,17 +92,19 @@ def rope_limit(config: Mapping[str, Any]) -> tuple[str, int] | None:
     were turned by the frequencies of a shorter one, and a row depends on the longest row of its batch. None for
     embeddings that are the same at every length.
     """
-    written = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    by_layer = [value for value in written.values() if isinstance(value, Mapping)]
+    # `rope_scaling` and `type` are the names that older configs use.
+    settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    by_layer_kind = [value for value in settings.values() if isinstance(value, Mapping)]
     limits = []
-    for rope in by_layer or [written]:
-        kind, limit = str(rope.get("rope_type") or rope.get("type")), positions(config)
-        if kind == "longrope":
+    for rope in by_layer_kind or [settings]:
+        kind = str(rope.get("rope_type") or rope.get("type"))
+        limit = positions(config)
+        if kind == "longrope":  # `positions` is then the extended length; frequencies change at the original one
             original = "original_max_position_embeddings"
             limit = config.get(original) or rope.get(original) or limit
         if limit and (kind == "longrope" or "dynamic" in kind):
             limits.append((kind, limit))
-    return min(limits, key=lambda each: each[1], default=None)
+    return min(limits, key=lambda kind_and_limit: kind_and_limit[1], default=None)
 
 
 def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -> str:
@@ -103,93 +122,99 @@ def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -
     )
 
 
-def _folder_problems(folder: Path, here: str, *, reward: bool) -> list[str]:
+def _folder_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or "model_type" not in config:
-        return [f"{here}: its config.json is not one of a Hugging Face model (no model_type); copy the folder again"]
-    found: list[str] = []
-    names = _tensor_names(folder, here, found)
-    if names is not None and reward and not any(name.startswith(HEAD) for name in names):
-        found.append(
-            f"{here} is no reward model: it has no head (score.weight), and every reply would score 0; name a folder "
+        return [f"{label}: its config.json is not one of a Hugging Face model (no model_type); copy the folder again"]
+    messages: list[str] = []
+    names = _tensor_names(folder, label, messages)
+    if reward and names is not None and not _contains_head(names):
+        messages.append(
+            f"{label} is no reward model: it has no head (score.weight), and every reply would score 0; name a folder "
             "that AutoModelForSequenceClassification saved, or a recipe such as needs.reward=reward_model"
         )
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        found.append(f"{here} has no tokenizer; save it there: tokenizer.save_pretrained({str(folder)!r})")
-    return found
+        messages.append(f"{label} has no tokenizer; save it there: tokenizer.save_pretrained({str(folder)!r})")
+    return messages
 
 
-def _adapter_problems(folder: Path, here: str, *, reward: bool) -> list[str]:
-    found = []
+def _adapter_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
+    messages: list[str] = []
     if find_spec("peft") is None:
-        found.append(str(MissingDependency(f"{here}, an adapter,", OPTIONAL["peft"][1])))
+        messages.append(str(MissingDependency(f"{label}, an adapter,", OPTIONAL["peft"][1])))
     names: set[str] = set()
     if (folder / ADAPTER_WEIGHTS).is_file():
-        names = _names_in(folder / ADAPTER_WEIGHTS, here, found)
+        names = _tensor_names_in_file(folder / ADAPTER_WEIGHTS, label, messages)
     else:
-        found.append(f"{here} is an adapter without its weights, {ADAPTER_WEIGHTS}; save it again in safetensors")
-    base = (read_json(folder / ADAPTER) or {}).get("base_model_name_or_path")
+        messages.append(f"{label} is an adapter without its weights, {ADAPTER_WEIGHTS}; save it again in safetensors")
+    base = _base_of_adapter(folder)
     if not base:
-        return [
-            *found,
-            f"{here}: its {ADAPTER} names no base_model_name_or_path; write the base's folder or hub id there",
-        ]
-    with_head = any(f".{HEAD}" in f".{name}" for name in names)
-    return found + problems(base, f"{here}: its base", reward=reward and not with_head)
+        messages.append(
+            f"{label}: its {ADAPTER} names no base_model_name_or_path; write the base's folder or hub id there"
+        )
+        return messages
+    # peft puts a prefix in front of all names, so the head's stands anywhere in them.
+    has_own_head = any(f".{HEAD}" in f".{name}" for name in names)
+    base_problems = problems(base, f"{label}: its base", reward=reward and not has_own_head)
+    return messages + base_problems
 
 
-def _tensor_names(folder: Path, here: str, found: list[str]) -> set[str] | None:
-    """Names of the folder's tensors; None where they cannot be known, which is noted in `found`."""
+def _tensor_names(folder: Path, label: str, messages: list[str]) -> set[str] | None:
+    """Names of the folder's tensors; None where they cannot be known, and why is appended to `messages`."""
     index = folder / INDEX
     if index.is_file():
-        weight_map = (read_json(index) or {}).get("weight_map", {})
-        lacking = sorted({name for name in weight_map.values() if not (folder / name).is_file()})
-        if lacking:
-            found.append(f"{here} lacks {', '.join(lacking)}, which its {INDEX} names; copy them there")
+        file_of_tensor = (read_json(index) or {}).get("weight_map", {})
+        missing_files = sorted({file for file in file_of_tensor.values() if not (folder / file).is_file()})
+        if missing_files:
+            messages.append(f"{label} lacks {', '.join(missing_files)}, which its {INDEX} names; copy them there")
             return None
-        return set(weight_map)
+        return set(file_of_tensor)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        old = sorted(path.name for path in folder.glob("*.bin"))
-        found.append(
-            f"{here} has {old[0]} and no *.safetensors, and only those are loaded; convert it: "
-            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
-            if old
-            else f"{here} has no weights (*.safetensors); copy them there"
-        )
+        pickled_files = sorted(path.name for path in folder.glob("*.bin"))
+        if pickled_files:
+            messages.append(
+                f"{label} has {pickled_files[0]} and no *.safetensors, and only those are loaded; convert it: "
+                "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
+            )
+        else:
+            messages.append(f"{label} has no weights (*.safetensors); copy them there")
         return None
-    before = len(found)
-    names = set().union(*(_names_in(file, here, found) for file in files))
-    return names if len(found) == before else None
+    messages_before = len(messages)
+    names = set().union(*(_tensor_names_in_file(file, label, messages) for file in files))
+    return names if len(messages) == messages_before else None
 
 
-def _names_in(file: Path, here: str, found: list[str]) -> set[str]:
-    """Names of the tensors in a file, from its header; a file that is not whole is noted in `found`."""
+def _tensor_names_in_file(file: Path, label: str, messages: list[str]) -> set[str]:
+    """Names of the tensors in a file, from its header; a file that is not whole is reported in `messages`.
+
+    A safetensors file is 8 bytes with the length of the header, the header in JSON, and the tensors' data.
+    """
     try:
         with file.open("rb") as handle:
-            size = int.from_bytes(handle.read(8), "little")
-            header: dict[str, Any] = json.loads(handle.read(size)) if size < 2**28 else {}
-        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=None)
+            header_bytes = int.from_bytes(handle.read(8), "little")
+            header: dict[str, Any] = json.loads(handle.read(header_bytes)) if header_bytes < LARGEST_HEADER else {}
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        data_bytes = max((entry["data_offsets"][1] for entry in tensors.values()), default=None)
     except (ValueError, OSError, KeyError, TypeError, AttributeError):
-        end = None
-    if end is None:
-        found.append(f"{here}: {file.name} is no safetensors file; if it is a git-lfs pointer, run: git lfs pull")
+        data_bytes = None
+    if data_bytes is None:
+        messages.append(f"{label}: {file.name} is no safetensors file; if it is a git-lfs pointer, run: git lfs pull")
         return set()
-    if file.stat().st_size < 8 + size + end:
-        found.append(f"{here}: {file.name} ends before its last tensor; copy it again")
-    return {name for name in header if name != "__metadata__"}
+    if file.stat().st_size < 8 + header_bytes + data_bytes:
+        messages.append(f"{label}: {file.name} ends before its last tensor; copy it again")
+    return set(tensors)
 
 
-def _hub_problems(source: str, here: str) -> list[str]:
-    """What can be said of a hub id without asking the hub."""
+def _hub_problems(source: str, label: str) -> list[str]:
+    """Problems of a hub id that show without asking the hub."""
     if source.count("/") > 1 or source.startswith((".", "/")):
-        return [f"{here}: there is no such folder, and a hub id is owner/name"]
-    if os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("1", "TRUE", "YES", "ON"):
-        return []
-    if _cached_config(source):
+        return [f"{label}: there is no such folder, and a hub id is owner/name"]
+    offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
+    if not offline or _cached_config(source):
         return []
     return [
-        f"{here}: there is no such folder, HF_HUB_OFFLINE is set, and the hub model is not in the cache; unset "
+        f"{label}: there is no such folder, HF_HUB_OFFLINE is set, and the hub model is not in the cache; unset "
         "HF_HUB_OFFLINE to download it once, or write a folder"
     ]
 

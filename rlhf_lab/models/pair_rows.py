@@ -25,28 +25,40 @@ def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
 @torch.no_grad()
 def sequence_logps(model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384) -> torch.Tensor:
     """Log-probability of each reply, nats, (N,) on the CPU."""
-    found = torch.zeros(len(rows))
-    passes = over_rows(rows, lambda batch: token_logps(model, batch).sum_B().cpu(), max_tokens, device, [model])
-    for index, logps_B in passes:
-        found[index] = logps_B
-    return found
+    logps_N = torch.zeros(len(rows))
+
+    def reply_logps(batch: TokenBatch) -> torch.Tensor:
+        return token_logps(model, batch).sum_B().cpu()
+
+    for indices, logps_B in over_rows(rows, reply_logps, max_tokens, device, [model]):
+        logps_N[indices] = logps_B
+    return logps_N
 
 
 def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str) -> PairLogps:
     """Log-probabilities of both replies of each pair, without gradient."""
-    both = sequence_logps(model, [row for pair in pairs for row in pair], device)
-    return PairLogps(both[0::2], both[1::2])
+    alternating_rows = [row for pair in pairs for row in pair]  # chosen, rejected, chosen, …
+    logps = sequence_logps(model, alternating_rows, device)
+    return PairLogps(chosen=logps[0::2], rejected=logps[1::2])
 
 
 def pair_batch(pairs: Sequence[PairRows], device: str) -> TokenBatch:
     """All chosen rows, then all rejected rows: (2B, T)."""
-    return TokenBatch.from_rows([chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs], device)
+    return TokenBatch.from_rows(_chosen_then_rejected(pairs), device)
+
+
+def _chosen_then_rejected(pairs: Sequence[PairRows]) -> list[Row]:
+    return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
 def pair_tokens(pairs: Sequence[PairRows], device: str) -> PairTokens:
     """Reply lengths of both sides, float32."""
-    sides = zip(*((len(chosen[1]), len(rejected[1])) for chosen, rejected in pairs), strict=True)
-    return PairTokens(*(torch.tensor(lengths, dtype=torch.float32, device=device) for lengths in sides))
+    chosen_lengths = [len(chosen_reply) for (_, chosen_reply), _ in pairs]
+    rejected_lengths = [len(rejected_reply) for _, (_, rejected_reply) in pairs]
+    return PairTokens(
+        chosen=torch.tensor(chosen_lengths, dtype=torch.float32, device=device),
+        rejected=torch.tensor(rejected_lengths, dtype=torch.float32, device=device),
+    )
 
 
 def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
@@ -55,8 +67,12 @@ def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
     The replies are those of the pairs, and none stands after the prompt of its own pair if there are two pairs or more.
     A row that gets too long loses its end.
     """
-    rows = [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
-    return [(prompt, rows[i - 1][1][: max(max_length - len(prompt), 1)]) for i, (prompt, _) in enumerate(rows)]
+    rows = _chosen_then_rejected(pairs)
+    mismatched = []
+    for i, (prompt, _) in enumerate(rows):
+        reply = rows[i - 1][1][: max(max_length - len(prompt), 1)]
+        mismatched.append((prompt, reply))
+    return mismatched
 
 
 def mismatched_kl(
@@ -69,8 +85,8 @@ def mismatched_kl(
     if len(pairs) < 2:
         return torch.zeros((), device=device)
     rows = mismatched_rows(pairs, max_length)
-    gap_N = sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
-    return gap_N.mean().clamp(min=0).to(device)
+    log_ratio_N = sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
+    return log_ratio_N.mean().clamp(min=0).to(device)
 
 
 def pair_length(pair: PairRows) -> int:

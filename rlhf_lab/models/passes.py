@@ -11,32 +11,37 @@ from rlhf_lab.core import ranks
 from rlhf_lab.models.divided import at_hand
 from rlhf_lab.models.encoding import Row, TokenBatch, length_parts
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def over_rows(
     rows: Sequence[Row],
-    compute: Callable[[TokenBatch], Found],
+    compute: Callable[[TokenBatch], Result],
     max_tokens: int,
     device: str,
     models: Sequence[nn.Module] = (),
-) -> Iterator[tuple[list[int], Found]]:
-    """(indices of rows, what `compute` finds for them), longest rows first, at most `max_tokens` padded tokens each.
+) -> Iterator[tuple[list[int], Result]]:
+    """(indices of rows, the result of `compute` for them), longest rows first, in batches of similar length.
 
-    Every process gets all of it, and computes its share; values must then be plain or on the CPU.
+    Every process computes its share and gets all results, which must therefore be plain values or on the CPU.
 
     Args:
+        max_tokens: most padded tokens in a batch.
         models: that `compute` uses; those that live in host memory are brought to the device meanwhile.
     """
+
+    def compute_rows(indices: list[int]) -> Result:
+        return compute(TokenBatch.from_rows([rows[i] for i in indices], device))
+
     with at_hand(models):
-        parts = length_parts(rows, max_tokens)
+        batches = length_parts(rows, max_tokens)
         if ranks.world() == 1:
-            for part in parts:
-                yield part, compute(TokenBatch.from_rows([rows[i] for i in part], device))
+            for indices in batches:
+                yield indices, compute_rows(indices)
             return
-        found = []
-        for part, mine in ranks.deal(parts):
-            value = compute(TokenBatch.from_rows([rows[i] for i in part], device))
-            if mine:
-                found.append((part, value))
-    yield from ranks.gather(found)
+        results = []
+        for indices, counts in ranks.deal(batches):
+            result = compute_rows(indices)  # also where it does not count: a divided model needs all processes
+            if counts:
+                results.append((indices, result))
+    yield from ranks.gather(results)

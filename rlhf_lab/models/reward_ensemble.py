@@ -20,14 +20,19 @@ BATCHED_ATTENTION = ("sdpa", "eager")
 
 def same_shape(models: Sequence[nn.Module]) -> bool:
     """Whether models have the same class and tensors of the same names and shapes."""
-    shapes = [(type(model), {name: x.shape for name, x in model.state_dict().items()}) for model in models]
+
+    def class_and_shapes(model: nn.Module) -> tuple[type, dict[str, torch.Size]]:
+        return type(model), {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+    shapes = [class_and_shapes(model) for model in models]
     return all(shape == shapes[0] for shape in shapes)
 
 
 def stackable(models: Sequence[nn.Module]) -> bool:
     """Whether `StackedModels` can hold them; otherwise they run one by one."""
-    kinds = {getattr(model.config, "_attn_implementation", None) for model in models}
-    return len(models) > 1 and same_shape(models) and kinds <= set(BATCHED_ATTENTION) and not has_adapter(models[0])
+    attention_kinds = {getattr(model.config, "_attn_implementation", None) for model in models}
+    can_batch_attention = attention_kinds <= set(BATCHED_ATTENTION)
+    return len(models) > 1 and same_shape(models) and can_batch_attention and not has_adapter(models[0])
 
 
 class StackedModels:
@@ -45,15 +50,16 @@ class StackedModels:
         for k, model in enumerate(models):
             for name, parameter in model.named_parameters():
                 parameter.data = self.parameters[name][k]
-        self.skeleton = _Outputs(copy.deepcopy(models[0]).to("meta"))
-        self._all = torch.vmap(self._one, in_dims=(0, 0, None))
+        self.skeleton = _Outputs(copy.deepcopy(models[0]).to("meta"))  # the structure alone, without values
+        self._all_members = torch.vmap(self._member_outputs, in_dims=(0, 0, None))
 
     @torch.no_grad()
     def outputs(self, batch: TokenBatch) -> Tensor:
         """`reward_outputs` of each member, (K, B, outputs), float32."""
-        return self._all(self.parameters, self.buffers, batch)
+        return self._all_members(self.parameters, self.buffers, batch)
 
-    def _one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: TokenBatch) -> Tensor:
+    def _member_outputs(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: TokenBatch) -> Tensor:
+        """`reward_outputs` of one member, (B, outputs), from its parameters and buffers."""
         state = {f"model.{name}": value for name, value in (parameters | buffers).items()}
         return functional_call(self.skeleton, state, (batch,))
 
@@ -75,13 +81,13 @@ def averaged(models: Sequence[nn.Module]) -> nn.Module:
     It scores as well as the members' mean only as far as they lie in one basin: started from the same weights, the head
     included, and not trained too far apart.
     """
-    plain = [merged(model) for model in models]
-    states = [model.state_dict() for model in plain]
-    mean: Any = copy.deepcopy(plain[0])
-    mean.load_state_dict(
-        {
-            name: torch.stack([state[name].float() for state in states]).mean(0).to(value.dtype)
-            for name, value in states[0].items()
-        }
-    )
-    return mean.eval().requires_grad_(False)
+    plain_models = [merged(model) for model in models]
+    states = [model.state_dict() for model in plain_models]
+
+    def mean_of(name: str) -> Tensor:
+        return torch.stack([state[name].float() for state in states]).mean(0)
+
+    mean_state = {name: mean_of(name).to(value.dtype) for name, value in states[0].items()}
+    mean_model: Any = copy.deepcopy(plain_models[0])
+    mean_model.load_state_dict(mean_state)
+    return mean_model.eval().requires_grad_(False)

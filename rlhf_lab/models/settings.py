@@ -9,6 +9,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
 
 Tuned = dict[str, dict[str, Any]]
+"""Algorithm (or `rollout`) → setting → value."""
 
 
 @dataclass(frozen=True)

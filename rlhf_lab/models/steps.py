@@ -1,4 +1,4 @@
-"""Where the steps of a reply end in its tokens, and what a head says there."""
+"""The tokens at which the steps of a reply end, and the scores that a head gives them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def step_row(encoder: Encoder, prompt: str, reply: str, lines: Sequence[tuple[in
     """
     row = encoder.row(prompt, reply, max_length)
     ends = end_tokens(encoder, reply, [end for _, end in lines])
-    return StepRow(row, tuple(end for end in ends if end < len(row[1])))
+    _, reply_ids = row
+    ends_not_cut_off = tuple(end for end in ends if end < len(reply_ids))
+    return StepRow(row, ends_not_cut_off)
 
 
 def end_tokens(encoder: Encoder, reply: str, ends: Sequence[int]) -> list[int]:
@@ -53,33 +55,34 @@ def end_tokens(encoder: Encoder, reply: str, ends: Sequence[int]) -> list[int]:
     A fast tokenizer says which characters each of its tokens covers. From another one, the tokens of the text up to
     there are counted, and have to be those that the whole reply begins with. Raises DataError where they are not.
     """
-    lead = "" if encoder.to_messages else " "  # as in Encoder.response
-    text, tokenizer = lead + reply, encoder.tokenizer
+    leading_space = "" if encoder.to_messages else " "  # as in Encoder.response
+    text = leading_space + reply
+    tokenizer = encoder.tokenizer
     options = {"add_special_tokens": False, "split_special_tokens": True}
+    end_places: list[int] = []
     if tokenizer.is_fast:
         spans = tokenizer(text, return_offsets_mapping=True, **options)["offset_mapping"]
-        found, place = [], 0
+        place = 0  # goes on from one step to the next, as they are in order
         for end in ends:
-            last = len(lead) + end - 1
-            while place + 1 < len(spans) and spans[place + 1][0] <= last:
+            last_character = len(leading_space) + end - 1
+            while place + 1 < len(spans) and spans[place + 1][0] <= last_character:
                 place += 1
-            found.append(place)
-        return found
-    whole = tokenizer(text, **options)["input_ids"]
-    found = []
+            end_places.append(place)
+        return end_places
+    all_ids = tokenizer(text, **options)["input_ids"]
     for end in ends:
-        head = tokenizer(text[: len(lead) + end], **options)["input_ids"]
-        if head != whole[: len(head)]:
+        ids_so_far = tokenizer(text[: len(leading_space) + end], **options)["input_ids"]
+        if ids_so_far != all_ids[: len(ids_so_far)]:
             raise DataError(
                 f"the tokenizer merges the end of the step {reply[:end].splitlines()[-1]!r} with what follows and does "
                 "not say where its tokens begin; use a fast tokenizer (tokenizer.json)"
             )
-        found.append(len(head) - 1)
-    return found
+        end_places.append(len(ids_so_far) - 1)
+    return end_places
 
 
 def step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
-    """What a scalar head says at each token, (B, T), float32, differentiable. It has seen nothing after it."""
+    """Output of a scalar head at each token, (B, T), float32, differentiable. It has seen nothing after the token."""
     return within(model, _step_logits, model, batch)
 
 
@@ -90,6 +93,9 @@ def _step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
 
 def places(columns: Sequence[Sequence[int]], device: str) -> tuple[Tensor, Tensor]:
     """Columns of each row, laid end to end: rows and columns, each (N,)."""
-    row = [i for i, each in enumerate(columns) for _ in each]
-    flat = [column for each in columns for column in each]
-    return torch.tensor(row, device=device, dtype=torch.long), torch.tensor(flat, device=device, dtype=torch.long)
+    row_N = [row for row, columns_of_row in enumerate(columns) for _ in columns_of_row]
+    column_N = [column for columns_of_row in columns for column in columns_of_row]
+    return (
+        torch.tensor(row_N, device=device, dtype=torch.long),
+        torch.tensor(column_N, device=device, dtype=torch.long),
+    )

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
 WORDS = Regex(r"\n\nHuman:|\n\nAssistant:| ?[A-Za-z]+(?:'[a-z]+)?| ?\d+| ?[^\sA-Za-z\d]|\s+")
+"""Speaker tags, words, numbers and punctuation marks, each with the space before it; runs of white space."""
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -24,10 +25,12 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     )
     counts = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = sorted((w for w in counts if len(w) > 1), key=lambda w: (-counts[w], w))
+    # Pieces of one character are in the alphabet already. Ties in count go by spelling, so ids depend on nothing else.
+    words = sorted((piece for piece in counts if len(piece) > 1), key=lambda piece: (-counts[piece], piece))
     if len(SPECIAL) + len(alphabet) + len(words) <= vocabulary:
-        vocab = {token: i for i, token in enumerate([*SPECIAL, *alphabet, *words])}
-        backend = Tokenizer(models.BPE(vocab=vocab, merges=[], ignore_merges=True))
+        token_ids = {token: i for i, token in enumerate([*SPECIAL, *alphabet, *words])}
+        # BPE without merges that takes whole words from its vocabulary, and the bytes of any other word.
+        backend = Tokenizer(models.BPE(vocab=token_ids, merges=[], ignore_merges=True))
         backend.pre_tokenizer = splitter
     else:
         backend = Tokenizer(models.BPE())

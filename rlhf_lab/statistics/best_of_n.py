@@ -34,11 +34,13 @@ def best_of_n(proxy_N: ArrayLike, values_N: ArrayLike, sizes: Sequence[int]) -> 
     proxy_N, values_N = floats(proxy_N), floats(values_N)
     if proxy_N.shape != values_N.shape:
         raise NumericError(f"best of n needs a value for each score, not {values_N.size} for {proxy_N.size}")
-    scored = ~np.isnan(proxy_N)
-    _, tie_N, count_K = np.unique(proxy_N[scored], return_inverse=True, return_counts=True)
-    means_K = np.bincount(tie_N, weights=values_N[scored]) / count_K if count_K.size else np.zeros(0)
-    expected_S = best_of_n_weights(int(scored.sum()), tuple(sizes)) @ np.repeat(means_K, count_K)
-    return np.where(np.array(sizes) <= scored.sum(), expected_S, np.nan)
+    scored_N = ~np.isnan(proxy_N)
+    scored = int(scored_N.sum())
+    _, level_n, count_K = np.unique(proxy_N[scored_N], return_inverse=True, return_counts=True)
+    mean_K = np.bincount(level_n, weights=values_N[scored_N]) / count_K if count_K.size else np.zeros(0)
+    values_by_rank = np.repeat(mean_K, count_K)  # worst first; ties have the mean of their values
+    expected_S = best_of_n_weights(scored, tuple(sizes)) @ values_by_rank
+    return np.where(np.array(sizes) <= scored, expected_S, np.nan)
 
 
 @cache
@@ -46,12 +48,14 @@ def best_of_n_weights(samples: int, sizes: tuple[int, ...]) -> FloatArray:
     """Weight of each rank in the best of n, (len(sizes), samples), worst first; zeros where n > samples."""
     if min(sizes, default=1) < 1:
         raise NumericError(f"best of {min(sizes)} is nothing; n starts at 1")
-    rank_N, n_S1 = np.arange(1, samples + 1), np.array(sizes, dtype=int)[:, None]
-    chosen = rank_N >= n_S1
-    below = np.where(chosen, rank_N - n_S1, 0)  # samples of lower rank that the subset leaves out
-    logs = gammaln(rank_N) - gammaln(n_S1) - gammaln(below + 1.0)
-    total = gammaln(samples + 1.0) - gammaln(n_S1 + 1.0) - gammaln(np.maximum(samples - n_S1, 0) + 1.0)
-    return np.exp(np.where(chosen, logs - total, -np.inf))
+    rank_N = np.arange(1, samples + 1)
+    n_S1 = np.array(sizes, dtype=int)[:, None]
+    can_be_best_SN = rank_N >= n_S1
+    left_out_below = np.where(can_be_best_SN, rank_N - n_S1, 0)  # samples of lower rank that the subset leaves out
+    # Logarithms of C(k−1, n−1) and C(N, n): the numbers themselves overflow.
+    log_subsets = gammaln(rank_N) - gammaln(n_S1) - gammaln(left_out_below + 1.0)
+    log_all = gammaln(samples + 1.0) - gammaln(n_S1 + 1.0) - gammaln(np.maximum(samples - n_S1, 0) + 1.0)
+    return np.exp(np.where(can_be_best_SN, log_subsets - log_all, -np.inf))
 
 
 def best_of_n_kl(n: int) -> float:

@@ -33,12 +33,15 @@ from rlhf_lab.statistics.inference import clustered_mean
 
 BINS = 10
 DRAWS = 1000
+"""Bootstrap resamples, and drawn outcomes of a perfectly calibrated model."""
 PER_BIN = 8
 """Fewest pairs in a bin; fewer pairs have fewer bins."""
 TIE_DIGITS = 6
 """Decimals to which equal confidences are a tie: scores of one text differ by rounding between batches."""
-SMALLEST, LARGEST = 1e-3, 1e3
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 """Bounds of a fitted temperature."""
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+"""Quantiles that bound an interval."""
 
 
 def confidence(margin_N: ArrayLike) -> FloatArray:
@@ -71,10 +74,14 @@ def reliability(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
         margin_N: (N,) logit margins.
         clusters_N: (N,) prompt of each pair.
     """
-    sure_N, right_N, cluster_N = _scored(margin_N, clusters_N)
-    place_N = _places(sure_N, bins)
-    parts = [place_N == place for place in np.unique(place_N)]
-    return [Bin(float(sure_N[part].mean()), clustered_mean(right_N[part], cluster_N[part])) for part in parts]
+    confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
+    bin_N = _assign_bins(confidence_N, bins)
+    diagram = []
+    for number in np.unique(bin_N):
+        in_bin_N = bin_N == number
+        accuracy = clustered_mean(correct_N[in_bin_N], cluster_N[in_bin_N])
+        diagram.append(Bin(float(confidence_N[in_bin_N].mean()), accuracy))
+    return diagram
 
 
 def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> Estimate:
@@ -84,20 +91,23 @@ def expected_calibration_error(margin_N: ArrayLike, clusters_N: ArrayLike, bins:
     sample's ECE would lie from this one; whether it is more than chance is read from `perfect_ece`.
     """
     unscored = int(np.isnan(floats(margin_N)).sum())
-    sure_N, right_N, cluster_N = _scored(margin_N, clusters_N)
-    names, prompt_N = np.unique(cluster_N, return_inverse=True)
-    if not sure_N.size:
+    confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
+    pairs = confidence_N.size
+    if not pairs:
         return Estimate(math.nan, -math.inf, math.inf, 0, 0, unscored=unscored)
-    place_N = _places(sure_N, bins)
-    gaps_PB = np.zeros((names.size, int(place_N.max()) + 1))
-    np.add.at(gaps_PB, (prompt_N, place_N), right_N - sure_N)
-    ece = float(np.abs(gaps_PB.sum(axis=0)).sum() / sure_N.size)
-    if names.size < 2:
-        return Estimate(ece, -math.inf, math.inf, sure_N.size, names.size, unscored=unscored)
-    weights_DP = np.random.default_rng(0).multinomial(names.size, np.full(names.size, 1 / names.size), DRAWS)
-    draws_D = np.abs(weights_DP @ gaps_PB).sum(axis=1) / (weights_DP @ np.bincount(prompt_N))
-    low, high = np.quantile(draws_D - draws_D.mean(), _tails())
-    return Estimate(ece, max(0.0, ece + low), ece + high, sure_N.size, names.size, unscored=unscored)
+    distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
+    prompts = distinct_clusters.size
+    bin_N = _assign_bins(confidence_N, bins)
+    gap_sums_PB = np.zeros((prompts, int(bin_N.max()) + 1))
+    np.add.at(gap_sums_PB, (prompt_N, bin_N), correct_N - confidence_N)
+    ece = float(np.abs(gap_sums_PB.sum(axis=0)).sum() / pairs)
+    if prompts < 2:
+        return Estimate(ece, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    weights_DP = np.random.default_rng(0).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+    pairs_drawn_D = weights_DP @ np.bincount(prompt_N)
+    draws_D = np.abs(weights_DP @ gap_sums_PB).sum(axis=1) / pairs_drawn_D
+    low, high = np.quantile(draws_D - draws_D.mean(), TAILS)
+    return Estimate(ece, max(0.0, ece + low), ece + high, pairs, prompts, unscored=unscored)
 
 
 def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) -> Estimate:
@@ -105,53 +115,60 @@ def perfect_ece(margin_N: ArrayLike, clusters_N: ArrayLike, bins: int = BINS) ->
 
     Pairs of one prompt are right or wrong together more often than chance has it, as they share replies or a subject.
     Drawn outcomes do so too: a pair is right when a uniform number lies below its confidence, and pairs of a prompt
-    share that number as often as `_dependence` finds them to. One prompt does not bound the range.
+    share that number as often as `_dependence` estimates. One prompt does not bound the range.
 
     Args:
         margin_N: (N,) logit margins.
         clusters_N: (N,) prompt of each pair.
     """
     unscored = int(np.isnan(floats(margin_N)).sum())
-    sure_N, right_N, cluster_N = _scored(margin_N, clusters_N)
-    names, prompt_N = np.unique(cluster_N, return_inverse=True)
-    count = (sure_N.size, names.size)
-    if not sure_N.size:
-        return Estimate(math.nan, -math.inf, math.inf, *count, unscored=unscored)
-    order = np.lexsort((prompt_N, np.round(sure_N, TIE_DIGITS)))  # draws must not depend on the order of rows
-    sure_N, right_N, prompt_N = sure_N[order], right_N[order], prompt_N[order]
-    place_N = _places(sure_N, bins)
-    shared = _dependence(sure_N, right_N, prompt_N, place_N)
+    confidence_N, correct_N, cluster_N = _scored_pairs(margin_N, clusters_N)
+    distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
+    pairs, prompts = confidence_N.size, distinct_clusters.size
+    if not pairs:
+        return Estimate(math.nan, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    order = np.lexsort((prompt_N, np.round(confidence_N, TIE_DIGITS)))  # draws must not depend on the order of rows
+    confidence_N, correct_N, prompt_N = confidence_N[order], correct_N[order], prompt_N[order]
+    bin_N = _assign_bins(confidence_N, bins)
+    dependence = _dependence(confidence_N, correct_N, prompt_N, bin_N)
     rng = np.random.default_rng(0)
-    own_DN = rng.random((DRAWS, sure_N.size))
-    prompt_DP = rng.random((DRAWS, names.size))
-    share_DN = rng.random((DRAWS, sure_N.size)) < math.sqrt(shared)  # both of two pairs share with probability `shared`
-    drawn_DN = np.where(share_DN, prompt_DP[:, prompt_N], own_DN) < sure_N
-    gap_DN = np.where(sure_N == 0.5, 0.0, drawn_DN - sure_N)  # a tie is half right, not drawn
-    starts = np.unique(place_N, return_index=True)[1]
-    draws_D = np.abs(np.add.reduceat(gap_DN, starts, axis=1)).sum(axis=1) / sure_N.size
+    uniform_of_pair_DN = rng.random((DRAWS, pairs))
+    uniform_of_prompt_DP = rng.random((DRAWS, prompts))
+    # A pair takes its prompt's number with probability √dependence: so both of two do with probability `dependence`.
+    takes_prompts_DN = rng.random((DRAWS, pairs)) < math.sqrt(dependence)
+    uniform_DN = np.where(takes_prompts_DN, uniform_of_prompt_DP[:, prompt_N], uniform_of_pair_DN)
+    drawn_correct_DN = uniform_DN < confidence_N
+    gap_DN = np.where(confidence_N == 0.5, 0.0, drawn_correct_DN - confidence_N)  # a tie is half right, not drawn
+    _, bin_starts = np.unique(bin_N, return_index=True)  # pairs are sorted by confidence, so bins are runs of them
+    draws_D = np.abs(np.add.reduceat(gap_DN, bin_starts, axis=1)).sum(axis=1) / pairs
     mean = float(draws_D.mean())
-    if names.size < 2:
-        return Estimate(mean, -math.inf, math.inf, *count, unscored=unscored)
-    low, high = np.quantile(draws_D, _tails())
-    return Estimate(mean, min(float(low), mean), max(float(high), mean), *count, unscored=unscored)
+    if prompts < 2:
+        return Estimate(mean, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    low, high = np.quantile(draws_D, TAILS)
+    return Estimate(mean, min(float(low), mean), max(float(high), mean), pairs, prompts, unscored=unscored)
 
 
-def _dependence(sure_N: FloatArray, right_N: FloatArray, prompt_N: np.ndarray, place_N: np.ndarray) -> float:
+def _dependence(confidence_N: FloatArray, correct_N: FloatArray, prompt_N: np.ndarray, bin_N: np.ndarray) -> float:
     """How often two pairs of one prompt are decided by the same uniform number, in [0, 1], by moments.
 
     Two outcomes 1[U < p] and 1[U < q] of one number have covariance min(p, q) − pq, those of two numbers 0. So the
     share is Σ eᵢeⱼ / Σ (min(pᵢ, pⱼ) − pᵢpⱼ) over the rows i ≠ j of a prompt; e is correct − confidence less its mean
-    in the bin, as miscalibration is no dependence.
+    in the bin, as miscalibration is no dependence. Rows are sorted by confidence.
     """
-    gap_N = right_N - sure_N
-    residual_N = gap_N - (np.bincount(place_N, weights=gap_N) / np.bincount(place_N))[place_N]
-    seen, greatest = 0.0, 0.0
-    for rows in np.split(np.argsort(prompt_N, kind="stable"), np.cumsum(np.bincount(prompt_N))[:-1]):
-        residual_n, sure_n = residual_N[rows], sure_N[rows]  # by confidence, as the caller sorted them
-        seen += residual_n.sum() ** 2 - np.square(residual_n).sum()
-        smaller = 2 * (sure_n * np.arange(len(rows) - 1, -1, -1)).sum()
-        greatest += smaller - (sure_n.sum() ** 2 - np.square(sure_n).sum())
-    return min(max(seen / greatest, 0.0), 1.0) if greatest > 0 else 0.0
+    gap_N = correct_N - confidence_N
+    mean_gap_B = np.bincount(bin_N, weights=gap_N) / np.bincount(bin_N)
+    residual_N = gap_N - mean_gap_B[bin_N]
+    observed, greatest = 0.0, 0.0  # the two sums over pairs of rows
+    rows_by_prompt = np.argsort(prompt_N, kind="stable")
+    first_rows = np.cumsum(np.bincount(prompt_N))[:-1]
+    for rows in np.split(rows_by_prompt, first_rows):
+        residual_n, confidence_n = residual_N[rows], confidence_N[rows]
+        observed += residual_n.sum() ** 2 - np.square(residual_n).sum()  # Σ_{i≠j} = (Σ)² − Σ of squares
+        # Sorted, a row is the smaller one of each pair with a row behind it.
+        sum_of_smaller = 2 * (confidence_n * np.arange(len(rows) - 1, -1, -1)).sum()
+        sum_of_products = confidence_n.sum() ** 2 - np.square(confidence_n).sum()
+        greatest += sum_of_smaller - sum_of_products
+    return min(max(observed / greatest, 0.0), 1.0) if greatest > 0 else 0.0
 
 
 def overconfidence(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
@@ -171,31 +188,36 @@ def fit_temperature(margin_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
     the likelihood has no maximum inside (every pair ordered right: T → 0; no better than chance: T → ∞) the estimate is
     the bound of the search, without an interval.
     """
-    margin_n, cluster_n = _known(margin_N), np.asarray(clusters_N).ravel()[~np.isnan(floats(margin_N))]
-    unscored = floats(margin_N).size - margin_n.size
-    names, prompt_n = np.unique(cluster_n, return_inverse=True)
-    count = (margin_n.size, names.size)
-    if not margin_n.size or not margin_n.any():
-        return Estimate(math.nan, -math.inf, math.inf, *count, unscored=unscored)
+    scored_N = ~np.isnan(floats(margin_N))
+    margin_n = floats(margin_N)[scored_N]
+    cluster_n = np.asarray(clusters_N).ravel()[scored_N]
+    unscored = scored_N.size - margin_n.size
+    distinct_clusters, prompt_n = np.unique(cluster_n, return_inverse=True)
+    pairs, prompts = margin_n.size, distinct_clusters.size
+    if not pairs or not margin_n.any():
+        return Estimate(math.nan, -math.inf, math.inf, pairs, prompts, unscored=unscored)
 
-    def slope(inverse: float) -> float:
+    def likelihood_slope(inverse: float) -> float:
         return float((margin_n * _miss(inverse * margin_n)).sum())
 
-    low, high = 1 / LARGEST, 1 / SMALLEST
-    if slope(low) <= 0 or slope(high) >= 0:
-        edge = LARGEST if slope(low) <= 0 else SMALLEST
-        return Estimate(edge, -math.inf, math.inf, *count, unscored=unscored)
-    inverse = float(optimize.brentq(slope, low, high, xtol=1e-12))
+    low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
+    if likelihood_slope(low) <= 0:
+        return Estimate(MAX_TEMPERATURE, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    if likelihood_slope(high) >= 0:
+        return Estimate(MIN_TEMPERATURE, -math.inf, math.inf, pairs, prompts, unscored=unscored)
+    inverse = float(optimize.brentq(likelihood_slope, low, high, xtol=1e-12))
+    temperature = 1 / inverse
+    if prompts < 2:
+        return Estimate(temperature, -math.inf, math.inf, pairs, prompts, unscored=unscored)
     miss_n = _miss(inverse * margin_n)
     scores_P = np.bincount(prompt_n, weights=margin_n * miss_n)
     information = float((np.square(margin_n) * miss_n * (1 - miss_n)).sum())
-    if names.size < 2:
-        return Estimate(1 / inverse, -math.inf, math.inf, *count, unscored=unscored)
-    factor = names.size / (names.size - 1)
-    error = math.sqrt(factor * float(np.square(scores_P).sum())) / information / inverse  # of ln a, and so of ln T
-    half = float(stats.t.ppf((1 + LEVEL) / 2, names.size - 1)) * error
-    bounds = (math.exp(-half) / inverse, math.exp(half) / inverse)
-    return Estimate(1 / inverse, *bounds, *count, unscored=unscored)
+    correction = prompts / (prompts - 1)  # CR1, as in `clustered_mean`
+    error_of_inverse = math.sqrt(correction * float(np.square(scores_P).sum())) / information
+    error = error_of_inverse / inverse  # of ln a, and so of ln T
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, prompts - 1)) * error
+    bounds = (math.exp(-half_width) / inverse, math.exp(half_width) / inverse)
+    return Estimate(temperature, *bounds, pairs, prompts, unscored=unscored)
 
 
 def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> FloatArray:
@@ -203,52 +225,46 @@ def rescaled(margin_N: ArrayLike, clusters_N: ArrayLike, seed: int = 0) -> Float
 
     Prompts are dealt into two halves; each half is divided by what was fitted on the other.
     """
-    margin_N, cluster_N = floats(margin_N), np.asarray(clusters_N).ravel()
-    names, prompt_N = np.unique(cluster_N, return_inverse=True)
-    half_N = (np.random.default_rng(seed).permutation(names.size) % 2)[prompt_N]
+    margin_N = floats(margin_N)
+    cluster_N = np.asarray(clusters_N).ravel()
+    distinct_clusters, prompt_N = np.unique(cluster_N, return_inverse=True)
+    half_of_prompt = np.random.default_rng(seed).permutation(distinct_clusters.size) % 2
+    half_N = half_of_prompt[prompt_N]
     scaled_N = margin_N.copy()
     for side in (0, 1):
-        other = fit_temperature(margin_N[half_N != side], cluster_N[half_N != side]).mean
-        scaled_N[half_N == side] /= 1.0 if math.isnan(other) else other
+        temperature = fit_temperature(margin_N[half_N != side], cluster_N[half_N != side]).mean
+        scaled_N[half_N == side] /= 1.0 if math.isnan(temperature) else temperature
     return scaled_N
 
 
-def _scored(margin_N: ArrayLike, clusters_N: ArrayLike) -> tuple[FloatArray, FloatArray, np.ndarray]:
+def _scored_pairs(margin_N: ArrayLike, clusters_N: ArrayLike) -> tuple[FloatArray, FloatArray, np.ndarray]:
     """(confidence, correctness, cluster) of the scored pairs."""
-    known = ~np.isnan(floats(margin_N))
-    margin_n = floats(margin_N)[known]
-    return confidence(margin_n), correctness(margin_n), np.asarray(clusters_N).ravel()[known]
+    scored_N = ~np.isnan(floats(margin_N))
+    margin_n = floats(margin_N)[scored_N]
+    return confidence(margin_n), correctness(margin_n), np.asarray(clusters_N).ravel()[scored_N]
 
 
-def _known(margin_N: ArrayLike) -> FloatArray:
-    margin_N = floats(margin_N)
-    return margin_N[~np.isnan(margin_N)]
-
-
-def _places(sure_N: FloatArray, bins: int) -> np.ndarray:
+def _assign_bins(confidence_N: FloatArray, bins: int) -> np.ndarray:
     """Bin of each pair, (N,), 0 the least confident.
 
     A tie goes to the bin of its mean rank, so that the order of rows says nothing. A bin that ties left with fewer than
     PER_BIN pairs joins the one below. Without ties sizes differ by at most one.
     """
-    if not sure_N.size:
+    pairs = confidence_N.size
+    if not pairs:
         return np.zeros(0, dtype=int)
-    count = max(1, min(bins, sure_N.size // PER_BIN))
-    _, level_N, pairs_L = np.unique(np.round(sure_N, TIE_DIGITS), return_inverse=True, return_counts=True)
+    count = max(1, min(bins, pairs // PER_BIN))
+    _, level_N, pairs_L = np.unique(np.round(confidence_N, TIE_DIGITS), return_inverse=True, return_counts=True)
     rank_L = np.cumsum(pairs_L) - (pairs_L + 1) / 2  # mean rank of each level, from 0
-    _, place_L = np.unique(rank_L * count // sure_N.size, return_inverse=True)
+    _, bin_L = np.unique(rank_L * count // pairs, return_inverse=True)
     while True:
-        sizes = np.bincount(place_L, weights=pairs_L)
+        sizes = np.bincount(bin_L, weights=pairs_L)
         smallest = int(sizes.argmin())
         if sizes.size == 1 or sizes[smallest] >= PER_BIN:
-            return place_L[level_N]
-        place_L[place_L >= max(smallest, 1)] -= 1  # the lowest bin has none below and takes the next one in
+            return bin_L[level_N]
+        bin_L[bin_L >= max(smallest, 1)] -= 1  # the lowest bin has none below and takes the next one in
 
 
 def _miss(logit_N: FloatArray) -> FloatArray:
     """1 − σ(logit), without overflow."""
     return (1 - np.tanh(logit_N / 2)) / 2
-
-
-def _tails() -> tuple[float, float]:
-    return (1 - LEVEL) / 2, (1 + LEVEL) / 2

@@ -25,22 +25,24 @@ def choice_probabilities(score_N: ArrayLike, n: int) -> FloatArray:
     throughout where fewer than n are scored; an unscored reply is never chosen.
     """
     score_N = floats(score_N)
-    scored = ~np.isnan(score_N)
-    below_N, equal_N = ((score_N[:, None] < score_N).sum(axis=0), (score_N[:, None] == score_N).sum(axis=0))
-    unchosen = 0.0 if scored.sum() >= n else np.nan
-    return np.where(scored, _share(below_N, equal_N, int(scored.sum()), n), unchosen)
+    scored_N = ~np.isnan(score_N)
+    scored = int(scored_N.sum())
+    below_N = (score_N[:, None] < score_N).sum(axis=0)
+    equal_N = (score_N[:, None] == score_N).sum(axis=0)
+    probability_if_unscored = 0.0 if scored >= n else np.nan
+    return np.where(scored_N, _probability_of_best(below_N, equal_N, scored, n), probability_if_unscored)
 
 
-def _share(below: Index, equal: Index, scored: int, n: int) -> FloatArray:
+def _probability_of_best(below: Index, equal: Index, scored: int, n: int) -> FloatArray:
     """Probability of being chosen, for any shape of counts; NaN where fewer than n are scored."""
     if scored < n:
         return np.full(below.shape, np.nan)
-    at_most_K = _at_most(scored, n)
-    return (at_most_K[below + equal] - at_most_K[below]) / np.maximum(equal, 1)
+    share_K = _share_of_draws_within_lowest(scored, n)
+    return (share_K[below + equal] - share_K[below]) / np.maximum(equal, 1)
 
 
 @cache
-def _at_most(scored: int, n: int) -> FloatArray:
+def _share_of_draws_within_lowest(scored: int, n: int) -> FloatArray:
     """C(k, n) / C(scored, n) for k = 0 … scored: the share of draws whose best is among the k lowest."""
     return np.array([math.comb(k, n) / math.comb(scored, n) for k in range(scored + 1)])
 
@@ -56,32 +58,42 @@ def chosen_win_rate(score_N: FloatArray, judge_N: FloatArray, n: int) -> float:
 
     Each reply is the opponent once, and the choice is made among the others: row j of the matrices is opponent j.
     """
-    if n >= len(score_N):
+    replies = len(score_N)
+    if n >= replies:
         return math.nan
-    scored, own = ~np.isnan(score_N), np.eye(len(score_N), dtype=bool)
-    less_NN, same_NN = score_N[:, None] < score_N, score_N[:, None] == score_N
-    below_NN, equal_NN = less_NN.sum(axis=0) - less_NN, same_NN.sum(axis=0) - same_NN
-    share_NN = np.full(own.shape, np.nan)
-    for removed in (False, True):
-        rows = scored == removed
-        share_NN[rows] = _share(below_NN[rows], equal_NN[rows], int(scored.sum()) - removed, n)
-    share_NN = np.where(scored & ~own, share_NN, 0.0)
+    scored_N = ~np.isnan(score_N)
+    scored = int(scored_N.sum())
+    less_NN = score_N[:, None] < score_N
+    same_NN = score_N[:, None] == score_N
+    below_NN = less_NN.sum(axis=0) - less_NN  # [j, i]: replies below i, the opponent j not counted
+    equal_NN = same_NN.sum(axis=0) - same_NN
+    probability_NN = np.full((replies, replies), np.nan)
+    for opponent_is_scored in (False, True):  # a scored opponent leaves one scored reply less to choose among
+        rows = scored_N == opponent_is_scored
+        scored_left = scored - opponent_is_scored
+        probability_NN[rows] = _probability_of_best(below_NN[rows], equal_NN[rows], scored_left, n)
+    is_opponent_NN = np.eye(replies, dtype=bool)
+    probability_NN = np.where(scored_N & ~is_opponent_NN, probability_NN, 0.0)
     outcome_NN = np.sign(judge_N - judge_N[:, None]) / 2 + 0.5
-    wins_N = np.where(share_NN == 0, 0.0, share_NN * outcome_NN).sum(axis=1)
+    # A reply that is never chosen needs no judgement: 0 · NaN would spoil the sum.
+    wins_N = np.where(probability_NN == 0, 0.0, probability_NN * outcome_NN).sum(axis=1)
     return float(np.nanmean(wins_N)) if not np.isnan(wins_N).all() else math.nan
 
 
 def rank_correlation(a_N: ArrayLike, b_N: ArrayLike, prompts: Sequence[Index]) -> Estimate:
     """Mean over prompts of Spearman's ρ among a prompt's replies; a prompt whose replies do not differ is unscored."""
     a_N, b_N = floats(a_N), floats(b_N)
-    return clustered_mean([_spearman(a_N[index], b_N[index]) for index in prompts], np.arange(len(prompts)))
+    correlations = [_spearman(a_N[rows], b_N[rows]) for rows in prompts]
+    return clustered_mean(correlations, np.arange(len(prompts)))
 
 
 def _spearman(a_N: FloatArray, b_N: FloatArray) -> float:
-    both = ~(np.isnan(a_N) | np.isnan(b_N))
-    a, b = (_centred_ranks(values_N[both]) for values_N in (a_N, b_N))
-    size = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / size if size > 0 else math.nan
+    """Spearman's ρ over the replies that both score; NaN where one of them ranks nothing."""
+    scored_N = ~(np.isnan(a_N) | np.isnan(b_N))
+    a_ranks = _centred_ranks(a_N[scored_N])
+    b_ranks = _centred_ranks(b_N[scored_N])
+    norms = math.sqrt(float(a_ranks @ a_ranks) * float(b_ranks @ b_ranks))
+    return float(a_ranks @ b_ranks) / norms if norms > 0 else math.nan
 
 
 def _centred_ranks(values_N: FloatArray) -> FloatArray:

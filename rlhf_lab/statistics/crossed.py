@@ -48,23 +48,28 @@ def crossed_difference(
     a_SP, b_SP = np.asarray(a_SP, dtype=float), np.asarray(b_SP, dtype=float)
     if a_SP.shape != b_SP.shape or a_SP.ndim != 2:
         raise NumericError(f"a crossed comparison needs the same runs × prompts, not {a_SP.shape} and {b_SP.shape}")
-    table_SP = a_SP - b_SP
-    scored_P = ~np.isnan(table_SP).any(axis=0)
-    unscored, table_SP = int((~scored_P).sum() * len(table_SP)), table_SP[:, scored_P]
-    runs, prompts = table_SP.shape
-    mean = float(table_SP.mean()) if table_SP.size else math.nan
-    counts = {"n": table_SP.size, "clusters": min(runs, table_SP.size), "unscored": unscored}
+    difference_SP = a_SP - b_SP
+    scored_P = ~np.isnan(difference_SP).any(axis=0)
+    unscored = int((~scored_P).sum() * len(difference_SP))
+    difference_SP = difference_SP[:, scored_P]
+    runs, prompts = difference_SP.shape
+    mean = float(difference_SP.mean()) if difference_SP.size else math.nan
+    counts = {"n": difference_SP.size, "clusters": min(runs, difference_SP.size), "unscored": unscored}
     if runs < 2 or prompts < 2:
         return t_comparison(mean, math.inf, math.nan, TEST, level=level, **counts)
-    run_S, prompt_P = table_SP.mean(axis=1), table_SP.mean(axis=0)
-    rest_SP = table_SP - run_S[:, None] - prompt_P[None, :] + mean
-    of_runs = prompts * np.square(run_S - mean).sum() / (runs - 1)
-    of_prompts = runs * np.square(prompt_P - mean).sum() / (prompts - 1)
-    of_rest = np.square(rest_SP).sum() / ((runs - 1) * (prompts - 1))
-    above = max(of_prompts - of_rest, 0.0)
+    run_mean_S = difference_SP.mean(axis=1)
+    prompt_mean_P = difference_SP.mean(axis=0)
+    residual_SP = difference_SP - run_mean_S[:, None] - prompt_mean_P[None, :] + mean
+    ms_runs = prompts * np.square(run_mean_S - mean).sum() / (runs - 1)
+    ms_prompts = runs * np.square(prompt_mean_P - mean).sum() / (prompts - 1)
+    ms_rest = np.square(residual_SP).sum() / ((runs - 1) * (prompts - 1))
+    ms_prompts_above_rest = max(ms_prompts - ms_rest, 0.0)  # chance can leave an estimate of a variance below 0
     if least_sd_S is not None:
-        of_runs = max(of_runs, prompts * np.square(floats(least_sd_S)).mean())
-    total = of_runs + above
-    freedom = total / (of_runs / (runs - 1) + above / (prompts - 1)) if total else float(runs - 1)
-    error, fixed = math.sqrt(total / (runs * prompts)), math.sqrt(above / (runs * prompts))
-    return t_comparison(mean, error, freedom, TEST, level=level, fixed_error=fixed, **counts)
+        ms_runs = max(ms_runs, prompts * np.square(floats(least_sd_S)).mean())
+    total = ms_runs + ms_prompts_above_rest
+    freedom = float(runs - 1)
+    if total:
+        freedom = total / (ms_runs / (runs - 1) + ms_prompts_above_rest / (prompts - 1))
+    error = math.sqrt(total / (runs * prompts))
+    fixed_error = math.sqrt(ms_prompts_above_rest / (runs * prompts))  # more runs on these prompts do not reduce it
+    return t_comparison(mean, error, freedom, TEST, level=level, fixed_error=fixed_error, **counts)

@@ -15,7 +15,9 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 
 LEVEL = 0.95
+"""Confidence level of intervals."""
 POWER = 0.8
+"""Probability with which a detectable difference is found."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,15 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; a missing mean and an infinite bound are null."""
-        values = {"mean": self.mean, "low": self.low, "high": self.high}
-        numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        counts = {"n": self.n, "clusters": self.clusters, "level": self.level, "unscored": self.unscored}
-        return {**numbers, **counts}
+        return {
+            "mean": _finite_or_none(self.mean),
+            "low": _finite_or_none(self.low),
+            "high": _finite_or_none(self.high),
+            "n": self.n,
+            "clusters": self.clusters,
+            "level": self.level,
+            "unscored": self.unscored,
+        }
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Estimate:
@@ -112,25 +119,31 @@ class Comparison:
         return self.p_value <= 1 - self.difference.level
 
     def detectable_range(self) -> tuple[float, float]:
-        """Bounds of the minimum detectable effect at the interval's level: those of the standard deviation behind it,
-        s·√(ν/χ²_ν). From three differences it is known from a half to six times its value. NaN without a test."""
+        """Bounds of the minimum detectable effect at the interval's level; NaN without a test.
+
+        They are those of the standard deviation behind it, s·√(ν/χ²_ν). From three differences it is known from a half
+        to six times its value.
+        """
         if not self.freedom >= 1:
             return math.nan, math.nan
         tail = (1 - self.difference.level) / 2
-        low, high = (math.sqrt(self.freedom / stats.chi2.ppf(q, self.freedom)) for q in (1 - tail, tail))
-        return self.minimum_detectable_effect * low, self.minimum_detectable_effect * high
+        low_factor = math.sqrt(self.freedom / stats.chi2.ppf(1 - tail, self.freedom))
+        high_factor = math.sqrt(self.freedom / stats.chi2.ppf(tail, self.freedom))
+        return self.minimum_detectable_effect * low_factor, self.minimum_detectable_effect * high_factor
 
     def to_dict(self) -> dict[str, Any]:
-        def number(value: float) -> float | None:
-            return value if math.isfinite(value) else None
-
         return {
             "difference": self.difference.to_dict(),
-            "p_value": number(self.p_value),
-            "minimum_detectable_effect": number(self.minimum_detectable_effect),
+            "p_value": _finite_or_none(self.p_value),
+            "minimum_detectable_effect": _finite_or_none(self.minimum_detectable_effect),
             "test": self.test,
             "power": self.power,
         }
+
+
+def _finite_or_none(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def format_estimate(estimate: Estimate, *, digits: int = 2) -> str:
@@ -141,7 +154,8 @@ def format_estimate(estimate: Estimate, *, digits: int = 2) -> str:
     if not estimate.bounded:
         return f"{mean:.{digits}f} [no interval]"
     above, below = high - mean, mean - low
-    if abs(above - below) <= 0.02 * (above + below) + 1e-12:
+    is_symmetric = abs(above - below) <= 0.02 * (above + below) + 1e-12
+    if is_symmetric:
         return f"{mean:.{digits}f} ±{above:.{digits}f}"
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
@@ -156,9 +170,10 @@ def check_rate(rate: float, n: int, *, decimals: int | None = None) -> None:
     if n < 1 or not 0 <= rate <= 1:
         raise NumericError(f"rate {rate} of {n} is impossible: a rate lies in [0, 1] and needs n ≥ 1")
     slack = 1e-9 if decimals is None else 0.5 * 10.0**-decimals + 1e-9
-    nearest = round(rate * n)
-    if abs(nearest / n - rate) > slack:
-        options = " and ".join(f"{count}/{n} = {count / n:g}" for count in (math.floor(rate * n), math.ceil(rate * n)))
+    nearest_count = round(rate * n)
+    if abs(nearest_count / n - rate) > slack:
+        neighbours = (math.floor(rate * n), math.ceil(rate * n))
+        options = " and ".join(f"{count}/{n} = {count / n:g}" for count in neighbours)
         raise NumericError(f"rate {rate:g} of {n} is impossible; the nearest are {options}")
 
 

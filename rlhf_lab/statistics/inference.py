@@ -115,21 +115,23 @@ def paired_difference(
         raise NumericError(f"paired comparison needs equally many values on both sides, not {a_N.size} and {b_N.size}")
     scored_N = ~np.isnan(a_N - b_N)
     difference_N, cluster_N, unscored = _scored(clusters_N, a_N - b_N)
-    if least_sd_N is None:
-        # Sides that are equal on every row to the last digit are the same, and nothing is uncertain about that.
-        least_N = (
-            np.hypot(least_sd(a_N), least_sd(b_N))[scored_N] if difference_N.any() else np.zeros_like(difference_N)
-        )
-    else:
+    if least_sd_N is not None:
         least_N = floats(least_sd_N)[scored_N]
+    elif difference_N.any():
+        least_N = np.hypot(least_sd(a_N), least_sd(b_N))[scored_N]
+    else:
+        # Sides that are equal on every row to the last digit are the same, and nothing is uncertain about that.
+        least_N = np.zeros_like(difference_N)
     mean = float(difference_N.mean()) if difference_N.size else math.nan
     observed_error = _standard_error(difference_N - mean, cluster_N)
     error = max(observed_error, least_error(least_N, cluster_N))
-    counts = {"n": cluster_N.size, "clusters": int(np.unique(cluster_N).size), "unscored": unscored}
+    clusters = _count_distinct(cluster_N)
     test = "paired t test, cluster-robust (CR1)"
     if error > observed_error:
         test += ", with the least standard deviation that the measurement allows"
-    return t_comparison(mean, error, counts["clusters"] - 1, test, level=level, **counts)
+    return t_comparison(
+        mean, error, clusters - 1, test, n=cluster_N.size, clusters=clusters, unscored=unscored, level=level
+    )
 
 
 def t_comparison(
@@ -149,10 +151,10 @@ def t_comparison(
     Without a finite error or any degree of freedom there is no test. With an error of 0 the difference is exact.
     """
     if not (freedom > 0 and math.isfinite(error)):
-        bare = Estimate(gap, -math.inf, math.inf, n, clusters, level, unscored)
-        return Comparison(bare, math.nan, math.inf, "none: fewer than 2 clusters")
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    estimate = Estimate(gap, gap - half, gap + half, n, clusters, level, unscored)
+        unbounded = Estimate(gap, -math.inf, math.inf, n, clusters, level, unscored)
+        return Comparison(unbounded, math.nan, math.inf, "none: fewer than 2 clusters")
+    half_width = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    estimate = Estimate(gap, gap - half_width, gap + half_width, n, clusters, level, unscored)
     p_value = float(2 * stats.t.sf(abs(gap) / error, freedom)) if error else float(gap == 0)
     # A t test on ν + 1 differences with the standard deviation error·√(ν + 1) has this error and these degrees.
     effect = minimum_detectable_effect(error * math.sqrt(freedom + 1), freedom + 1, alpha=1 - level)
@@ -177,11 +179,12 @@ def least_sd(values_N: ArrayLike, errors_N: ArrayLike | None = None) -> FloatArr
     """
     values_N = floats(values_N)
     errors_N = np.full(values_N.shape, np.nan) if errors_N is None else floats(errors_N)
-    return np.where(np.isnan(errors_N), RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
+    states_no_error_N = np.isnan(errors_N)
+    return np.where(states_no_error_N, RESOLUTION * np.abs(values_N), MEASURED_SHARE * errors_N)
 
 
 def least_sd_of_outcomes(a_N: ArrayLike, b_N: ArrayLike) -> FloatArray:
-    """The same, (N,), for differences of outcomes, each 0 or 1: a few equal ones do not show that the next one is too.
+    """`least_sd`, (N,), of differences of outcomes that are 0 or 1: a few equal ones say little about the next one.
 
     With n₊ pairs in which only a is 1 and n₋ in which only b is, half a pair is added to each count:
         q = (n₊ + n₋ + 1)/(N + 1),   d = (n₊ − n₋)/(N + 1),   sd = √(q − d²)
@@ -199,7 +202,8 @@ def least_error(least_sd_N: FloatArray, cluster_N: np.ndarray) -> float:
     if not least_sd_N.size:
         return 0.0
     _, index_N = np.unique(cluster_N, return_inverse=True)
-    return float(math.sqrt(np.square(np.bincount(index_N, weights=least_sd_N)).sum()) / least_sd_N.size)
+    sums_G = np.bincount(index_N, weights=least_sd_N)  # alike within a cluster: there they add up, not their squares
+    return float(math.sqrt(np.square(sums_G).sum()) / least_sd_N.size)
 
 
 def unpaired_difference(
@@ -215,22 +219,26 @@ def unpaired_difference(
         a_N, b_M: (N,) and (M,) scores of the two sides; NaN = unscored.
         a_clusters_N, b_clusters_M: cluster of each row.
     """
-    sides = [_scored(a_clusters_N, a_N), _scored(b_clusters_M, b_M)]
-    means = [float(values.mean()) if values.size else math.nan for values, _, _ in sides]
-    groups = [int(np.unique(cluster).size) for _, cluster, _ in sides]
-    rows, unscored, gap = sum(s[0].size for s in sides), sum(s[2] for s in sides), means[0] - means[1]
-    errors = [_standard_error(values - mean, cluster) for (values, cluster, _), mean in zip(sides, means, strict=True)]
-    counts = {"n": rows, "clusters": sum(groups), "unscored": unscored}
-    if min(groups) < 2:
-        bare = Estimate(gap, -math.inf, math.inf, rows, sum(groups), level, unscored)
-        return Comparison(bare, math.nan, math.inf, "none: fewer than 2 clusters on a side")
-    least = [least_error(least_sd(values), cluster) for values, cluster, _ in sides]
-    errors = [max(observed, floor) for observed, floor in zip(errors, least, strict=True)]
-    error = math.hypot(*errors)
+    a_values, a_cluster, a_unscored = _scored(a_clusters_N, a_N)
+    b_values, b_cluster, b_unscored = _scored(b_clusters_M, b_M)
+    a_mean = float(a_values.mean()) if a_values.size else math.nan
+    b_mean = float(b_values.mean()) if b_values.size else math.nan
+    gap = a_mean - b_mean
+    a_groups, b_groups = _count_distinct(a_cluster), _count_distinct(b_cluster)
+    rows = a_values.size + b_values.size
+    groups = a_groups + b_groups
+    unscored = a_unscored + b_unscored
+    if min(a_groups, b_groups) < 2:
+        unbounded = Estimate(gap, -math.inf, math.inf, rows, groups, level, unscored)
+        return Comparison(unbounded, math.nan, math.inf, "none: fewer than 2 clusters on a side")
+    a_error = max(_standard_error(a_values - a_mean, a_cluster), least_error(least_sd(a_values), a_cluster))
+    b_error = max(_standard_error(b_values - b_mean, b_cluster), least_error(least_sd(b_values), b_cluster))
+    error = math.hypot(a_error, b_error)
+    denominator = a_error**4 / (a_groups - 1) + b_error**4 / (b_groups - 1)
     # Without any error all values of both sides are 0, and the degrees of freedom do not matter.
-    parts = sum(e**4 / (g - 1) for e, g in zip(errors, groups, strict=True))
-    freedom = error**4 / parts if parts else float(sum(groups) - 2)
-    return t_comparison(gap, error, freedom, "unpaired t test, cluster-robust (Welch, CR1)", level=level, **counts)
+    freedom = error**4 / denominator if denominator else float(groups - 2)
+    test = "unpaired t test, cluster-robust (Welch, CR1)"
+    return t_comparison(gap, error, freedom, test, n=rows, clusters=groups, unscored=unscored, level=level)
 
 
 def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
@@ -242,8 +250,12 @@ def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
     """
     if not (a.bounded and b.bounded and a.n and b.n):
         return math.nan, math.nan
-    errors = [(side.high - side.low) / 2 / float(stats.norm.ppf((1 + side.level) / 2)) for side in (a, b)]
-    error = math.hypot(*errors)
+
+    def standard_error(side: Estimate) -> float:
+        half_width = (side.high - side.low) / 2
+        return half_width / float(stats.norm.ppf((1 + side.level) / 2))
+
+    error = math.hypot(standard_error(a), standard_error(b))
     z = (b.mean - a.mean) / error if error else math.nan
     return z, float(2 * stats.norm.sf(abs(z)))
 
@@ -266,17 +278,20 @@ def ratio_of_means(
     Args:
         numerator_N, denominator_N: (N,) values per row; a row counts when both are scored.
     """
-    top_N, bottom_N = floats(numerator_N), floats(denominator_N)
-    missing_N = np.isnan(top_N) | np.isnan(bottom_N)
-    top_N, cluster_N, unscored = _scored(clusters_N, np.where(missing_N, np.nan, top_N))
-    bottom_N = bottom_N[~missing_N]
-    base = clustered_mean(bottom_N, cluster_N, level=level)
-    if not base.mean:
-        return Estimate(math.nan, -math.inf, math.inf, top_N.size, base.clusters, level, unscored)
-    ratio = float(top_N.mean() / base.mean) if top_N.size else math.nan
-    known = base.bounded and base.excludes_zero
-    error = _standard_error((top_N - ratio * bottom_N) / base.mean, cluster_N) if known else math.inf
-    return _interval(ratio, error, cluster_N, level, unscored)
+    numerator_N, denominator_N = floats(numerator_N), floats(denominator_N)
+    missing_N = np.isnan(numerator_N) | np.isnan(denominator_N)
+    numerator_n, cluster_n, unscored = _scored(clusters_N, np.where(missing_N, np.nan, numerator_N))
+    denominator_n = denominator_N[~missing_N]
+    denominator = clustered_mean(denominator_n, cluster_n, level=level)
+    if not denominator.mean:
+        return Estimate(math.nan, -math.inf, math.inf, numerator_n.size, denominator.clusters, level, unscored)
+    ratio = float(numerator_n.mean() / denominator.mean) if numerator_n.size else math.nan
+    if denominator.bounded and denominator.excludes_zero:
+        residual_n = (numerator_n - ratio * denominator_n) / denominator.mean
+        error = _standard_error(residual_n, cluster_n)
+    else:
+        error = math.inf
+    return _interval(ratio, error, cluster_n, level, unscored)
 
 
 def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -294,7 +309,7 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
     outcomes_N, cluster_N, unscored = _scored(clusters_N, outcomes_N)
     if np.any((outcomes_N != 0) & (outcomes_N != 1)):
         raise NumericError("a rate needs outcomes that are 0, 1 or NaN; use clustered_mean for other scores")
-    rows, clusters = outcomes_N.size, int(np.unique(cluster_N).size)
+    rows, clusters = outcomes_N.size, _count_distinct(cluster_N)
     rate = float(outcomes_N.mean()) if rows else math.nan
     if clusters < 2:
         return Estimate(rate, 0.0, 1.0, rows, clusters, level, unscored)
@@ -303,8 +318,9 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
     else:
         variance = _standard_error(outcomes_N - rate, cluster_N) ** 2
         t_rows, t_clusters = stats.t.ppf((1 + level) / 2, [rows - 1, clusters - 1])
-        binomial = rate * (1 - rate) * float(t_rows / t_clusters) ** 2
-        effective = min(binomial / variance, float(rows)) if variance > 0 else float(rows)
+        scaled_binomial_variance = rate * (1 - rate) * float(t_rows / t_clusters) ** 2
+        # A variance of 0 is clusters that agree by chance.
+        effective = min(scaled_binomial_variance / variance, float(rows)) if variance > 0 else float(rows)
     low, high = _wilson_bounds(rate, effective, level)
     return Estimate(rate, low, high, rows, clusters, level, unscored)
 
@@ -336,8 +352,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The i-th smallest of m p-values becomes the largest of (m − k + 1)·p_(k) over k ≤ i, at most 1.
     """
     values = floats(p_values)
-    adjusted, known = np.full(values.shape, np.nan), np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
+    adjusted = np.full(values.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(values))
+    order = tested[np.argsort(values[tested], kind="stable")]
     weighted = values[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(weighted), 1.0)
     return [float(value) for value in adjusted]
@@ -353,14 +370,16 @@ def minimum_detectable_effect(sd: float, n: float, *, power: float = POWER, alph
     Returns:
         in the units of `sd`; inf with fewer than 2 differences; NaN for an unknown `sd`.
     """
-    if n < 2 or math.isnan(sd):
-        return math.inf if n < 2 else math.nan
+    if n < 2:
+        return math.inf
+    if math.isnan(sd):
+        return math.nan
     return sd * _detectable_in_sd(n, power, alpha) if sd else 0.0
 
 
 @lru_cache(maxsize=1024)
 def _detectable_in_sd(n: float, power: float, alpha: float) -> float:
-    """The same in standard deviations; kept, since a page asks it for every difference."""
+    """`minimum_detectable_effect` in standard deviations. Cached: a page computes it for every difference."""
     freedom = n - 1
     critical = float(stats.t.ppf(1 - alpha / 2, freedom))
 
@@ -369,10 +388,10 @@ def _detectable_in_sd(n: float, power: float, alpha: float) -> float:
         below = stats.nct.cdf(-critical, freedom, shift)  # NaN in scipy where it is below about 1e-16
         return float(above + np.nan_to_num(below) - power)
 
-    highest = critical + float(stats.norm.ppf(power))
-    while excess(highest) < 0:
-        highest *= 1.25
-    return float(brentq(excess, 0, highest)) / math.sqrt(n)
+    upper = critical + float(stats.norm.ppf(power))  # the normal approximation; t needs a larger shift with few samples
+    while excess(upper) < 0:
+        upper *= 1.25
+    return float(brentq(excess, 0, upper)) / math.sqrt(n)
 
 
 def equivalence(comparison: Comparison, margin: float) -> tuple[float, float]:
@@ -404,14 +423,16 @@ def repetitions_to_decide(
     Returns:
         None when more than `most` would be needed.
     """
-    clusters, fixed = comparison.difference.clusters, comparison.fixed_error
-    if not comparison.standard_error > fixed or clusters < 2:
+    clusters = comparison.difference.clusters
+    fixed_error = comparison.fixed_error
+    if not comparison.standard_error > fixed_error or clusters < 2:
         return None
-    shrinking = (comparison.standard_error**2 - fixed**2) * clusters
+    variance_per_repetition = (comparison.standard_error**2 - fixed_error**2) * clusters
     gap = abs(comparison.difference.mean)
     for n in range(clusters + 1, most + 1):
-        error = math.sqrt(fixed**2 + shrinking / n)
-        if _power(gap / error, n - 1, alpha, None if margin is None else margin / error) >= POWER:
+        error = math.sqrt(fixed_error**2 + variance_per_repetition / n)
+        margin_in_errors = None if margin is None else margin / error
+        if _power(gap / error, n - 1, alpha, margin_in_errors) >= POWER:
             return n
     return None
 
@@ -421,22 +442,28 @@ def _power(shift: float, freedom: int, alpha: float, margin: float | None) -> fl
     two_sided = float(stats.t.ppf(1 - alpha / 2, freedom))
     if margin is None:
         return float(stats.nct.sf(two_sided, freedom, shift))
-    if shift >= margin:
+    if shift >= margin:  # sameness is false: what can be decided is that the difference lies outside
         return float(stats.nct.sf(two_sided, freedom, shift - margin))
     one_sided = float(stats.t.ppf(1 - alpha, freedom))
-    below, above = (float(stats.nct.sf(one_sided, freedom, margin + side * shift)) for side in (1, -1))
-    return below + above - 1
+    above_minus_margin = float(stats.nct.sf(one_sided, freedom, margin + shift))
+    below_margin = float(stats.nct.sf(one_sided, freedom, margin - shift))
+    return above_minus_margin + below_margin - 1  # both tests must succeed: P(A and B) ≥ P(A) + P(B) − 1
 
 
 def _scored(clusters_N: ArrayLike, values_N: ArrayLike) -> tuple[FloatArray, np.ndarray, int]:
     """Keep scored rows: (values (n,), their clusters (n,), rows left out). Refuses ±inf."""
-    values, clusters = floats(values_N), np.asarray(clusters_N).ravel()
+    values = floats(values_N)
+    clusters = np.asarray(clusters_N).ravel()
     if values.shape != clusters.shape:
         raise NumericError(f"{values.size} values came with {clusters.size} cluster labels; give one label per value")
     if np.isinf(values).any():
         raise NumericError(f"{int(np.isinf(values).sum())} of {values.size} values are infinite; unscored rows are NaN")
     scored: BoolArray = ~np.isnan(values)
     return values[scored], clusters[scored], int((~scored).sum())
+
+
+def _count_distinct(cluster_N: np.ndarray) -> int:
+    return int(np.unique(cluster_N).size)
 
 
 def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
@@ -450,15 +477,18 @@ def _standard_error(residuals_N: FloatArray, cluster_N: np.ndarray) -> float:
 
 def _interval(mean: float, error: float, cluster_N: np.ndarray, level: float, unscored: int) -> Estimate:
     """The t interval mean ± t_{G−1}·error."""
-    clusters = int(np.unique(cluster_N).size)
+    clusters = _count_distinct(cluster_N)
     if clusters < 2 or not math.isfinite(error):
         return Estimate(mean, -math.inf, math.inf, cluster_N.size, clusters, level, unscored)
-    half = float(stats.t.ppf((1 + level) / 2, clusters - 1)) * error
-    return Estimate(mean, mean - half, mean + half, cluster_N.size, clusters, level, unscored)
+    half_width = float(stats.t.ppf((1 + level) / 2, clusters - 1)) * error
+    return Estimate(mean, mean - half_width, mean + half_width, cluster_N.size, clusters, level, unscored)
 
 
 def _wilson_bounds(rate: float, n: float, level: float) -> tuple[float, float]:
+    """Wilson's score interval of a rate of `n` trials, which need not be a whole number."""
     z2 = float(stats.norm.ppf((1 + level) / 2)) ** 2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    return min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half))
+    half_width = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    low = max(0.0, centre - half_width)
+    high = min(1.0, centre + half_width)
+    return min(rate, low), max(rate, high)  # at a rate of 0 or 1 rounding may leave it just outside

@@ -33,6 +33,8 @@ from rlhf_lab.statistics.inference import seed_mean
 
 Form = Literal["bon", "rl"]
 Place = Literal["inside", "before", "beyond", "never"]
+Points = tuple[FloatArray, FloatArray]
+"""Distances √KL and gold gains of policies, each (N,)."""
 
 
 @dataclass(frozen=True)
@@ -115,19 +117,19 @@ def fit_curve(form: Form, d_N: ArrayLike, gain_N: ArrayLike) -> Fit:
 
     Raises NumericError with fewer than two distinct distances: two parameters need two points.
     """
-    d_N, gain_N = _points(d_N, gain_N)
+    d_N, gain_N = _usable_points(d_N, gain_N)
     if np.unique(d_N).size < 2:
         raise NumericError(f"a curve needs policies at two distances from the reference, not {np.unique(d_N).size}")
     basis_N2 = _basis(form, d_N)
     (alpha, beta), *_ = np.linalg.lstsq(basis_N2, gain_N, rcond=None)
-    squares = float(np.square(gain_N - basis_N2 @ [alpha, beta]).sum())
-    about_mean = float(np.square(gain_N - gain_N.mean()).sum())
+    residual_squares = float(np.square(gain_N - basis_N2 @ [alpha, beta]).sum())
+    total_squares = float(np.square(gain_N - gain_N.mean()).sum())
     return Fit(
         form=form,
         alpha=float(alpha),
         beta=float(beta),
-        residual_sd=math.sqrt(squares / (d_N.size - 2)) if d_N.size > 2 else math.nan,
-        r_squared=1 - squares / about_mean if about_mean > 0 else math.nan,
+        residual_sd=math.sqrt(residual_squares / (d_N.size - 2)) if d_N.size > 2 else math.nan,
+        r_squared=1 - residual_squares / total_squares if total_squares > 0 else math.nan,
         n=int(d_N.size),
         d_min=float(d_N.min()),
         d_max=float(d_N.max()),
@@ -178,75 +180,93 @@ def fit_over_seeds(
         seed_N: (N,) seed of each point, any hashable kind.
         draws: bootstrap resamples.
     """
-    d_N, gain_N, seed_N = floats(d_N), floats(gain_N), np.asarray(seed_N).ravel()
-    parts: list[tuple[FloatArray, FloatArray]] = []
-    seeds = list(dict.fromkeys(seed_N.tolist()))
+    d_N, gain_N = floats(d_N), floats(gain_N)
+    seed_N = np.asarray(seed_N).ravel()
+    seeds = list(dict.fromkeys(seed_N.tolist()))  # distinct, in order of first appearance
+    points_by_seed: list[Points] = []
     for seed in seeds:
-        points = _points(d_N[seed_N == seed], gain_N[seed_N == seed])
-        if np.unique(points[0]).size >= 2:
-            parts.append(points)
-    if not parts:
+        points = _usable_points(d_N[seed_N == seed], gain_N[seed_N == seed])
+        distances, _ = points
+        if np.unique(distances).size >= 2:
+            points_by_seed.append(points)
+    if not points_by_seed:
         raise NumericError("no seed has policies at two distances from the reference; evaluate along training")
-    fits = tuple(fit_curve(form, *part) for part in parts)
-    pooled = fit_curve(form, np.concatenate([d for d, _ in parts]), np.concatenate([gain for _, gain in parts]))
-    bootstrap = _bootstrap(pooled, parts, draws, level)
-    return SeedFits(fits, len(seeds) - len(parts), _over_seeds(fits, level), pooled, bootstrap)
+    fits = tuple(fit_curve(form, distances, gains) for distances, gains in points_by_seed)
+    all_distances = np.concatenate([distances for distances, _ in points_by_seed])
+    all_gains = np.concatenate([gains for _, gains in points_by_seed])
+    pooled = fit_curve(form, all_distances, all_gains)
+    return SeedFits(
+        fits=fits,
+        left_out=len(seeds) - len(points_by_seed),
+        over_seeds=_summarise_seeds(fits, level),
+        pooled=pooled,
+        bootstrap=_bootstrap_seeds(pooled, points_by_seed, draws, level),
+    )
 
 
-def _over_seeds(fits: Sequence[Fit], level: float) -> Summary:
+def _summarise_seeds(fits: Sequence[Fit], level: float) -> Summary:
+    """Means over the seeds' fits with t intervals."""
     peak_kl = peak_gain = None
-    logs = [fit.log_peak for fit in fits]
-    if np.isfinite(logs).all():
-        log_d = seed_mean(logs, level=level)
-        mean, low, high = (_exp(2 * value) for value in (log_d.mean, log_d.low, log_d.high))
+    log_peaks = [fit.log_peak for fit in fits]
+    if np.isfinite(log_peaks).all():
+        log_d = seed_mean(log_peaks, level=level)
+        mean, low, high = (_exp(2 * value) for value in (log_d.mean, log_d.low, log_d.high))  # KL = d²
         peak_kl = Estimate(mean, low, high, log_d.n, log_d.clusters, level)
         peak_gain = seed_mean([fit.peak_gain for fit in fits], level=level)
-    alpha, beta = (seed_mean([getattr(fit, name) for fit in fits], level=level) for name in ("alpha", "beta"))
+    alpha = seed_mean([fit.alpha for fit in fits], level=level)
+    beta = seed_mean([fit.beta for fit in fits], level=level)
     return Summary(alpha, beta, peak_kl, peak_gain)
 
 
-def _bootstrap(pooled: Fit, parts: Sequence[tuple[FloatArray, FloatArray]], draws: int, level: float) -> Summary:
-    """Percentiles of the pooled fit over resampled seeds. The pooled value is always inside its own interval."""
-    count, n = len(parts), pooled.n
-    bases = [_basis(pooled.form, d) for d, _ in parts]
-    normal_S22 = np.stack([basis.T @ basis for basis in bases])
-    right_S2 = np.stack([basis.T @ gain for basis, (_, gain) in zip(bases, parts, strict=True)])
-    taken_DS = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=draws)
-    normal_D22 = np.einsum("ds,sij->dij", taken_DS, normal_S22)
-    right_D2 = np.einsum("ds,si->di", taken_DS, right_S2)
-    alpha_D, beta_D = np.linalg.solve(normal_D22, right_D2[..., None])[..., 0].T
+def _bootstrap_seeds(pooled: Fit, points_by_seed: Sequence[Points], draws: int, level: float) -> Summary:
+    """Percentiles of the pooled fit over resampled seeds. The pooled value is always inside its own interval.
+
+    Least squares needs XᵀX and Xᵀy alone, which are sums over seeds: a draw adds up those of the seeds in it.
+    """
+    seeds = len(points_by_seed)
+    bases = [_basis(pooled.form, distances) for distances, _ in points_by_seed]
+    xtx_S22 = np.stack([basis.T @ basis for basis in bases])
+    xty_S2 = np.stack([basis.T @ gains for basis, (_, gains) in zip(bases, points_by_seed, strict=True)])
+    times_drawn_DS = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), size=draws)
+    xtx_D22 = np.einsum("ds,sij->dij", times_drawn_DS, xtx_S22)
+    xty_D2 = np.einsum("ds,si->di", times_drawn_DS, xty_S2)
+    alpha_D, beta_D = np.linalg.solve(xtx_D22, xty_D2[..., None])[..., 0].T
     with np.errstate(over="ignore"):
-        kl_D = np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))
-    gain_D = _peak_gain(pooled.form, alpha_D, beta_D)
+        peak_kl_D = np.exp(2 * _log_peak(pooled.form, alpha_D, beta_D))
+    peak_gain_D = _peak_gain(pooled.form, alpha_D, beta_D)
 
     def estimate(value: float, drawn_D: FloatArray) -> Estimate:
-        if count < 2:
-            return Estimate(value, -math.inf, math.inf, n, count, level)
+        if seeds < 2:
+            return Estimate(value, -math.inf, math.inf, pooled.n, seeds, level)
         tails = ((1 - level) / 2, (1 + level) / 2)
         low, high = np.quantile(drawn_D, tails, method="inverted_cdf")  # never between a number and inf
-        return Estimate(value, min(float(low), value), max(float(high), value), n, count, level)
+        return Estimate(value, min(float(low), value), max(float(high), value), pooled.n, seeds, level)
 
     turns = math.isfinite(pooled.peak_kl)
-    peak_kl, peak_gain = estimate(pooled.peak_kl, kl_D), estimate(pooled.peak_gain, gain_D)
-    alpha, beta = estimate(pooled.alpha, alpha_D), estimate(pooled.beta, beta_D)
-    return Summary(alpha, beta, peak_kl if turns else None, peak_gain if turns else None)
+    return Summary(
+        alpha=estimate(pooled.alpha, alpha_D),
+        beta=estimate(pooled.beta, beta_D),
+        peak_kl=estimate(pooled.peak_kl, peak_kl_D) if turns else None,
+        peak_gain=estimate(pooled.peak_gain, peak_gain_D) if turns else None,
+    )
 
 
 def _basis(form: Form, d_N: FloatArray) -> FloatArray:
     """Columns of (α, β), (N, 2); 0·ln 0 is 0."""
-    bent_N = np.square(d_N) if form == "bon" else d_N * np.log(np.where(d_N > 0, d_N, 1.0))
-    return np.stack([d_N, -bent_N], axis=1)
+    log_d_N = np.log(np.where(d_N > 0, d_N, 1.0))
+    loss_N = np.square(d_N) if form == "bon" else d_N * log_d_N
+    return np.stack([d_N, -loss_N], axis=1)
 
 
-def _points(d_N: ArrayLike, gain_N: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Points that say something about a curve: known on both sides, d > 0."""
+def _usable_points(d_N: ArrayLike, gain_N: ArrayLike) -> Points:
+    """(distances, gains) of the points that a fit uses: neither is NaN, and d > 0."""
     d_N, gain_N = floats(d_N), floats(gain_N)
     if d_N.shape != gain_N.shape:
         raise NumericError(f"a curve needs a gain for each distance, not {gain_N.size} for {d_N.size}")
     if (d_N < 0).any():
         raise NumericError(f"a distance √KL cannot be negative: {d_N.min():g}")
-    known = ~np.isnan(gain_N) & (d_N > 0)
-    return d_N[known], gain_N[known]
+    usable = ~np.isnan(gain_N) & (d_N > 0)  # a NaN distance is not above 0
+    return d_N[usable], gain_N[usable]
 
 
 def _log_peak(form: Form, alpha_N: FloatArray, beta_N: FloatArray) -> FloatArray:
@@ -266,4 +286,4 @@ def _peak_gain(form: Form, alpha_N: FloatArray, beta_N: FloatArray) -> FloatArra
 
 
 def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+    return math.exp(value) if value < 700 else math.inf  # math.exp raises OverflowError from about 709

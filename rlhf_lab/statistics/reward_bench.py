@@ -72,12 +72,13 @@ def section_scores(accuracy: Mapping[str, float]) -> dict[str, float]:
 
     A section without any subset is left out (the published code prints 0 for it).
     """
-    found = {}
+    scores = {}
     for section, weights in SECTIONS.items():
-        known = {subset: weight for subset, weight in weights.items() if subset in accuracy}
-        if known:
-            found[section] = sum(accuracy[s] * w for s, w in known.items()) / sum(known.values())
-    return found
+        present = {subset: weight for subset, weight in weights.items() if subset in accuracy}
+        if present:
+            weighted_sum = sum(accuracy[subset] * weight for subset, weight in present.items())
+            scores[section] = weighted_sum / sum(present.values())
+    return scores
 
 
 def best_of_credit(scores_K: ArrayLike) -> float:
@@ -131,23 +132,23 @@ def ties_score(prompts: Sequence[TiesPrompt]) -> float:
 
     The last three go over questions that have both prompts. Raises NumericError when none has.
     """
-    tied = {p.number: p for p in prompts if p.tied}
-    reference = {p.number: p for p in prompts if not p.tied}
-    both = sorted(set(tied) & set(reference))
-    if not both:
+    tied = {prompt.number: prompt for prompt in prompts if prompt.tied}
+    reference = {prompt.number: prompt for prompt in prompts if not prompt.tied}
+    questions = sorted(set(tied) & set(reference))
+    if not questions:
         raise NumericError("Ties needs questions that have a tied and a reference prompt; none of these has both")
-    if any(len(tied[number].right_K) < 2 for number in both):
+    if any(len(tied[number].right_K) < 2 for number in questions):
         raise NumericError("a tied prompt has several right answers; one of these has fewer than 2")
-    spread_Q = np.array([tied[number].spread for number in both])
-    tied_Q = np.array([tied[number].gap for number in both])
-    smaller_Q = np.minimum([reference[number].gap for number in both], tied_Q)
+    spread_Q = np.array([tied[number].spread for number in questions])
+    tied_gap_Q = np.array([tied[number].gap for number in questions])
+    smaller_gap_Q = np.minimum([reference[number].gap for number in questions], tied_gap_Q)
     with np.errstate(divide="ignore", invalid="ignore"):
-        margin_Q = np.nan_to_num(np.tanh(smaller_Q / spread_Q - 1), nan=0.0)
+        margin_Q = np.nan_to_num(np.tanh(smaller_gap_Q / spread_Q - 1), nan=0.0)
     return float(
-        0.30 * np.mean([p.gap > 0 for p in tied.values()])
-        + 0.30 * np.mean([p.gap > 0 for p in reference.values()])
-        + 0.20 * np.mean(tied_Q > spread_Q)
-        + 0.20 * np.mean(smaller_Q > spread_Q)
+        0.30 * np.mean([prompt.gap > 0 for prompt in tied.values()])
+        + 0.30 * np.mean([prompt.gap > 0 for prompt in reference.values()])
+        + 0.20 * np.mean(tied_gap_Q > spread_Q)
+        + 0.20 * np.mean(smaller_gap_Q > spread_Q)
         + 0.01 * np.mean(margin_Q)
     )
 
@@ -164,14 +165,19 @@ class MathGroup:
 def rewardmath_group(right_K: ArrayLike, wrong_K: ArrayLike) -> MathGroup:
     """RewardMATH: right solutions (one) against wrong ones (nine); in the rank a wrong one that ties comes first."""
     right_K, wrong_K = floats(right_K), floats(wrong_K)
+    best_wrong = wrong_K.max()
     rank = 1 + int(np.sum(wrong_K >= right_K.max()))
-    return MathGroup(bool(right_K.min() > wrong_K.max()), bool(right_K.min() >= wrong_K.max()), 1 / rank)
+    return MathGroup(
+        wins=bool(right_K.min() > best_wrong),
+        wins_or_ties=bool(right_K.min() >= best_wrong),
+        reciprocal_rank=1 / rank,
+    )
 
 
 def first_error(scores_T: ArrayLike, threshold: float = 0.5) -> int:
     """ProcessBench: index of the first step that scores below `threshold`; −1 when none does."""
-    low = np.flatnonzero(floats(scores_T) < threshold)
-    return int(low[0]) if low.size else NO_ERROR
+    wrong_steps = np.flatnonzero(floats(scores_T) < threshold)
+    return int(wrong_steps[0]) if wrong_steps.size else NO_ERROR
 
 
 @dataclass(frozen=True)
@@ -204,9 +210,17 @@ def processbench_f1(predictions: Sequence[int | None], labels: Sequence[int]) ->
     """
     if len(predictions) != len(labels):
         raise NumericError(f"{len(predictions)} predictions came with {len(labels)} labels; give one per solution")
-    hits = [(label != NO_ERROR, prediction == label) for prediction, label in zip(predictions, labels, strict=True)]
-    wrong, right = ([hit for flawed, hit in hits if flawed is kind] for kind in (True, False))
-    return ProcessBench(_share(wrong), _share(right), len(wrong), len(right))
+    hits_with_error: list[bool] = []
+    hits_without_error: list[bool] = []
+    for prediction, label in zip(predictions, labels, strict=True):
+        hits = hits_without_error if label == NO_ERROR else hits_with_error
+        hits.append(prediction == label)
+    return ProcessBench(
+        error=_share(hits_with_error),
+        correct=_share(hits_without_error),
+        n_error=len(hits_with_error),
+        n_correct=len(hits_without_error),
+    )
 
 
 def _share(hits: Sequence[bool]) -> float:

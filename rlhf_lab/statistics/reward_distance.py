@@ -14,6 +14,7 @@ policy goes, and nowhere else.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,6 +25,9 @@ from rlhf_lab.statistics.association import within_prompts
 from rlhf_lab.statistics.estimates import Estimate
 
 UNRELATED = 0.5**0.5
+"""Distance of two rewards without correlation."""
+CONSTANT_BELOW = 1e-12
+"""‖c‖² of a reward below which it is taken as constant: only rounding is left of it."""
 
 
 def starc_distance(first_N: ArrayLike, second_N: ArrayLike, prompts_N: ArrayLike) -> Estimate:
@@ -38,20 +42,19 @@ def starc_distance(first_N: ArrayLike, second_N: ArrayLike, prompts_N: ArrayLike
 
 def starc_distances(rewards: Mapping[str, ArrayLike], prompts_N: ArrayLike) -> dict[tuple[str, str], Estimate]:
     """All pairs of rewards."""
-    names = list(rewards)
     return {
-        (one, other): starc_distance(rewards[one], rewards[other], prompts_N)
-        for place, one in enumerate(names)
-        for other in names[place + 1 :]
+        (first, second): starc_distance(rewards[first], rewards[second], prompts_N)
+        for first, second in itertools.combinations(rewards, 2)
     }
 
 
 def _distance(sums_22: FloatArray) -> FloatArray:
     """½ ‖s₁ − s₂‖ from sums of products of canonical rewards, (…, 2, 2) → (…,)."""
-    one, other = sums_22[..., 0, 0], sums_22[..., 1, 1]
-    floor = 1e-12
-    sizes = np.sqrt(np.where(one > floor, one, 1.0) * np.where(other > floor, other, 1.0))
-    both = (one > floor) & (other > floor)
-    product = np.where(both, sums_22[..., 0, 1] / sizes, 0.0)
-    squared = (one > floor).astype(float) + (other > floor).astype(float) - 2 * product
+    first_squares, second_squares = sums_22[..., 0, 0], sums_22[..., 1, 1]
+    first_varies = first_squares > CONSTANT_BELOW
+    second_varies = second_squares > CONSTANT_BELOW
+    norms = np.sqrt(np.where(first_varies, first_squares, 1.0) * np.where(second_varies, second_squares, 1.0))
+    product = np.where(first_varies & second_varies, sums_22[..., 0, 1] / norms, 0.0)
+    # ‖s₁ − s₂‖² = ‖s₁‖² + ‖s₂‖² − 2·s₁·s₂; a normalised reward has length 1, a constant one length 0.
+    squared = first_varies.astype(float) + second_varies.astype(float) - 2 * product
     return 0.5 * np.sqrt(np.clip(squared, 0.0, None))

@@ -1,4 +1,4 @@
-"""Scores of judges of worked solutions: which step is the first wrong one, and who is caught at which price.
+"""Scores of judges of worked solutions: is the first wrong step named, and how many false alarms does that take.
 
 ProcessBench (arXiv:2412.06559; its scorer is in `reward_bench.py`): a judge names the first wrong step of a solution,
 or none. Solutions with a mistake count as right when exactly that step is named, solutions without when none is; F1 is
@@ -21,7 +21,7 @@ from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.statistics.reward_bench import NO_ERROR, first_error, processbench_f1
 
 THRESHOLDS = 200
-"""Candidates for a threshold, at quantiles of what a judge says."""
+"""Candidates for a threshold, at quantiles of a judge's probabilities."""
 
 
 def first_wrong(labels: Sequence[float]) -> int:
@@ -35,33 +35,41 @@ def process_bench_estimates(predicted_N: ArrayLike, truth_N: ArrayLike, clusters
     Args:
         predicted_N, truth_N: place of the first wrong step, `NO_ERROR` for none.
     """
-    predicted, truth, clusters = (np.asarray(x) for x in (predicted_N, truth_N, clusters_N))
-    hit, wrong = (predicted == truth).astype(float), truth != NO_ERROR
-    scored = processbench_f1(predicted.tolist(), truth.tolist())
-    error, correct, total = scored.error, scored.correct, scored.error + scored.correct
-    found = {
-        "error": clustered_rate(hit[wrong], clusters[wrong]),
-        "correct": clustered_rate(hit[~wrong], clusters[~wrong]),
-    }
-    if not total > 0:  # both shares 0, or one unknown
-        return {**found, "f1": _bounded(clustered_mean(np.full(len(hit), scored.f1), clusters), found)}
-    slopes = (2 * correct**2 / total**2, 2 * error**2 / total**2)
-    shares = ((error, wrong), (correct, ~wrong))
-    change_N = sum(
-        slope * np.where(mask, (hit - share) * len(hit) / mask.sum(), 0.0)
-        for slope, (share, mask) in zip(slopes, shares, strict=True)
-    )
-    return {**found, "f1": _bounded(_within_unit(clustered_mean(scored.f1 + change_N, clusters)), found)}
+    predicted, truth, clusters = np.asarray(predicted_N), np.asarray(truth_N), np.asarray(clusters_N)
+    rows = len(truth)
+    hit = (predicted == truth).astype(float)
+    has_error = truth != NO_ERROR
+    scores = processbench_f1(predicted.tolist(), truth.tolist())
+    error = clustered_rate(hit[has_error], clusters[has_error])
+    correct = clustered_rate(hit[~has_error], clusters[~has_error])
+    total = scores.error + scores.correct
+    if total > 0:
+        # Delta method: a row moves F1 by its influence on the share of its kind, times F1's slope in that share.
+        error_slope = 2 * scores.correct**2 / total**2
+        correct_slope = 2 * scores.error**2 / total**2
+        error_influence = np.where(has_error, (hit - scores.error) * rows / has_error.sum(), 0.0)
+        correct_influence = np.where(~has_error, (hit - scores.correct) * rows / (~has_error).sum(), 0.0)
+        change_N = error_slope * error_influence + correct_slope * correct_influence
+        f1 = _within_unit(clustered_mean(scores.f1 + change_N, clusters))
+    else:  # both shares 0, or one unknown
+        f1 = clustered_mean(np.full(rows, scores.f1), clusters)
+    return {"error": error, "correct": correct, "f1": _bounded_by_shares(f1, error, correct)}
 
 
-def _bounded(f1: Estimate, shares: dict[str, Estimate]) -> Estimate:
-    """F1 with an interval also where all rows agree, so that no variance is seen: F1 rises in both shares, and their
-    intervals bound it."""
+def _bounded_by_shares(f1: Estimate, error: Estimate, correct: Estimate) -> Estimate:
+    """F1 with an interval also where all rows agree, so that no variance is seen.
+
+    F1 rises in both shares, so their intervals bound it.
+    """
     if not f1.n or f1.low < f1.high:
         return f1
-    (low_e, high_e), (low_c, high_c) = ((shares[name].low, shares[name].high) for name in ("error", "correct"))
-    low, high = (2 * a * b / (a + b) if a + b > 0 else 0.0 for a, b in ((low_e, low_c), (high_e, high_c)))
+    low = _harmonic_mean(error.low, correct.low)
+    high = _harmonic_mean(error.high, correct.high)
     return replace(f1, low=min(f1.low, low), high=max(f1.high, high))
+
+
+def _harmonic_mean(a: float, b: float) -> float:
+    return 2 * a * b / (a + b) if a + b > 0 else 0.0
 
 
 def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> Estimate:
@@ -70,18 +78,25 @@ def auroc(scores_N: ArrayLike, positive_N: ArrayLike, clusters_N: ArrayLike) -> 
     Each row's placement among the rows of the other kind is its influence (DeLong et al. 1988); clusters may hold both
     kinds. NaN with only one kind; kinds that do not overlap at all have the interval [0, 1].
     """
-    scores, positive, clusters = floats(scores_N), np.asarray(positive_N, dtype=bool), np.asarray(clusters_N)
-    above, below = np.sort(scores[positive]), np.sort(scores[~positive])
-    if not above.size or not below.size:
+    scores = floats(scores_N)
+    positive = np.asarray(positive_N, dtype=bool)
+    clusters = np.asarray(clusters_N)
+    positives = np.sort(scores[positive])
+    negatives = np.sort(scores[~positive])
+    if not positives.size or not negatives.size:
         return Estimate(float("nan"), -np.inf, np.inf, 0, 0)
-    over_N = (_rank(below, scores, "left") + _rank(below, scores, "right")) / 2
-    under_N = 1 - (_rank(above, scores, "left") + _rank(above, scores, "right")) / 2
-    area = float(over_N[positive].mean())
-    count = len(scores)
-    change_N = np.where(positive, (over_N - area) * count / above.size, (under_N - area) * count / below.size)
-    if not change_N.any():  # kinds that do not overlap show no variance
-        return Estimate(area, 0.0, 1.0, count, len(np.unique(clusters)))
-    return _within_unit(clustered_mean(area + change_N, clusters))
+    above_negatives_N = _share_below(negatives, scores)
+    below_positives_N = 1 - _share_below(positives, scores)
+    area = float(above_negatives_N[positive].mean())
+    rows = len(scores)
+    influence_N = np.where(
+        positive,
+        (above_negatives_N - area) * rows / positives.size,
+        (below_positives_N - area) * rows / negatives.size,
+    )
+    if not influence_N.any():  # kinds that do not overlap show no variance
+        return Estimate(area, 0.0, 1.0, rows, len(np.unique(clusters)))
+    return _within_unit(clustered_mean(area + influence_N, clusters))
 
 
 def cross_fitted(
@@ -95,8 +110,9 @@ def cross_fitted(
         apply: (row, threshold) → value.
     """
     half = np.asarray(half_N, dtype=bool)
-    thresholds = {True: choose(~half), False: choose(half)}
-    return np.array([apply(i, thresholds[bool(side)]) for i, side in enumerate(half)], dtype=np.float64)
+    threshold_for = {True: choose(~half), False: choose(half)}
+    values = [apply(row, threshold_for[bool(side)]) for row, side in enumerate(half)]
+    return np.array(values, dtype=np.float64)
 
 
 def alarm_threshold(sound_N: ArrayLike, rate: float) -> float:
@@ -105,7 +121,10 @@ def alarm_threshold(sound_N: ArrayLike, rate: float) -> float:
     NaN without sound solutions.
     """
     scores = np.sort(floats(sound_N))
-    return float(scores[min(int(rate * scores.size + 1e-9), scores.size - 1)]) if scores.size else float("nan")
+    if not scores.size:
+        return float("nan")
+    may_be_below = int(rate * scores.size + 1e-9)  # the product may come out just below a whole number
+    return float(scores[min(may_be_below, scores.size - 1)])
 
 
 def flagged_at(scores_N: ArrayLike, sound_N: ArrayLike, half_N: ArrayLike, rate: float) -> FloatArray:
@@ -113,12 +132,16 @@ def flagged_at(scores_N: ArrayLike, sound_N: ArrayLike, half_N: ArrayLike, rate:
 
     The threshold of each half comes from the sound solutions of the other; NaN where there is none.
     """
-    scores, sound = floats(scores_N), np.asarray(sound_N, dtype=bool)
-    return cross_fitted(
-        half_N,
-        lambda mask: alarm_threshold(scores[mask & sound], rate),
-        lambda i, threshold: float("nan") if np.isnan(threshold) else float(scores[i] < threshold),
-    )
+    scores = floats(scores_N)
+    sound = np.asarray(sound_N, dtype=bool)
+
+    def choose_threshold(mask: BoolArray) -> float:
+        return alarm_threshold(scores[mask & sound], rate)
+
+    def flag(row: int, threshold: float) -> float:
+        return float("nan") if np.isnan(threshold) else float(scores[row] < threshold)
+
+    return cross_fitted(half_N, choose_threshold, flag)
 
 
 def located(steps_N: Sequence[ArrayLike], truth_N: ArrayLike, half_N: ArrayLike) -> FloatArray:
@@ -126,26 +149,37 @@ def located(steps_N: Sequence[ArrayLike], truth_N: ArrayLike, half_N: ArrayLike)
 
     A step is wrong below a threshold; that of each half has the highest ProcessBench F1 on the other.
     """
-    truth, rows = np.asarray(truth_N), [floats(steps) for steps in steps_N]
-    return cross_fitted(
-        half_N,
-        lambda mask: best_threshold([rows[i] for i in np.flatnonzero(mask)], truth[mask]),
-        lambda i, threshold: first_error(rows[i], threshold),
-    )
+    truth = np.asarray(truth_N)
+    steps_by_row = [floats(steps) for steps in steps_N]
+
+    def choose_threshold(mask: BoolArray) -> float:
+        return best_threshold([steps_by_row[row] for row in np.flatnonzero(mask)], truth[mask])
+
+    def locate(row: int, threshold: float) -> float:
+        return first_error(steps_by_row[row], threshold)
+
+    return cross_fitted(half_N, choose_threshold, locate)
 
 
 def best_threshold(steps_N: Sequence[FloatArray], truth_N: ArrayLike) -> float:
     """The threshold with the highest ProcessBench F1 among quantiles of the steps' probabilities; of equals the lowest.
 
-    ½ where nothing was said or one kind of solution is missing.
+    ½ where there are no probabilities or one kind of solution is missing.
     """
-    said = np.concatenate([*steps_N, np.zeros(0)])
-    if not said.size:
+    probabilities = np.concatenate([*steps_N, np.zeros(0)])
+    if not probabilities.size:
         return 0.5
-    candidates = np.unique(np.quantile(said, np.linspace(0, 1, THRESHOLDS)))
+    candidates = np.unique(np.quantile(probabilities, np.linspace(0, 1, THRESHOLDS)))
     truth = np.asarray(truth_N).tolist()
-    scores = [processbench_f1([first_error(steps, t) for steps in steps_N], truth).f1 for t in candidates]
-    return float(candidates[int(np.nanargmax(scores))]) if not np.isnan(scores).all() else 0.5
+
+    def f1_at(threshold: float) -> float:
+        predictions = [first_error(steps, threshold) for steps in steps_N]
+        return processbench_f1(predictions, truth).f1
+
+    scores = [f1_at(threshold) for threshold in candidates]
+    if np.isnan(scores).all():
+        return 0.5
+    return float(candidates[int(np.nanargmax(scores))])
 
 
 def vote_of_n(
@@ -162,24 +196,31 @@ def vote_of_n(
     that tie are chosen between at random, in expectation; a sample without an answer has no vote, and a subset without
     any is wrong.
     """
-    total, draws = 0.0, draws if n < len(answers) else 1
+    if n >= len(answers):
+        draws = 1  # every subset is the whole
+    total = 0.0
     for _ in range(draws):
-        votes: dict[str, float] = {}
-        right: dict[str, float] = {}
+        weight_of: dict[str, float] = {}
+        correct_of: dict[str, float] = {}
         for i in rng.choice(len(answers), n, replace=False):
             answer = answers[i]
             if answer is not None:
-                votes[answer], right[answer] = votes.get(answer, 0.0) + weights[i], correct[i]
-        most = max(votes.values(), default=0.0)
-        top = [right[answer] for answer, weight in votes.items() if weight >= most * (1 - 1e-12)]
+                weight_of[answer] = weight_of.get(answer, 0.0) + weights[i]
+                correct_of[answer] = correct[i]
+        most = max(weight_of.values(), default=0.0)
+        # Equal sums of weights may differ by rounding, as they are added up in another order.
+        top = [correct_of[answer] for answer, weight in weight_of.items() if weight >= most * (1 - 1e-12)]
         total += sum(top) / len(top) if top else 0.0
     return total / draws
 
 
-def _rank(sorted_M: FloatArray, scores_N: FloatArray, side: str) -> FloatArray:
-    """Share of `sorted_M` that lies below each score, (N,)."""
-    return np.searchsorted(sorted_M, scores_N, side=side) / sorted_M.size  # type: ignore[call-overload]
+def _share_below(sorted_M: FloatArray, scores_N: FloatArray) -> FloatArray:
+    """Share of `sorted_M` that lies below each score, ties half, (N,)."""
+    strictly_below_N = np.searchsorted(sorted_M, scores_N, side="left") / sorted_M.size
+    at_most_N = np.searchsorted(sorted_M, scores_N, side="right") / sorted_M.size
+    return (strictly_below_N + at_most_N) / 2
 
 
 def _within_unit(estimate: Estimate) -> Estimate:
+    """A rate lies in [0, 1], and a t interval about one need not."""
     return replace(estimate, low=max(estimate.low, 0.0), high=min(estimate.high, 1.0))

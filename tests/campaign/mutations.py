@@ -84,15 +84,15 @@ LOSSES = (
     Mutant(
         "cream_mixture_reversed",
         "rlhf_lab/losses/objective.py",
-        "consistency_B * found.per_pair_B + (1 - consistency_B) * other.per_pair_B",
-        "(1 - consistency_B) * found.per_pair_B + consistency_B * other.per_pair_B",
+        "consistency_B * labelled.per_pair_B + (1 - consistency_B) * swapped.per_pair_B",
+        "(1 - consistency_B) * labelled.per_pair_B + consistency_B * swapped.per_pair_B",
         "labels that two rankings agree on are trained on the wrong way round",
     ),
     Mutant(
         "ppo_optimistic_clip",
         POLICY,
-        "loss = torch.maximum(free, bounded)",
-        "loss = torch.minimum(free, bounded)",
+        "loss = torch.maximum(unclipped, clipped)",
+        "loss = torch.minimum(unclipped, clipped)",
         "the trust region takes the better of two losses and bounds nothing",
     ),
     Mutant(
@@ -105,8 +105,8 @@ LOSSES = (
     Mutant(
         "value_clip_optimistic",
         "rlhf_lab/losses/value.py",
-        "torch.maximum(free, (bounded - returns_N).square())",
-        "torch.minimum(free, (bounded - returns_N).square())",
+        "torch.maximum(squared_error_N, (clipped_N - returns_N).square())",
+        "torch.minimum(squared_error_N, (clipped_N - returns_N).square())",
         "the critic is not held near its old values",
     ),
     Mutant(
@@ -150,8 +150,8 @@ LOG_PROBABILITIES = (
     Mutant(
         "gradient_without_temperature",
         LOGPROBS,
-        "g = grad_N[part].float() * ctx.inv_tau",
-        "g = grad_N[part].float()",
+        "g = grad_N[chunk].float() * ctx.inv_tau",
+        "g = grad_N[chunk].float()",
         "the gradient is scaled by the sampling temperature",
     ),
     Mutant(
@@ -164,15 +164,15 @@ LOG_PROBABILITIES = (
     Mutant(
         "kl_reference_at_temperature_1",
         LOGPROBS,
-        "_logits(*q, part, 1.0 / temperature)",
-        "_logits(*q, part, 1.0)",
+        "_logits(*q_inputs, chunk, 1.0 / temperature)",
+        "_logits(*q_inputs, chunk, 1.0)",
         "a policy that has not moved has a KL above 0 at temperatures other than 1",
     ),
     Mutant(
         "kto_reference_point_unclamped",
         PAIR_ROWS,
-        "gap_N.mean().clamp(min=0)",
-        "gap_N.mean()",
+        "log_ratio_N.mean().clamp(min=0)",
+        "log_ratio_N.mean()",
         "KTO's KL estimate is negative in half of the first steps",
     ),
     Mutant(
@@ -234,8 +234,8 @@ CREDIT = (
     Mutant(
         "grpo_population_sd",
         ADVANTAGE,
-        "centred_BG.square().sum(1) / (known_B - 1).clamp(min=1)",
-        "centred_BG.square().sum(1) / known_B.clamp(min=1)",
+        "centred_BG.square().sum(1) / (scored_B - 1).clamp(min=1)",
+        "centred_BG.square().sum(1) / scored_B.clamp(min=1)",
         "advantages are √(G/(G − 1)) times as large as the paper's and TRL's",
     ),
     Mutant(
@@ -356,8 +356,8 @@ DATA = (
     Mutant(
         "cut_reply_gets_eos",
         ENCODING,
-        "return head, reply[:room]",
-        "return head, reply if len(reply) <= room else [*reply[: room - 1], self.eos_id]",
+        "return prompt_ids, reply_ids[:room]",
+        "return prompt_ids, reply_ids if len(reply_ids) <= room else [*reply_ids[: room - 1], self.eos_id]",
         "the policy learns to stop in mid-sentence at max_length",
     ),
     Mutant(
@@ -488,8 +488,8 @@ STUDIES = (
     Mutant(
         "shared_prompts_forgotten",
         "rlhf_lab/statistics/crossed.py",
-        "total = of_runs + above",
-        "total = of_runs",
+        "total = ms_runs + ms_prompts_above_rest",
+        "total = ms_runs",
         "on given data intervals speak for these prompts alone",
     ),
     Mutant(

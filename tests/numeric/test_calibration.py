@@ -203,8 +203,8 @@ def test_the_interval_of_a_temperature_covers_with_pairs_that_are_alike():
 
 def test_temperatures_at_the_edge_have_no_interval():
     sure, hopeless = fit_temperature([1.0, 2.0, 3.0], [0, 1, 2]), fit_temperature([-1.0, -2.0, 1.0], [0, 1, 2])
-    assert (sure.mean, sure.bounded) == (calibration.SMALLEST, False)
-    assert (hopeless.mean, hopeless.bounded) == (calibration.LARGEST, False)
+    assert (sure.mean, sure.bounded) == (calibration.MIN_TEMPERATURE, False)
+    assert (hopeless.mean, hopeless.bounded) == (calibration.MAX_TEMPERATURE, False)
 
 
 def test_a_temperature_by_hand():

@@ -108,9 +108,9 @@ def scaled_head(subject: Subject, patch: pytest.MonkeyPatch) -> None:
 
 
 def wrong_sharing(subject: Subject, patch: pytest.MonkeyPatch) -> None:
-    right = shared_prompt._shared
+    right = shared_prompt._prompts_then_replies
     assert shared_prompt.can_share(subject.model.base_model)  # type: ignore[arg-type]
-    patch.setattr(shared_prompt, "_shared", lambda *arguments: right(*arguments).roll(1, dims=0))
+    patch.setattr(shared_prompt, "_prompts_then_replies", lambda *arguments: right(*arguments).roll(1, dims=0))
 
 
 def half_saved(subject: Subject, patch: pytest.MonkeyPatch) -> None:
