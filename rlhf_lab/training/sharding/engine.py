@@ -94,8 +94,10 @@ class Engine:
         return tensors
 
     def load(self, saved: Saved) -> None:
-        """Inverse of `tensors`. Raises ArtifactError for a checkpoint of DeepSpeed, which only as many of its
-        processes can load."""
+        """Inverse of `tensors`.
+
+        Raises ArtifactError for a checkpoint of DeepSpeed: only the same stage with as many processes can load it.
+        """
         for name, counts in saved.shards["rows"].items():
             if name.startswith("zero"):
                 raise ArtifactError(
