@@ -99,9 +99,9 @@ class Experience:
         self.reply_lengths = [len(reply) for _, reply in self.rows]
         self.begin = [0, *accumulate(self.reply_lengths)]
 
-    def index(self, part: Sequence[int]) -> Tensor:
-        """Positions of the tokens of some rows, in row order."""
-        return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in part])
+    def index(self, row_indices: Sequence[int]) -> Tensor:
+        """Positions of the tokens of these rows, in the given order."""
+        return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in row_indices])
 
     def lengths_N(self) -> Tensor:
         """Reply length of each token's row, (N,)."""

@@ -37,9 +37,9 @@ class Optimizers:
         self.names: dict[int, str] = {}
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = []
         for name, part in parts.items():
-            self._add(name, part)
+            self._add_part(name, part)
 
-    def _add(self, name: str, part: Part) -> None:
+    def _add_part(self, name: str, part: Part) -> None:
         trainable = [(n, p) for n, p in part.module.named_parameters() if p.requires_grad]
         self.trained[name] = [p for _, p in trainable]
         self.names |= {id(p): f"{name}/{n}" for n, p in trainable}
