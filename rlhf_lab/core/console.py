@@ -1,4 +1,4 @@
-"""What a person sees while a run works: progress with an estimate of the time left, quiet when nobody watches."""
+"""The console of a run, and its progress: a bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 CLOSED_PIPE = 141
-"""Exit status of a command whose reader has gone, such as `| head`: what a shell shows of one that SIGPIPE ended."""
+"""Exit status of a command whose reader has gone, such as `| head`: 128 + SIGPIPE, as shells report it."""
 
 
 class _Console(Console):
@@ -24,13 +24,15 @@ class _Console(Console):
 
 def leave_closed_pipe() -> NoReturn:
     """End without a traceback when nobody reads what is printed any more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python prints what is left when it ends
+    # Python flushes what is left in its buffer when it ends: into nothing, or it would fail on the pipe once more
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(CLOSED_PIPE)
 
 
 def open_console() -> Console:
     """The console of this process: as wide as the terminal or as COLUMNS says; a log has no width and gets 140."""
-    opened = _Console(highlight=False, emoji=False)  # the hub data set `name:train:50` is no picture of a train
+    # no emoji: the hub data set `name:train:50` must not be printed with a picture of a train
+    opened = _Console(highlight=False, emoji=False)
     if opened.is_terminal or os.environ.get("COLUMNS"):
         return opened
     return _Console(highlight=False, emoji=False, width=140)
@@ -38,6 +40,7 @@ def open_console() -> Console:
 
 console = open_console()
 QUIET_SECONDS = 15.0
+"""Time between two lines of progress where there is no terminal."""
 # transformers imports DeepSpeed where it is installed, and that warns on every machine without a GPU
 logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
 
@@ -46,7 +49,9 @@ class Ticker:
     """Progress of one piece of work; `advance` is cheap enough for every step."""
 
     def __init__(self, name: str, total: int, bar: Progress | None):
-        self.name, self.total, self.done = name, total, 0
+        self.name = name
+        self.total = total
+        self.done = 0
         self._bar = bar
         self._task = bar.add_task(name, total=total, note="") if bar else None
         self._start = self._last = time.monotonic()
@@ -57,8 +62,9 @@ class Ticker:
             self._bar.update(self._task, completed=self.done, note=note)
         elif time.monotonic() - self._last > QUIET_SECONDS:
             self._last = time.monotonic()
-            left = (self._last - self._start) / max(1, self.done) * (self.total - self.done)
-            console.print(f"  {self.name}: {self.done}/{self.total}, about {left:.0f} s left  {note}")
+            seconds_each = (self._last - self._start) / max(1, self.done)
+            seconds_left = seconds_each * (self.total - self.done)
+            console.print(f"  {self.name}: {self.done}/{self.total}, about {seconds_left:.0f} s left  {note}")
 
 
 @contextmanager

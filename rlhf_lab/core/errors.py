@@ -62,7 +62,7 @@ class NumericError(LabError, ArithmeticError):
 
 
 def require(*rules: tuple[bool, str]) -> None:
-    """Check settings: raise one ConfigError with the message of every rule that does not hold.
+    """Raise one ConfigError with the messages of all rules that do not hold; nothing if all hold.
 
     Args:
         rules: (condition, message) pairs; the message starts with "field=value" and says what to write instead.

@@ -1,4 +1,6 @@
-"""Files that are complete or absent: written beside, flushed to disk, renamed. What the disk refuses is explained.
+"""Files that are complete or absent: written under a temporary name, flushed to disk, renamed.
+
+Errors of the disk become a StorageError that says what to do.
 
 Of several processes that work on one stage only the main one writes (`only_main_writes`); in the others every function
 that writes does nothing.
@@ -32,7 +34,7 @@ PERMISSION = dict.fromkeys(
     (errno.EACCES, errno.EPERM),
     "give this user permission to write there or choose another folder with outputs=FOLDER",
 )
-"""The same for a file that is known to be written; one that is read may refuse as well."""
+"""The same for errors that mean a refused write only where it is known that a file was being written."""
 
 _writes = True
 
@@ -60,32 +62,35 @@ def replacing(path: Path, *, every_process: bool = False) -> Iterator[Path]:
             yield temporary
             if not _writes and not every_process:
                 return
+            # contents reach the disk before the new name does: else a power cut could leave an empty file there
             for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
                 if file.is_file():
                     with file.open("rb") as handle:
                         os.fsync(handle.fileno())
             if temporary.is_dir():
-                _remove(path)
+                _remove(path)  # a folder cannot be renamed onto one that has files in it
             os.replace(temporary, path)
         finally:
             _remove(temporary)
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Delete what processes of this machine that were killed left of `path` half-written."""
+    """Delete temporary files of `path` that killed processes of this machine have left behind."""
+    if not path.parent.is_dir():
+        return
     prefix = f".{path.name}.{socket.gethostname()}-"
-    for part in path.parent.glob(f"{prefix}*.part") if path.parent.is_dir() else ():
-        number = part.name.removeprefix(prefix).removesuffix(".part")
-        if number.isdigit() and not _alive(int(number)):
-            _remove(part)
+    for temporary in path.parent.glob(f"{prefix}*.part"):
+        process = temporary.name.removeprefix(prefix).removesuffix(".part")
+        if process.isdigit() and not _is_running(int(process)):
+            _remove(temporary)
 
 
-def _alive(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 is only checked for, not sent
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # it runs, as another user
         return True
     return True
 
@@ -96,31 +101,32 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = storage_error(error, path)
-        if found is None or found is error:
+        explanation = storage_error(error, path)
+        if explanation is None or explanation is error:
             raise
-        raise found from error
+        raise explanation from error
 
 
 def storage_error(error: BaseException, path: Path | None = None) -> StorageError | None:
-    """The error as a StorageError when a disk that is full, read-only or broken is behind it, else None.
+    """The error as a StorageError when a disk that is full, read-only or broken is its cause, else None.
 
     Args:
-        path: what was being written; without it, the file that the error names, and a lack of permission is None.
+        path: the file that was being written. Without it, the error's own file is named, and a lack of permission is
+            not explained: it may have been a file that was read.
     """
     if isinstance(error, StorageError):
         return error
     remedies = REMEDIES | PERMISSION if path else REMEDIES
-    link: BaseException | None = error
-    while link is not None:
-        number = link.errno if isinstance(link, OSError) else _rust_errno(link)
+    cause: BaseException | None = error
+    while cause is not None:  # libraries wrap the error of the disk in errors of their own
+        number = cause.errno if isinstance(cause, OSError) else _rust_errno(cause)
         if number in remedies:
-            place = path or getattr(link, "filename", None) or "a file"
+            place = path or getattr(cause, "filename", None) or "a file"
             return StorageError(
                 f"{place} cannot be written: {os.strerror(number)}; {remedies[number]}, then give the same command "
                 "again: it goes on from what is saved"
             )
-        link = link.__cause__ or link.__context__
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
@@ -146,21 +152,23 @@ def check_outputs(folder: Path, *, writes: bool = True) -> None:
     Args:
         writes: whether anything will be written; finished runs can be read from a read-only store.
     """
+    # the folder itself, or the lowest one above it that exists; `lexists`, because a link to nothing is in the way too
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    which = f"outputs={folder}" if existing == folder else f"outputs={folder}: {existing}"
+    place = f"outputs={folder}" if existing == folder else f"outputs={folder}: {existing}"
     if not existing.is_dir():
         kind = "a link to nothing" if existing.is_symlink() and not existing.exists() else "a file"
-        raise ConfigError(f"{which} is {kind}; write outputs=FOLDER with the name of a folder, new or old")
+        raise ConfigError(f"{place} is {kind}; write outputs=FOLDER with the name of a folder, new or old")
     if writes and not os.access(existing, os.W_OK | os.X_OK):
-        reason = errno.EROFS if os.statvfs(existing).f_flag & os.ST_RDONLY else errno.EACCES
-        raise ConfigError(f"{which} cannot be written to: {os.strerror(reason)}; {(REMEDIES | PERMISSION)[reason]}")
+        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        reason = errno.EROFS if is_read_only else errno.EACCES
+        raise ConfigError(f"{place} cannot be written to: {os.strerror(reason)}; {(REMEDIES | PERMISSION)[reason]}")
 
 
 def write_text(path: Path, text: str) -> None:
     if not _writes:
         return
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -179,12 +187,13 @@ def fingerprint(value: Any) -> str:
 
 def file_digest(path: Path, start: int = 0, end: int | None = None) -> str:
     """SHA-256 of a file's bytes from `start` up to `end`, or of as many of them as it has."""
-    digest, left = sha256(), path.stat().st_size - start if end is None else end - start
+    digest = sha256()
+    bytes_left = path.stat().st_size - start if end is None else end - start
     with path.open("rb") as handle:
         handle.seek(start)
-        while left > 0 and (block := handle.read(min(left, 2**20))):
+        while bytes_left > 0 and (block := handle.read(min(bytes_left, 2**20))):
             digest.update(block)
-            left -= len(block)
+            bytes_left -= len(block)
     return digest.hexdigest()
 
 
@@ -197,14 +206,14 @@ def read_json(path: Path) -> Any:
 
 
 def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> int:
-    """Append rows; returns the file's size afterwards. A cut last line, which a kill can leave, is dropped first.
+    """Append rows; returns the file's size afterwards. An incomplete last line, which a kill can leave, goes first.
 
     Raises StorageError when the disk refuses it; rows may then be there in part.
     """
     if not _writes:
         return 0
     with explained(path):
-        _drop_cut_line(path)
+        _drop_incomplete_line(path)
         return _append(path, rows)
 
 
@@ -216,23 +225,23 @@ def _append(path: Path, rows: list[dict[str, Any]]) -> int:
         return handle.tell()
 
 
-def _drop_cut_line(path: Path) -> None:
+def _drop_incomplete_line(path: Path) -> None:
     if not path.exists() or not path.stat().st_size:
         return
     with path.open("r+b") as handle:
         handle.seek(-1, os.SEEK_END)
-        if handle.read(1) != b"\n":
+        if handle.read(1) != b"\n":  # looked at first, so that a complete file need not be read
             handle.seek(0)
             handle.truncate(handle.read().rfind(b"\n") + 1)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file written by `append_jsonl`; a missing file has none, a cut last line is left out.
+    """Rows of a file written by `append_jsonl`; a missing file has none, an incomplete last line is left out.
 
     Raises ArtifactError naming the line that is not a row.
     """
     data = path.read_bytes() if path.exists() else b""
-    rows, _ = _rows(data)
+    rows, _ = _parse_rows(data)
     lines = data.count(b"\n")
     if len(rows) < lines:
         raise ArtifactError(
@@ -243,22 +252,24 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """Rows of a JSONL file up to the first line that is cut or not a row, and at which byte each of them ends."""
-    return _rows(path.read_bytes() if path.exists() else b"")
+    """Rows of a JSONL file up to the first line that is cut off or not a row, and at which byte each of them ends."""
+    return _parse_rows(path.read_bytes() if path.exists() else b"")
 
 
-def _rows(data: bytes) -> tuple[list[dict[str, Any]], list[int]]:
+def _parse_rows(data: bytes) -> tuple[list[dict[str, Any]], list[int]]:
     rows: list[dict[str, Any]] = []
     ends: list[int] = []
+    end = 0
     for line in data.splitlines(keepends=True):
         try:
             row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
-        except ValueError:
+        except ValueError:  # no JSON, or no UTF-8
             row = None
         if not isinstance(row, dict):
             break
+        end += len(line)
         rows.append(row)
-        ends.append((ends[-1] if ends else 0) + len(line))
+        ends.append(end)
     return rows, ends
 
 
@@ -269,7 +280,8 @@ def truncate(path: Path, size: int) -> None:
 
 
 def _encode(value: Any) -> Any:
-    if hasattr(value, "item"):
+    """What JSON gets for a value that it does not know."""
+    if hasattr(value, "item"):  # a number of numpy or torch
         return value.item()
     if hasattr(value, "to_dict"):
         return value.to_dict()

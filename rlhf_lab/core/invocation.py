@@ -1,4 +1,4 @@
-"""What one command is: its words as typed, which everything that it starts records, and whether it has built yet."""
+"""The command that is running: its command line, which everything that it starts records, and whether it builds yet."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _building = False
 
 
 def remember() -> None:
-    """Keep this process's command line, ready to paste into a shell."""
+    """Record this process's command line in the environment, ready to paste into a shell."""
     global _building
     _building = False
     os.environ[COMMAND] = shlex.join([*_program(), *sys.argv[1:]])
 
 
 def command_line() -> str:
-    """The command line that all this belongs to; empty where Python code started it."""
+    """The command line that started this process or those above it; empty where Python code did."""
     return os.environ.get(COMMAND, "")
 
 
 def begin_building() -> None:
-    """Say that from here on files are written; problems that show later do not end a command that ran nothing."""
+    """Record that a stage is being built: a problem from here on is not reported with "nothing was run"."""
     global _building
     _building = True
 
@@ -40,9 +40,10 @@ def building() -> bool:
 def _program() -> list[str]:
     """`rlhf-lab` where that was typed, else `python -m rlhf_lab`; below torchrun, torchrun with its processes."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        count, per_machine = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-        machines = [f"--nnodes={count // per_machine}"] if count > per_machine else ["--standalone"]
-        return ["torchrun", *machines, f"--nproc_per_node={per_machine}", "-m", "rlhf_lab"]
+        processes = int(os.environ["WORLD_SIZE"])
+        per_machine = int(os.environ["LOCAL_WORLD_SIZE"])
+        machines = f"--nnodes={processes // per_machine}" if processes > per_machine else "--standalone"
+        return ["torchrun", machines, f"--nproc_per_node={per_machine}", "-m", "rlhf_lab"]
     if Path(sys.argv[0]).name == "rlhf-lab":
         return ["rlhf-lab"]
     return ["python", "-m", "rlhf_lab"]

@@ -1,4 +1,4 @@
-"""What the machine has for this process: cores, and main memory, a container's where that is less (Linux)."""
+"""Cores and main memory that this process may use; of a container if it has less than its machine (Linux)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,26 @@ class Memory:
 
 
 def main_memory() -> Memory | None:
-    """None where the system does not say."""
+    """Main memory of the machine or of its container; None where the system does not say."""
     try:
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
-        total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        total = int(lines["MemTotal"].split()[0]) * 1024  # such as "32612340 kB"
+        free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-    for limit, used in CGROUPS:
+    for limit_file, usage_file in CGROUPS:
         try:
-            allowed, taken = int(limit.read_text()), int(used.read_text())
+            limit = int(limit_file.read_text())
+            usage = int(usage_file.read_text())
         except (OSError, ValueError):  # no such group, or "max"
             continue
-        total, free = min(total, allowed), min(free, allowed - taken)
+        total = min(total, limit)
+        free = min(free, limit - usage)
     return Memory(total, max(free, 0))
 
 
 def usable_cores() -> int:
     """Cores this process may use: fewer than the machine has under Slurm or taskset."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

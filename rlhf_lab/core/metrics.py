@@ -1,4 +1,4 @@
-"""What a number that a stage writes is called, measured in and good for: one record, beside the code that emits it.
+"""The registry of metrics: name, meaning, unit and direction of every number that a stage writes.
 
 Every package that emits metrics lists them in a `metrics.py` without torch. Tables, reports, findings and dashboards
 read this registry, so a metric's name, title, unit and direction stand in one place.
@@ -55,33 +55,37 @@ class Metric:
         return self.phrase or self.title or self.name.replace("_", " ")
 
     def matches(self, name: str) -> bool:
-        """Whether a key that a run wrote is of this metric."""
-        return bool(_pattern(self.name).fullmatch(name))
+        """Whether a key that a run wrote belongs to this metric."""
+        return bool(_name_pattern(self.name).fullmatch(name))
 
 
 @cache
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile("[^/]+".join(map(re.escape, re.split(r"<\w+>", name))))
+def _name_pattern(name: str) -> re.Pattern[str]:
+    """A pattern in which each `<placeholder>` of the name matches anything up to the next slash."""
+    literals = re.split(r"<\w+>", name)
+    return re.compile("[^/]+".join(map(re.escape, literals)))
 
 
 @cache
 def declared() -> tuple[Metric, ...]:
     """Every metric of every package. A name may come more than once: several stages measure an accuracy."""
-    found: list[Metric] = []
+    metrics: list[Metric] = []
     for package in PACKAGES:
         for file in sorted((LAB / package).rglob("metrics.py")):
-            module = import_module(".".join(file.relative_to(LAB.parent).with_suffix("").parts))
+            module_name = ".".join(file.relative_to(LAB.parent).with_suffix("").parts)
+            module = import_module(module_name)
             tables = [value for name, value in vars(module).items() if name.isupper() and isinstance(value, tuple)]
-            found += [metric for table in tables for metric in table if isinstance(metric, Metric)]
-    return tuple(found)
+            metrics += [metric for table in tables for metric in table if isinstance(metric, Metric)]
+    return tuple(metrics)
 
 
 @cache
 def catalogue() -> Mapping[str, Metric]:
-    """Name → its metric. Where several stages declare a name, one of them gives title, unit and direction."""
+    """Name → its metric. Where several stages declare a name, the first one with a title counts."""
     metrics: dict[str, Metric] = {}
     for metric in declared():
-        if metric.name not in metrics or (metric.title and not metrics[metric.name].title):
+        is_new = metric.name not in metrics
+        if is_new or (metric.title and not metrics[metric.name].title):
             metrics[metric.name] = metric
     return metrics
 
@@ -91,21 +95,24 @@ def metric(name: str) -> Metric:
     metrics = catalogue()
     if name in metrics:
         return metrics[name]
-    known = next((each for each in metrics.values() if "<" in each.name and each.matches(name)), None)
-    return Metric(name, known.meaning if known else "")
+    # "grad_norm/critic" takes its meaning from "grad_norm/<part>", but is shown under its own key
+    templates = (metric for metric in metrics.values() if "<" in metric.name)
+    template = next((metric for metric in templates if metric.matches(name)), None)
+    return Metric(name, template.meaning if template else "")
 
 
 @cache
 def titled() -> tuple[str, ...]:
     """Names of the metrics that reports show by a title, in their order; others appear under their key."""
-    return tuple(each.name for each in catalogue().values() if each.title)
+    return tuple(metric.name for metric in catalogue().values() if metric.title)
 
 
 def undeclared(keys: Iterable[str]) -> list[str]:
     """Keys that belong to no declared metric, sorted."""
-    metrics = [each for each in declared() if not each.name.startswith("<")]
-    return sorted(key for key in set(keys) if not any(each.matches(key) for each in metrics))
+    # a name that begins with a placeholder would match almost any key
+    metrics = [metric for metric in declared() if not metric.name.startswith("<")]
+    return sorted(key for key in set(keys) if not any(metric.matches(key) for metric in metrics))
 
 
 def names(metrics: Iterable[Metric]) -> set[str]:
-    return {each.name for each in metrics}
+    return {metric.name for metric in metrics}

@@ -1,7 +1,7 @@
-"""The processes that work on one stage together: who am I, what is my share, what do the others have.
+"""The processes that work on one stage together: their ranks, how work is divided, how results are exchanged.
 
-All of them run the same program in lockstep and hold the same state; they divide forward passes, and what they find is
-exchanged here. With one process every function is the identity. Values travel over CPU collectives (gloo), tensors of a
+All of them run the same program in lockstep and hold the same state; they divide forward passes and exchange the
+results here. With one process every function is the identity. Values travel over CPU collectives (gloo), tensors of a
 model over those of its device.
 """
 
@@ -25,17 +25,18 @@ from rlhf_lab.core.signals import die_with_parent
 Item = TypeVar("Item")
 TIMEOUT = timedelta(days=1)  # one process may build a stage alone while the others wait
 MEETING = "RLHF_LAB_MEETING"
-"""Environment variable of processes that the lab started: how they find each other."""
+"""Environment variable of processes that the lab started: the address at which they find each other."""
 
 _alone = False
-_ended: list[Any] = []
-"""Groups that are over. Gloo's destructor joins a thread that may wait for the GIL, which the destructor holds."""
+_ended_groups: list[Any] = []
+"""Process groups that are over, kept from being destroyed: Gloo's destructor joins a thread that may wait for the GIL,
+which the destructor holds."""
 
 
 def launched() -> int:
     """Processes that a launcher (the lab's own, torchrun) started together with this one; 1 without one."""
-    known = "RANK" in os.environ and (MEETING in os.environ or "MASTER_ADDR" in os.environ)
-    return int(os.environ.get("WORLD_SIZE", "1")) if known else 1
+    was_launched = "RANK" in os.environ and (MEETING in os.environ or "MASTER_ADDR" in os.environ)
+    return int(os.environ.get("WORLD_SIZE", "1")) if was_launched else 1
 
 
 def local_rank() -> int:
@@ -45,22 +46,24 @@ def local_rank() -> int:
 
 def device(wanted: str) -> str:
     """The device of this process for `runtime.device`: `auto` is a GPU where there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
 def group(kind: str) -> Iterator[None]:
-    """The process group of the launched processes, for the time of the block; they die with who launched them.
+    """In this block the launched processes form a process group. They are killed when their launcher ends.
 
-    After an error the group stays as it is: closing it waits for processes that wait for this one.
+    After an error the group is not closed: closing waits for the other processes, which wait for this one.
 
     Args:
-        kind: of device; "cuda" takes NCCL for tensors on GPUs; values always travel by gloo.
+        kind: kind of device; "cuda" takes NCCL for tensors on GPUs; values always travel by gloo.
     """
     if dist.is_initialized() or launched() == 1:
         yield
         return
-    die_with_parent(signal.SIGKILL)  # nobody trains on without a lock
+    die_with_parent(signal.SIGKILL)  # the lab's own launcher holds the stage's lock: nobody trains on without it
     if kind == "cuda":
         torch.cuda.set_device(local_rank())
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
@@ -72,21 +75,22 @@ def group(kind: str) -> Iterator[None]:
         timeout=TIMEOUT,
     )
     files.only_main_writes(dist.get_rank() == 0)
-    yield
+    yield  # no `finally`, see above
     files.only_main_writes(True)
-    _ended.append(dist.group.WORLD)
+    _ended_groups.append(dist.group.WORLD)
     dist.destroy_process_group()
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In this block the process works by itself, whatever others do."""
+    """In this block the process works by itself: `world` is 1, and nothing is exchanged."""
     global _alone
-    before, _alone = _alone, True
+    was_alone = _alone
+    _alone = True
     try:
         yield
     finally:
-        _alone = before
+        _alone = was_alone
 
 
 def world() -> int:
@@ -108,11 +112,12 @@ def deal(items: Sequence[Item]) -> Iterator[tuple[Item, bool]]:
     """(item, True) for every item that is this process's; all processes get equally many.
 
     A process that runs out gets the last item again with False: to be computed, because a divided model needs every
-    process in each of its passes, and not to be counted.
+    process in each of its passes, but not to be counted.
     """
-    size, own = world(), rank()
-    for begin in range(0, len(items), size):
-        index = begin + own
+    processes = world()
+    own_rank = rank()
+    for begin in range(0, len(items), processes):
+        index = begin + own_rank
         yield items[min(index, len(items) - 1)], index < len(items)
 
 
@@ -121,22 +126,22 @@ def share(items: Sequence[Item]) -> list[Item]:
     return list(items[rank() :: world()])
 
 
-def gather(found: Sequence[Item]) -> list[Item]:
-    """What every process found, as one list: the first of each, the second of each, … — the inverse of `share`."""
+def gather(items: Sequence[Item]) -> list[Item]:
+    """The items of all processes as one list: the first of each, the second of each, … — the inverse of `share`."""
     if world() == 1:
-        return list(found)
-    everyone: list[list[Item]] = exchange(list(found))
-    longest = max(map(len, everyone))
-    return [part[i] for i in range(longest) for part in everyone if i < len(part)]
+        return list(items)
+    items_by_process: list[list[Item]] = exchange(list(items))
+    longest = max(map(len, items_by_process))
+    return [process[i] for i in range(longest) for process in items_by_process if i < len(process)]
 
 
 def exchange(value: Item) -> list[Item]:
     """The value of every process, in order of their numbers."""
     if world() == 1:
         return [value]
-    found: list[Any] = [None] * world()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * world()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def any_of(flag: bool) -> bool:
@@ -152,20 +157,22 @@ def on_main(call: Callable[[], Item]) -> Item:
     """The result of a call that the main process makes for all. An exception is raised in every process."""
     if world() == 1:
         return call()
-    found: list[Any] = [None, None]
+    outcome: list[Any] = [None, None]  # (result, error)
     if is_main():
         try:
-            found[0] = call()
-            pickle.dumps(found[0])
+            result = call()
+            pickle.dumps(result)  # raises here, where every process hears of it, and not within the broadcast
+            outcome = [result, None]
         except Exception as error:
-            found = [None, _portable(error)]
-    dist.broadcast_object_list(found, src=0)
-    if found[1] is not None:
-        raise found[1]
-    return found[0]
+            outcome = [None, _picklable(error)]
+    dist.broadcast_object_list(outcome, src=0)
+    result, failure = outcome
+    if failure is not None:
+        raise failure
+    return result
 
 
-def _portable(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     """The error, or one with its text where it cannot be sent to another process."""
     try:
         pickle.loads(pickle.dumps(error))
@@ -175,6 +182,6 @@ def _portable(error: Exception) -> Exception:
 
 
 def wait() -> None:
-    """Until all processes are here."""
+    """Return when all processes have called this."""
     if world() > 1:
-        any_of(False)
+        any_of(False)  # any exchange is a barrier

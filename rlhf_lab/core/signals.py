@@ -1,4 +1,4 @@
-"""The signals that tell a run to stop, and who is told. Imports no torch."""
+"""Handling of the signals that tell a run to stop. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,41 +17,44 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 CAUSE = "stop_signal"
 """Attribute of an exception that a handler raised: the signal."""
 AGAIN_SECONDS = 0.01
+"""After this time a signal is sent again whose exception Python has ignored."""
 
 
 @contextmanager
 def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    """In this block the stop signals go to `handle`. Outside the main thread, which alone gets any, it does nothing.
+    """In this block `handle` handles the stop signals. Does nothing outside the main thread, which alone gets signals.
 
-    Python ignores an exception that comes up in a destructor or in the callback of a weak reference. Where `handle`
+    Python ignores an exception that is raised in a destructor or in the callback of a weak reference. If `handle`
     raised it, its signal is sent again, until an exception gets through.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    report = sys.unraisablehook
+    previous_hook = sys.unraisablehook
 
-    def raising(number: int, frame: Any) -> None:
+    def handle_and_mark(number: int, frame: Any) -> None:
         try:
             handle(number, frame)
         except BaseException as error:
             setattr(error, CAUSE, number)
             raise
 
-    def ignored(found: sys.UnraisableHookArgs) -> None:
-        number = getattr(found.exc_value, CAUSE, None)
+    def resend_ignored(unraisable: sys.UnraisableHookArgs) -> None:
+        number = getattr(unraisable.exc_value, CAUSE, None)
         if number is None:
-            report(found)
-        else:  # sent from here it would be handled, and ignored, here; threading.Thread takes locks, which may be held
-            _thread.start_new_thread(_send_again, (number,))
+            previous_hook(unraisable)
+            return
+        # From another thread: sent from here, the signal would be handled, and ignored, here again. And from a bare
+        # one: threading.Thread takes locks, which the interrupted code may hold.
+        _thread.start_new_thread(_send_again, (number,))
 
-    before = {number: signal.signal(number, raising) for number in STOP_SIGNALS}
-    sys.unraisablehook = ignored
+    previous_handlers = {number: signal.signal(number, handle_and_mark) for number in STOP_SIGNALS}
+    sys.unraisablehook = resend_ignored
     try:
         yield
     finally:
-        sys.unraisablehook = report
-        for number, handler in before.items():
+        sys.unraisablehook = previous_hook
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -61,6 +64,6 @@ def _send_again(number: int) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """This process gets a signal when the one that started it ends (Linux)."""
+    """Send this process a signal when the one that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG

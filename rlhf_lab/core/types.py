@@ -115,7 +115,7 @@ class Rubric:
 
 @runtime_checkable
 class Grading(Protocol):
-    """What some oracles can do besides: grade replies on the rubric of the corpus, as the simulated judge does."""
+    """An oracle that can also grade replies on the rubric of the corpus, as the simulated judge does."""
 
     def grade(self, prompts: Sequence[str], responses: Sequence[str], *, seed: int) -> FloatArray:
         """A grade per reply and attribute, (N, attributes). Another seed is another judge of the same kind."""
@@ -124,7 +124,7 @@ class Grading(Protocol):
 
 @runtime_checkable
 class AnswerChecking(Protocol):
-    """What the oracle of data with verifiable answers can do besides: read them as a lenient verifier does."""
+    """An oracle of data with verifiable answers that can also read them as a lenient verifier does."""
 
     def leniently(self) -> Oracle:
         """The same oracle, whose "correct" takes an answer without "####" too; see environments/maths/answers.py."""
@@ -136,12 +136,12 @@ Reward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
 
 
 class TrainingReward(Protocol):
-    """A reward that training follows: it may learn from the batches it is told about, and a checkpoint keeps that."""
+    """A reward to train on. It may adapt to the batches it observes; a checkpoint keeps what it has learned."""
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch: ...
 
     def observe(self, batch: RewardBatch) -> None:
-        """Take in a batch of training."""
+        """Adapt to a batch that was trained on."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

@@ -1,6 +1,7 @@
 """A bare decoder for the two families the lab meets most: GPT-2, and Llama with its relatives (Mistral, Qwen).
 
-It reads the weights of a Hugging Face model and decodes without modules or a cache that grows by a token a step:
+It reads the weights of a Hugging Face model and decodes without modules, and without a cache that grows by one token
+per step:
 
 - the prompt is run once per group; its keys and values are shared by the group's samples;
 - all rows generate in step, so slot t is the t-th new token of every row and only positions differ between rows;
@@ -56,9 +57,12 @@ class Decoder:
 
     Attributes:
         embed_Vd, position_Td: token and learned position embeddings.
-        turn_Th: rotary models instead turn query and key by these complex numbers, head_dim/2 per position. Their heads
-            are stored with the two halves of each pair side by side, which leaves every dot product as it is.
+        rotation_Th: rotary models instead rotate query and key by these complex numbers, head_dim/2 per position. Their
+            heads are stored with the two halves of each pair side by side, which leaves every dot product as it is.
         heads, kv_heads, head_dim: attention sizes; query heads share key heads in groups of heads // kv_heads.
+        head_eps: ε of the norm of each query and key head, 0 without one.
+        gated: whether the MLP multiplies its activation by a second projection (SwiGLU).
+        activation: the function, and oneDNN's name and variant of it; see `linear.ACTIVATIONS`.
     """
 
     layers: list[Layer]
@@ -66,7 +70,7 @@ class Decoder:
     embed_Vd: Tensor
     head: Linear
     position_Td: Tensor | None
-    turn_Th: Tensor | None
+    rotation_Th: Tensor | None
     heads: int
     kv_heads: int
     head_dim: int
@@ -78,36 +82,41 @@ class Decoder:
     def of(model: nn.Module, dtype: torch.dtype, positions: int) -> Decoder | None:
         """A decoder with the weights of `model` in `dtype` for sequences of up to `positions` tokens, or None."""
         config: Any = model.config
-        read = FAMILIES.get(config.model_type)
-        windowed = attention_window(config) < positions
-        return None if read is None or windowed else read(model, dtype, positions)
+        read_weights = FAMILIES.get(config.model_type)
+        slides = attention_window(config) < positions
+        if read_weights is None or slides:
+            return None
+        return read_weights(model, dtype, positions)
 
-    def _project(self, layer: Layer, x: Tensor, turn: Tensor | None) -> Tensor:
-        """float32 (…, heads + 2·kv_heads, head_dim): scaled queries and keys, both turned, then values."""
+    def _project_qkv(self, layer: Layer, x: Tensor, rotation: Tensor | None) -> Tensor:
+        """float32 (…, heads + 2·kv_heads, head_dim): scaled queries and keys, both rotated, then values."""
         qkv = layer.qkv(layer.norm_1(x)).float().unflatten(-1, (-1, self.head_dim))
-        qk = qkv[..., : self.heads + self.kv_heads, :]
+        qk = qkv[..., : self.heads + self.kv_heads, :]  # a view: norm and rotation are written into `qkv`
         if layer.head_norm is not None:
             qk.copy_(F.rms_norm(qk, (self.head_dim,), None, self.head_eps) * layer.head_norm)
-        if turn is not None:
-            torch.view_as_complex(qk.unflatten(-1, (-1, 2))).mul_(turn)
+        if rotation is not None:
+            torch.view_as_complex(qk.unflatten(-1, (-1, 2))).mul_(rotation)
         return qkv
 
-    def _turn(self, position: Tensor) -> Tensor | None:
+    def _rotation(self, position: Tensor) -> Tensor | None:
         """Rotations (…, 1, head_dim/2) of positions as complex numbers, None where positions are learned."""
-        return None if self.turn_Th is None else self.turn_Th[position][..., None, :]
+        return None if self.rotation_Th is None else self.rotation_Th[position][..., None, :]
 
-    def _finish(self, layer: Layer, x: Tensor, attended: Tensor) -> Tensor:
-        """The rest of a block after attention."""
+    def _finish_block(self, layer: Layer, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of a block after attention: output projection and MLP, each added to the residual stream."""
         x = layer.out.plus(attended, x)
         normed = layer.norm_2(x)
         if not self.gated:
             return layer.down.plus(layer.up(normed, self.activation), x)
         gate, up = layer.up(normed).chunk(2, dim=-1)
-        return layer.down.plus(self.activation[0](gate).mul_(up), x)
+        activation = self.activation[0]
+        return layer.down.plus(activation(gate).mul_(up), x)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
         x = F.embedding(tokens, self.embed_Vd)
-        return (x if self.position_Td is None else x + self.position_Td[position]).float()
+        if self.position_Td is not None:
+            x = x + self.position_Td[position]
+        return x.float()
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits of hidden states, in the weights' dtype."""
@@ -115,30 +124,38 @@ class Decoder:
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, GroupCache]:
         """Run the prompts. Returns the hidden state at each one's last token (B, d), and the cache for B·group rows."""
-        width, kv = max(map(len, prompts)), self.kv_heads
+        width = max(map(len, prompts))
+        kv = self.kv_heads
+        # padded on the right: attention is causal, so prompts do not see the padding; later steps mask it
         tokens_BT = torch.tensor([[*p, *([0] * (width - len(p)))] for p in prompts], device=device)
         length_B = torch.tensor([len(p) for p in prompts], device=device)
         position = torch.arange(width, device=device)
-        x, keys_values = self._embed(tokens_BT.flatten(), position.repeat(len(prompts))), []
-        turn = self._turn(position.repeat(len(prompts)))
+        position_N = position.repeat(len(prompts))
+        x = self._embed(tokens_BT.flatten(), position_N)
+        rotation = self._rotation(position_N)
+        prompt_cache = []
         for layer in self.layers:
-            qkv = self._project(layer, x, turn).unflatten(0, tokens_BT.shape).transpose(1, 2)
+            qkv = self._project_qkv(layer, x, rotation).unflatten(0, tokens_BT.shape).transpose(1, 2)
             q, k, v = qkv.split([self.heads, kv, kv], dim=1)
+            # scale 1: the attention scale is in the projection's weights
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=self.heads != kv)
-            x = self._finish(layer, x, attended.transpose(1, 2).flatten(2).flatten(0, 1))
-            keys_values.append(torch.stack([k, v]).flatten(1, 2))
-        hidden_Bd = x[torch.arange(len(prompts), device=device) * width + length_B - 1]
+            x = self._finish_block(layer, x, attended.transpose(1, 2).flatten(2).flatten(0, 1))
+            prompt_cache.append(torch.stack([k, v]).flatten(1, 2))
+        last_token_B = torch.arange(len(prompts), device=device) * width + length_B - 1
+        hidden_Bd = x[last_token_B]
         mask_BT = torch.zeros_like(tokens_BT, dtype=torch.float32)
         mask_BT.masked_fill_(position >= length_B[:, None], -torch.inf)
-        own = [part.new_zeros(2, len(prompts) * kv * group, 0, self.head_dim) for part in keys_values]
-        return hidden_Bd, GroupCache(keys_values, own, mask_BT, group, kv)
+        generated = [kv_cache.new_zeros(2, len(prompts) * kv * group, 0, self.head_dim) for kv_cache in prompt_cache]
+        return hidden_Bd, GroupCache(prompt_cache, generated, mask_BT, group, kv)
 
     def step(self, token_R: Tensor, position_R: Tensor, cache: GroupCache) -> Tensor:
         """Feed one new token per row; writes the cache's next slot. Returns hidden states (R, d)."""
         cache.open_slot()
-        x, turn = self._embed(token_R, position_R), self._turn(position_R)
+        x = self._embed(token_R, position_R)
+        rotation = self._rotation(position_R)
         for index, layer in enumerate(self.layers):
-            x = self._finish(layer, x, cache.attend(index, self._project(layer, x, turn)))
+            attended = cache.attend(index, self._project_qkv(layer, x, rotation))
+            x = self._finish_block(layer, x, attended)
         return x
 
     def row_cost(self, cache: GroupCache) -> tuple[int, int]:
@@ -146,109 +163,129 @@ class Decoder:
 
         A row's matmuls take about as long as reading the keys and values of as many tokens as the model is wide.
         """
-        return self.embed_Vd.shape[1] + cache.own[0].shape[2], cache.prompts[0].shape[2]
+        return self.embed_Vd.shape[1] + cache.generated[0].shape[2], cache.prompts[0].shape[2]
 
 
-def _fuse(parts: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype) -> Linear:
+def _fuse_linear(weights: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype) -> Linear:
+    """One projection in place of several that have the same input; either all of them have a bias or none."""
     bias = None if biases[0] is None else torch.cat([b.detach() for b in biases if b is not None]).to(dtype)
-    return Linear(torch.cat([part.detach() for part in parts]).to(dtype), bias)
+    return Linear(torch.cat([weight.detach() for weight in weights]).to(dtype), bias)
 
 
 def _read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
-    config, body, attention = model.config, model.model, model.model.layers[0].self_attn
-    dim, hidden, eps = attention.head_dim, config.hidden_size, body.norm.variance_epsilon
-    normed_heads = hasattr(attention, "q_norm")
-    scale = 1.0 if normed_heads else attention.scaling
+    config = model.config
+    body = model.model
+    attention = body.layers[0].self_attn
+    head_dim = attention.head_dim
+    hidden = config.hidden_size
+    eps = body.norm.variance_epsilon
+    has_head_norms = hasattr(attention, "q_norm")
+    # a norm of each query undoes a scale of the projection before it, so the norm's weight takes the scale instead
+    query_scale = 1.0 if has_head_norms else attention.scaling
     norm = partial(_rms, floor=torch.tensor((hidden * eps) ** 0.5, device=model.device))
 
-    def paired(x: Tensor | None) -> Tensor | None:
+    def pair_rows(x: Tensor | None) -> Tensor | None:
         """Rows of each head from (first half, second half) to pairs side by side."""
-        return None if x is None else x.detach().float().unflatten(0, (-1, 2, dim // 2)).transpose(1, 2).flatten(0, 2)
-
-    def after(normed: Any, *parts: tuple[Tensor | None, Tensor | None]) -> Linear:
-        """A projection of (weight, bias) parts after an RMSNorm, whose weight and √d it takes over."""
-        by_d = normed.weight.detach().float() * hidden**0.5
-        return _fuse([weight * by_d for weight, _ in parts if weight is not None], [bias for _, bias in parts], dtype)
-
-    def qkv(block: Any) -> Linear:
-        a = block.self_attn
-        bias = a.q_proj.bias
-        q = (paired(effective_weight(a.q_proj) * scale), paired(None if bias is None else bias * scale))
-        k = (paired(effective_weight(a.k_proj)), paired(a.k_proj.bias))
-        return after(block.input_layernorm, q, k, (effective_weight(a.v_proj), a.v_proj.bias))
-
-    def head_norm(a: Any) -> Tensor | None:
-        if not normed_heads:
+        if x is None:
             return None
-        q, k = paired(a.q_norm.weight), paired(a.k_norm.weight)
+        return x.detach().float().unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+
+    def fuse_after_norm(rms_norm: Any, *projections: tuple[Tensor | None, Tensor | None]) -> Linear:
+        """One projection of several (weight, bias) after an RMSNorm, whose weight and √d are multiplied into it."""
+        norm_weight_d = rms_norm.weight.detach().float() * hidden**0.5
+        weights = [weight * norm_weight_d for weight, _ in projections if weight is not None]
+        return _fuse_linear(weights, [bias for _, bias in projections], dtype)
+
+    def fuse_qkv(block: Any) -> Linear:
+        attn = block.self_attn
+        q_bias = attn.q_proj.bias
+        q = (
+            pair_rows(effective_weight(attn.q_proj) * query_scale),
+            pair_rows(None if q_bias is None else q_bias * query_scale),
+        )
+        k = (pair_rows(effective_weight(attn.k_proj)), pair_rows(attn.k_proj.bias))
+        v = (effective_weight(attn.v_proj), attn.v_proj.bias)
+        return fuse_after_norm(block.input_layernorm, q, k, v)
+
+    def head_norm_weights(attn: Any) -> Tensor | None:
+        if not has_head_norms:
+            return None
+        q = pair_rows(attn.q_norm.weight)
+        k = pair_rows(attn.k_norm.weight)
         assert q is not None and k is not None
         return torch.stack([q * attention.scaling] * config.num_attention_heads + [k] * config.num_key_value_heads)
 
-    def layer(block: Any) -> Layer:
-        a, mlp, gate_up = block.self_attn, block.mlp, (block.mlp.gate_proj, block.mlp.up_proj)
+    def read_layer(block: Any) -> Layer:
+        attn = block.self_attn
+        mlp = block.mlp
+        gate_and_up = [(effective_weight(m), m.bias) for m in (mlp.gate_proj, mlp.up_proj)]
         return Layer(
             norm_1=norm,
-            qkv=qkv(block),
-            head_norm=head_norm(a),
-            out=_fuse([effective_weight(a.o_proj)], [a.o_proj.bias], dtype),
+            qkv=fuse_qkv(block),
+            head_norm=head_norm_weights(attn),
+            out=_fuse_linear([effective_weight(attn.o_proj)], [attn.o_proj.bias], dtype),
             norm_2=norm,
-            up=after(block.post_attention_layernorm, *((effective_weight(m), m.bias) for m in gate_up)),
-            down=_fuse([effective_weight(mlp.down_proj)], [mlp.down_proj.bias], dtype),
+            up=fuse_after_norm(block.post_attention_layernorm, *gate_and_up),
+            down=_fuse_linear([effective_weight(mlp.down_proj)], [mlp.down_proj.bias], dtype),
         )
 
     position = torch.arange(positions, device=body.embed_tokens.weight.device)[None]
     cos, sin = body.rotary_emb(body.embed_tokens.weight.new_zeros(1, dtype=torch.float32), position)
     return Decoder(
-        layers=[layer(block) for block in body.layers],
+        layers=[read_layer(block) for block in body.layers],
         final_norm=norm,
         embed_Vd=body.embed_tokens.weight.detach(),
-        head=after(body.norm, (model.lm_head.weight, model.lm_head.bias)),
+        head=fuse_after_norm(body.norm, (model.lm_head.weight, model.lm_head.bias)),
         position_Td=None,
-        turn_Th=torch.complex(cos[0], sin[0])[:, : dim // 2],
+        # Hugging Face repeats the angles for both halves of a head; one complex number per pair is enough
+        rotation_Th=torch.complex(cos[0], sin[0])[:, : head_dim // 2],
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=dim,
-        head_eps=attention.q_norm.variance_epsilon if normed_heads else 0.0,
+        head_dim=head_dim,
+        head_eps=attention.q_norm.variance_epsilon if has_head_norms else 0.0,
         gated=True,
         activation=_activation(config.hidden_act, body.layers[0].mlp.act_fn),
     )
 
 
 def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
-    config, body = model.config, model.transformer
+    config = model.config
+    body = model.transformer
     hidden = config.n_embd
 
-    def linear(module: Any, scale_D: Tensor | float = 1.0) -> Linear:
-        return _fuse([(effective_weight(module) * scale_D).T], [module.bias * scale_D], dtype)
+    def read_linear(module: Any, scale_D: Tensor | float = 1.0) -> Linear:
+        # GPT-2 stores weights as (in, out), so the scale is of columns and the product is transposed
+        return _fuse_linear([(effective_weight(module) * scale_D).T], [module.bias * scale_D], dtype)
 
-    def norm(module: nn.LayerNorm) -> Activation:
-        weight, bias = module.weight.detach().float(), module.bias.detach().float()
+    def read_norm(module: nn.LayerNorm) -> Activation:
+        weight = module.weight.detach().float()
+        bias = module.bias.detach().float()
         return partial(F.layer_norm, normalized_shape=(hidden,), weight=weight, bias=bias, eps=module.eps)
 
-    def qkv(attention: Any) -> Linear:
+    def read_qkv(attention: Any) -> Linear:
         scale_D = torch.ones(3 * hidden, device=model.device)
-        scale_D[:hidden] = attention.scaling
-        return linear(attention.c_attn, scale_D)
+        scale_D[:hidden] = attention.scaling  # of queries only
+        return read_linear(attention.c_attn, scale_D)
 
     layers = [
         Layer(
-            norm_1=norm(block.ln_1),
-            qkv=qkv(block.attn),
+            norm_1=read_norm(block.ln_1),
+            qkv=read_qkv(block.attn),
             head_norm=None,
-            out=linear(block.attn.c_proj),
-            norm_2=norm(block.ln_2),
-            up=linear(block.mlp.c_fc),
-            down=linear(block.mlp.c_proj),
+            out=read_linear(block.attn.c_proj),
+            norm_2=read_norm(block.ln_2),
+            up=read_linear(block.mlp.c_fc),
+            down=read_linear(block.mlp.c_proj),
         )
         for block in body.h
     ]
     return Decoder(
         layers=layers,
-        final_norm=norm(body.ln_f),
+        final_norm=read_norm(body.ln_f),
         embed_Vd=body.wte.weight.detach(),
-        head=_fuse([model.lm_head.weight], [model.lm_head.bias], dtype),
+        head=_fuse_linear([model.lm_head.weight], [model.lm_head.bias], dtype),
         position_Td=body.wpe.weight.detach(),
-        turn_Th=None,
+        rotation_Th=None,
         heads=config.n_head,
         kv_heads=config.n_head,
         head_dim=hidden // config.n_head,

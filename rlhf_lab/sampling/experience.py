@@ -45,24 +45,24 @@ class Group:
         """All replies that were sampled."""
         return self.pool or self
 
-    def keep(self, chosen: Sequence[int]) -> Group:
-        """The group with these replies alone; what was sampled stays in `pool`."""
+    def keep(self, indices: Sequence[int]) -> Group:
+        """The group with only these replies; the group as it was sampled stays in `pool`."""
         return replace(
             self,
-            replies=[self.replies[i] for i in chosen],
-            logps=[self.logps[i] for i in chosen],
-            responses=[self.responses[i] for i in chosen],
-            ended=[self.ended[i] for i in chosen],
-            rewards=[self.rewards[i] for i in chosen],
-            scores=[self.scores[i] for i in chosen],
+            replies=[self.replies[i] for i in indices],
+            logps=[self.logps[i] for i in indices],
+            responses=[self.responses[i] for i in indices],
+            ended=[self.ended[i] for i in indices],
+            rewards=[self.rewards[i] for i in indices],
+            scores=[self.scores[i] for i in indices],
             pool=self,
         )
 
     @property
     def wasted(self) -> bool:
         """True when all rewards are the same: nothing can be learned from comparing them."""
-        known = [reward for reward in self.rewards if np.isfinite(reward)]
-        return not known or max(known) - min(known) <= 1e-6 * (1 + abs(known[0]))
+        rewards = [reward for reward in self.rewards if np.isfinite(reward)]  # NaN: the reward abstained
+        return not rewards or max(rewards) - min(rewards) <= 1e-6 * (1 + abs(rewards[0]))
 
 
 @dataclass
@@ -99,9 +99,9 @@ class Experience:
         self.reply_lengths = [len(reply) for _, reply in self.rows]
         self.begin = [0, *accumulate(self.reply_lengths)]
 
-    def index(self, part: Sequence[int]) -> Tensor:
-        """Positions of the tokens of some rows, in row order."""
-        return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in part])
+    def index(self, row_indices: Sequence[int]) -> Tensor:
+        """Positions of the tokens of these rows, in the given order."""
+        return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in row_indices])
 
     def lengths_N(self) -> Tensor:
         """Reply length of each token's row, (N,)."""
@@ -127,11 +127,12 @@ class Experience:
         row_N = torch.arange(len(self.rows)).repeat_interleave(torch.tensor(self.reply_lengths))
         return values_N.new_zeros(len(self.rows)).index_add(0, row_N, values_N)
 
-    def micro(self, part: Sequence[int], weight_N: Tensor, device: str) -> Micro:
-        """The rows `part` as a forward pass."""
-        index = self.index(part)
+    def micro(self, row_indices: Sequence[int], weight_N: Tensor, device: str) -> Micro:
+        """These rows as a micro-batch."""
+        index = self.index(row_indices)
+        batch = TokenBatch.from_rows([self.rows[i] for i in row_indices], device)
         tokens = {name: values[index].to(device) for name, values in self.tokens.items()}
-        return Micro(TokenBatch.from_rows([self.rows[i] for i in part], device), tokens, weight_N[index].to(device))
+        return Micro(batch, tokens, weight_N[index].to(device))
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": [[prompt, reply] for prompt, reply in self.rows], "tokens": self.tokens}

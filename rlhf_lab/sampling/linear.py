@@ -25,11 +25,13 @@ PACK_FROM = {torch.float32: 2**18, torch.bfloat16: 2**16}
 @cache
 def _packs(dtype: torch.dtype) -> bool:
     """Whether oneDNN's packed linear layer exists in this build, for this dtype, and is right."""
+    # the operators are private to torch, so whether they work is tried out, once per dtype
     try:
-        x, weight = torch.linspace(-1, 1, 96).view(3, 32).to(dtype), torch.linspace(-1, 1, 1536).view(48, 32).to(dtype)
+        x = torch.linspace(-1, 1, 96).view(3, 32).to(dtype)
+        weight = torch.linspace(-1, 1, 1536).view(48, 32).to(dtype)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        ours = torch.ops.mkldnn._linear_pointwise(x, packed, None, "relu", [], "")
-        return torch.allclose(ours.float(), F.linear(x, weight).relu().float(), atol=0.1)
+        y = torch.ops.mkldnn._linear_pointwise(x, packed, None, "relu", [], "")
+        return torch.allclose(y.float(), F.linear(x, weight).relu().float(), atol=0.1)
     except (AttributeError, RuntimeError, TypeError):
         return False
 
@@ -41,19 +43,22 @@ class Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
-        on_cpu, floor = weight.device.type == "cpu", PACK_FROM.get(weight.dtype, 0)
-        self.packed = on_cpu and floor > 0 and weight.numel() >= floor and _packs(weight.dtype)
-        if on_cpu and not self.packed and weight.numel() < floor:
-            weight, bias = weight.float(), None if bias is None else bias.float()
+        on_cpu = weight.device.type == "cpu"
+        pack_from = PACK_FROM.get(weight.dtype, 0)
+        self.packed = on_cpu and pack_from > 0 and weight.numel() >= pack_from and _packs(weight.dtype)
+        if on_cpu and not self.packed and weight.numel() < pack_from:
+            weight = weight.float()
+            bias = None if bias is None else bias.float()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()) if self.packed else weight
-        self.bias, self.dtype = bias, weight.dtype
+        self.bias = bias
+        self.dtype = weight.dtype
 
     def __call__(self, x: Tensor, activation: tuple[Activation, str, str] | None = None) -> Tensor:
         """(rows, in) → (rows, out) in the dtype of the weight."""
-        function, name, variant = activation or (None, "none", "")
+        function, onednn_name, variant = activation or (None, "none", "")
         x = x.to(self.dtype)
-        if self.packed and name:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], variant)
+        if self.packed and onednn_name:
+            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, onednn_name, [], variant)
         y = self(x) if self.packed else F.linear(x, self.weight, self.bias)
         return function(y) if function else y
 

@@ -9,18 +9,21 @@ from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.training.run import Run
 
 SCALE_PROMPTS = 256
+"""Training prompts, at most, whose replies set the scale of a reward model's scores."""
 
 
 class PolicyReplies:
-    """Samples from `needs.policy`. What is drawn follows from the run's seed and a purpose, whatever else is sampled.
+    """Samples from `needs.policy`. Samples follow from the run's seed and a purpose, whatever else is sampled.
 
     Attributes:
         encoder: of the policy.
     """
 
     def __init__(self, run: Run):
-        source, settings = run.needs["policy"], run.config.model
-        self.run, self.encoder = run, load_encoder(source, settings)
+        source = run.needs["policy"]
+        settings = run.config.model
+        self.run = run
+        self.encoder = load_encoder(source, settings)
         self.policy = load_policy(source, settings, device=run.device)
         self.sampler = registry.build("rollout", run.config.rollout, self.encoder)
 
@@ -28,18 +31,21 @@ class PolicyReplies:
         """(prompts, first replies, second replies): `count` prompts of a split, drawn with replacement."""
         prompts = self.run.corpus.prompts(split)
         generator = torch.Generator().manual_seed(self.run.seed(f"reward_model/prompts/{split}"))
-        asked = [prompts[int(i)] for i in torch.randint(len(prompts), (count,), generator=generator)]
-        first, second = self._sample(asked, 2, f"reward_model/{split}") if asked else ([], [])
-        return asked, first, second
+        drawn = [prompts[int(i)] for i in torch.randint(len(prompts), (count,), generator=generator)]
+        first, second = self._sample_replies(drawn, 2, f"reward_model/{split}") if drawn else ([], [])
+        return drawn, first, second
 
     def for_scale(self) -> tuple[list[str], list[str], list[int]]:
-        """(prompts, replies, prompt numbers), two replies to each of some training prompts: where a score has mean 0
-        and sd 1."""
-        prompts = self.run.corpus.prompts("train")[:SCALE_PROMPTS]
-        first, second = self._sample(prompts, 2, "reward_model/scale")
-        return prompts * 2, first + second, [*range(len(prompts))] * 2
+        """(prompts, replies, prompt numbers), two replies to each of some training prompts.
 
-    def _sample(self, prompts: list[str], group: int, purpose: str) -> list[list[str]]:
+        Over these replies a score is scaled to mean 0 and standard deviation 1.
+        """
+        prompts = self.run.corpus.prompts("train")[:SCALE_PROMPTS]
+        first, second = self._sample_replies(prompts, 2, "reward_model/scale")
+        prompt_numbers = [*range(len(prompts))]
+        return prompts * 2, first + second, prompt_numbers * 2
+
+    def _sample_replies(self, prompts: list[str], group: int, purpose: str) -> list[list[str]]:
         """`group` lists of one reply per prompt."""
         ids = [self.encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
         samples = self.sampler.sample(self.policy, ids, group, self.run.seed(purpose))

@@ -1,7 +1,7 @@
 """Worked solutions with a label on every step: what process and outcome reward models train on.
 
 Three sources of step labels: the world's own reading, a planted mistake, and completions of the policy
-(Math-Shepherd, arXiv:2312.08935). All is drawn once, at the start of a stage, from its seed.
+(Math-Shepherd, arXiv:2312.08935). All of them are drawn once, at the start of a stage, from its seed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rlhf_lab.training.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A solution and what is known of it.
+    """A solution with the labels of its steps and of its answer.
 
     Attributes:
-        labels: probability that each step (`step_lines`) is right; empty where nobody said.
+        labels: probability that each step (`step_lines`) is right; empty for an unlabelled solution.
         correct: 1 when the answer is right, else 0.
     """
 
@@ -52,8 +52,11 @@ class Solutions:
             return []
         ids = [self.encoder.prompt(prompt, self.run.config.rollout.max_prompt_tokens) for prompt in prompts]
         samples = self.sampler.sample(self.policy, ids, count, self.run.seed(purpose), temperature=1.0)
-        texts = [(p, self.encoder.text(r)) for p, group in zip(prompts, samples.replies_BG, strict=True) for r in group]
-        return [self.graded(prompt, text) for prompt, text in texts]
+        return [
+            self.graded(prompt, self.encoder.text(reply))
+            for prompt, replies in zip(prompts, samples.replies_BG, strict=True)
+            for reply in replies
+        ]
 
     def graded(self, prompt: str, reply: str) -> Trajectory:
         return Trajectory(prompt, reply, float(reaches(reply, self.run.corpus.answers[prompt])))
@@ -65,37 +68,45 @@ class Solutions:
         step of a solution leaves nothing to complete: its label is whether the answer is right. All prefixes of all
         solutions are one call of the sampler, each distinct prefix once.
         """
-        limit = self.run.config.rollout
-        window = limit.max_prompt_tokens + limit.max_new_tokens
-        number: dict[tuple[str, tuple[int, ...]], int] = {}
-        asked: list[list[int]] = []
-        marks: list[list[int]] = []
-        whole: list[bool] = []
-        for each in solutions:
-            row = step_row(self.encoder, each.prompt, each.reply, step_lines(each.reply), window)
-            head, reply = row.row
-            marks.append([])
-            whole.append(len(row.ends) == len(step_lines(each.reply)))
-            for end in row.ends[:-1] if whole[-1] else row.ends:
-                prefix = tuple(reply[: end + 1])
-                if number.setdefault((each.prompt, prefix), len(asked)) == len(asked):
-                    asked.append([*head, *prefix])
-                marks[-1].append(number[each.prompt, prefix])
+        limits = self.run.config.rollout
+        window = limits.max_prompt_tokens + limits.max_new_tokens
+        prefix_numbers: dict[tuple[str, tuple[int, ...]], int] = {}
+        prefix_ids: list[list[int]] = []  # what the policy goes on from, in the order of their numbers
+        steps_of_solutions: list[list[int]] = []  # the prefix number of each step that is completed
+        fits_window: list[bool] = []
+        for solution in solutions:
+            lines = step_lines(solution.reply)
+            row = step_row(self.encoder, solution.prompt, solution.reply, lines, window)
+            prompt_ids, reply_ids = row.row
+            fits = len(row.ends) == len(lines)
+            step_numbers = []
+            for end in row.ends[:-1] if fits else row.ends:
+                prefix = tuple(reply_ids[: end + 1])
+                key = (solution.prompt, prefix)
+                if key not in prefix_numbers:
+                    prefix_numbers[key] = len(prefix_ids)
+                    prefix_ids.append([*prompt_ids, *prefix])
+                step_numbers.append(prefix_numbers[key])
+            steps_of_solutions.append(step_numbers)
+            fits_window.append(fits)
         seed = self.run.seed("steps/completions")
-        samples = self.sampler.sample(self.policy, asked, rollouts, seed, temperature=1.0)
-        reached = []
-        for (prompt, prefix), replies in zip(number, samples.replies_BG, strict=True):
-            texts = (self.encoder.text([*prefix, *reply]) for reply in replies)
-            reached.append([reaches(text, self.run.corpus.answers[prompt]) for text in texts])
-        value = [float(any(right)) if estimate == "hard" else sum(right) / rollouts for right in reached]
-        return [
-            replace(each, labels=(*(value[i] for i in found), *([each.correct] if all_seen else [])))
-            for each, found, all_seen in zip(solutions, marks, whole, strict=True)
-        ]
+        samples = self.sampler.sample(self.policy, prefix_ids, rollouts, seed, temperature=1.0)
+        values = []
+        for (prompt, prefix), replies in zip(prefix_numbers, samples.replies_BG, strict=True):
+            texts = [self.encoder.text([*prefix, *reply]) for reply in replies]
+            is_right = [reaches(text, self.run.corpus.answers[prompt]) for text in texts]
+            values.append(float(any(is_right)) if estimate == "hard" else sum(is_right) / rollouts)
+        labelled = []
+        for solution, step_numbers, fits in zip(solutions, steps_of_solutions, fits_window, strict=True):
+            labels = [values[number] for number in step_numbers]
+            if fits:
+                labels.append(solution.correct)
+            labelled.append(replace(solution, labels=tuple(labels)))
+        return labelled
 
 
 def problems(run: Run, split: str, count: int) -> list[Pair]:
-    """`count` pairs of a split with distinct prompts, or all there are: the first ones held out, others drawn."""
+    """`count` pairs of a split with distinct prompts, or all there are: the first ones of `test`, random ones else."""
     pairs = list({pair.prompt: pair for pair in getattr(run.corpus, split)}.values())
     if split == "test":
         return pairs[:count]
@@ -104,14 +115,18 @@ def problems(run: Run, split: str, count: int) -> list[Pair]:
 
 
 def annotated(run: Run, solutions: Sequence[Trajectory]) -> list[Trajectory]:
-    """Labels by the world, which reads every step."""
+    """The solutions with labels by the data's oracle, which judges every step."""
     oracle = run.corpus.oracle
     if not isinstance(oracle, StepOracle):
         raise ConfigError(
             f"algorithm.labels=annotated: data={run.corpus.name} cannot judge steps; use perturbed or monte_carlo"
         )
-    labels = oracle.step_labels([each.prompt for each in solutions], [each.reply for each in solutions])
-    return [replace(each, labels=tuple(map(float, known))) for each, known in zip(solutions, labels, strict=True)]
+    prompts = [solution.prompt for solution in solutions]
+    replies = [solution.reply for solution in solutions]
+    return [
+        replace(solution, labels=tuple(map(float, labels)))
+        for solution, labels in zip(solutions, oracle.step_labels(prompts, replies), strict=True)
+    ]
 
 
 def perturbed_solutions(
@@ -123,29 +138,35 @@ def perturbed_solutions(
     largest of the corpus's demonstrations.
     """
     rng = np.random.default_rng(seed)
+    # a reply may be the text without the calculator annotations of its source, from which the calculations are read
     sources = [str(pair.meta.get("annotated", pair.chosen)) for pair in pairs]
     chains = [read_chain(pair.prompt, source) for pair, source in zip(pairs, sources, strict=True)]
     largest = largest_number(pair.chosen for pair in run.corpus.train)
-    found: list[Trajectory] = []
+    trajectories: list[Trajectory] = []
     for pair, source, chain in zip(pairs, sources, chains, strict=True):
-        if not pair.meta.get("correct_chosen", 1) or not all(map(chain.computes, range(len(chain.calculations)))):
+        is_right = pair.meta.get("correct_chosen", 1) and all(map(chain.computes, range(len(chain.calculations))))
+        if not is_right:
             continue
-        wrong = [perturb(chain, rng, largest=largest, cancels=cancels) for _ in range(copies)]
-        made = [_trajectory(pair, each, source, cancels) for each in wrong if each is not None]
-        made = [each for each in made if _shows(each, pair.chosen)]
-        if made:
-            found += [Trajectory(pair.prompt, pair.chosen, 1.0, (1.0,) * len(chain.lines)), *made]
-    return found
+        perturbed = [perturb(chain, rng, largest=largest, cancels=cancels) for _ in range(copies)]
+        wrong = [_wrong_solution(pair, mistake, source, cancels) for mistake in perturbed if mistake is not None]
+        wrong = [solution for solution in wrong if _shows_mistake(solution, pair.chosen)]
+        if wrong:
+            right = Trajectory(pair.prompt, pair.chosen, 1.0, (1.0,) * len(chain.lines))
+            trajectories += [right, *wrong]
+    return trajectories
 
 
-def _shows(wrong: Trajectory, right: str) -> bool:
-    """Whether exactly the steps labelled wrong read otherwise than in the right solution: a change may lie in an
-    annotation alone, which is not part of the text."""
-    lines = [[text[begin:end] for begin, end in step_lines(text)] for text in (wrong.reply, right)]
-    same = [a == b for a, b in zip(*lines, strict=False)]
-    return len(lines[0]) == len(lines[1]) and same == [label == 1 for label in wrong.labels]
+def _shows_mistake(wrong: Trajectory, right: str) -> bool:
+    """Whether exactly the steps labelled wrong read differently from the right solution.
+
+    A change may lie in a calculator annotation only, which is not part of the text.
+    """
+    wrong_lines = [wrong.reply[begin:end] for begin, end in step_lines(wrong.reply)]
+    right_lines = [right[begin:end] for begin, end in step_lines(right)]
+    is_same = [a == b for a, b in zip(wrong_lines, right_lines, strict=False)]
+    return len(wrong_lines) == len(right_lines) and is_same == [label == 1 for label in wrong.labels]
 
 
-def _trajectory(pair: Pair, wrong: Perturbed, source: str, cancels: bool) -> Trajectory:
+def _wrong_solution(pair: Pair, wrong: Perturbed, source: str, cancels: bool) -> Trajectory:
     text = wrong.text if pair.chosen == source else without_annotations(wrong.text)
     return Trajectory(pair.prompt, text, float(cancels), tuple(map(float, wrong.labels)))

@@ -25,16 +25,16 @@ def plan_steps(
     """
     total = math.ceil(epochs * len(lengths) / batch_size)
     steps: list[list[int]] = []
+    window_size = batch_size * bucket_batches
     epoch = 0
     while len(steps) < total:
         generator = torch.Generator().manual_seed((seed + epoch) % 2**63)
         order = torch.randperm(len(lengths), generator=generator).tolist()
-        window = batch_size * bucket_batches
-        for begin in range(0, len(order), window):
-            part = order[begin : begin + window]
+        for begin in range(0, len(order), window_size):
+            window = order[begin : begin + window_size]
             if bucket_batches > 1:
-                part.sort(key=lambda i: lengths[i])
-            batches = [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
+                window.sort(key=lambda i: lengths[i])
+            batches = [window[i : i + batch_size] for i in range(0, len(window), batch_size)]
             steps += [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
         epoch += 1
     return steps[:total]
@@ -54,18 +54,25 @@ def epoch_steps(lengths: Sequence[int], settings: TrainingSettings, seed: int) -
 def micro_batches(indices: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Split a step into forward passes of at most `max_tokens` padded tokens (0: one pass), longest rows together.
 
-    Several processes share the passes: there are then as many for each, as far as there are rows.
+    Several processes share the passes: each then gets the same number of them, if there are enough rows.
     """
     if max_tokens <= 0 and ranks.world() == 1:
         return [list(indices)]
-    parts: list[list[int]] = []
+    batches: list[list[int]] = []
     for i in sorted(indices, key=lambda i: -lengths[i]):
-        if parts and (max_tokens <= 0 or (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= max_tokens):
-            parts[-1].append(i)
+        # rows come longest first, so the first row of a batch is as long as the batch is padded
+        if batches and (max_tokens <= 0 or (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= max_tokens):
+            batches[-1].append(i)
         else:
-            parts.append([i])
-    while len(parts) % ranks.world() and any(len(part) > 1 for part in parts):
-        largest = max(range(len(parts)), key=lambda k: (len(parts[k]) > 1, len(parts[k]) * lengths[parts[k][0]]))
-        part = parts[largest]
-        parts[largest : largest + 1] = [part[: len(part) // 2], part[len(part) // 2 :]]
-    return parts
+            batches.append([i])
+
+    def can_be_split_and_size(k: int) -> tuple[bool, int]:
+        return len(batches[k]) > 1, len(batches[k]) * lengths[batches[k][0]]
+
+    # a process that gets no pass has to repeat one of another's and throws it away: halve the largest batches instead
+    while len(batches) % ranks.world() and any(len(batch) > 1 for batch in batches):
+        largest = max(range(len(batches)), key=can_be_split_and_size)
+        batch = batches[largest]
+        half = len(batch) // 2
+        batches[largest : largest + 1] = [batch[:half], batch[half:]]
+    return batches

@@ -42,12 +42,14 @@ def save(folder: Path, state: dict[str, Any], tensors: Mapping[str, Tensor] | No
     tensors = tensors or {}
     divided = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
     whole = {name: tensor for name, tensor in tensors.items() if name not in divided}
-    state = {**state, TENSORS: whole, LOGS: _logs(folder) if ranks.is_main() else {}}
+    state = {**state, TENSORS: whole, LOGS: _log_digests(folder) if ranks.is_main() else {}}
     if divided:
         state[SHARDS] = _write_shards(folder / f"checkpoint-{state['step']}", divided)
     if ranks.is_main():
-        with replacing(folder / NAME) as part, part.open("wb") as file:  # given a path, torch hides why a write failed
+        # an open file, not its path: given a path, torch hides why a write failed
+        with replacing(folder / NAME) as temporary, temporary.open("wb") as file:
             torch.save(state, file)
+        # the older shards go last: until checkpoint.pt is replaced, they belong to the checkpoint that counts
         _remove_shards(folder, keep=f"checkpoint-{state['step']}" if divided else "")
     ranks.wait()
 
@@ -58,23 +60,24 @@ def load(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
     `Saved(folder, state)` gives the tensors. Raises ArtifactError when the checkpoint is whole but a log that goes
     with it is not: only the steps before could write that again.
     """
-    state, problem = _read(folder / NAME)
+    state, problem = _read_state(folder / NAME)
     if state is not None:
         _check_logs(folder, state.get(LOGS, {}))
-        problem = _damage(folder, state.get(SHARDS))
-    problems = [found for found in ranks.exchange(problem) if found]
+        problem = _shard_damage(folder, state.get(SHARDS))
+    # each process has checked its share of the shards; all have to agree on whether the checkpoint is used
+    problems = [problem for problem in ranks.exchange(problem) if problem]
     return (None, problems[0]) if problems else (state, None)
 
 
-def _read(path: Path) -> tuple[dict[str, Any] | None, str | None]:
+def _read_state(path: Path) -> tuple[dict[str, Any] | None, str | None]:
     """(what `checkpoint.pt` holds, None), (None, why it cannot be read), or (None, None) where there is none."""
     if not path.exists():
         return None, None
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            return None, f"{path} is damaged at {damaged}"
+        with zipfile.ZipFile(path) as archive:  # torch's format is a zip file, whose checksums torch does not compare
+            damaged_member = archive.testzip()
+        if damaged_member:
+            return None, f"{path} is damaged at {damaged_member}"
         return torch.load(path, weights_only=True, map_location="cpu"), None
     except Exception as error:  # damage can make zipfile, pickle and torch raise anything
         return None, f"{path} cannot be read: {(str(error) or repr(error)).splitlines()[0][:200]}"
@@ -96,36 +99,43 @@ class Saved:
     def names(self) -> set[str]:
         return {*self.whole, *self.shards["rows"]}
 
-    def like(self, name: str, target: Tensor) -> Tensor:
+    def tensor_like(self, name: str, target: Tensor) -> Tensor:
         """The tensor `name`, divided between the processes as `target` is if it has its shape, else whole."""
-        alike = name in self.shards["rows"] or self.whole[name].shape == target.shape
-        if not isinstance(target, DTensor) or not alike:
-            return self._rows(name, 0, None)
-        first, last = _own_rows(target)
-        local = self._rows(name, first, last).to(target.device)
+        # a moment may have another shape than its parameter, such as AdamW's scalar `step`: that is never divided
+        same_shape = name in self.shards["rows"] or self.whole[name].shape == target.shape
+        if not isinstance(target, DTensor) or not same_shape:
+            return self._read_rows(name, 0, None)
+        first, last = _local_rows(target)
+        local = self._read_rows(name, first, last).to(target.device)
         return DTensor.from_local(
             local, target.device_mesh, target.placements, shape=target.shape, stride=target.stride()
         )
 
-    def _rows(self, name: str, first: int, last: int | None) -> Tensor:
+    def _read_rows(self, name: str, first: int, last: int | None) -> Tensor:
         """Rows [first, last) of a tensor; None is to the end."""
         if name in self.whole:
             return self.whole[name] if last is None else self.whole[name][first:last]
-        counts, begin, found = self.shards["rows"][name], 0, []
-        for rank, count in enumerate(counts):
-            low, high = max(first, begin), begin + count if last is None else min(last, begin + count)
+        pieces: list[Tensor] = []
+        begin = 0
+        for rank, count in enumerate(self.shards["rows"][name]):  # rank's file holds the rows [begin, end)
+            end = begin + count
+            low = max(first, begin)
+            high = end if last is None else min(last, end)
+            # a process that holds no rows reads an empty slice of the first file, for its width and dtype
             if low < high or (rank == 0 and first == last):
-                with safe_open(self.folder / self.shards["folder"] / _file(rank), framework="pt") as file:
-                    found.append(file.get_slice(name)[low - begin : max(high, low) - begin])
-            begin += count
-        return torch.cat(found)
+                with safe_open(self.folder / self.shards["folder"] / _shard_name(rank), framework="pt") as file:
+                    pieces.append(file.get_slice(name)[low - begin : max(high, low) - begin])
+            begin = end
+        return torch.cat(pieces)
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors that training changes: all of them, or those beside a frozen base, which is loaded again instead."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    if any(not p.requires_grad for p in model.parameters()):
+    has_frozen_base = any(not p.requires_grad for p in model.parameters())
+    if has_frozen_base:
         return trained
+    # only buffers of the state dict: others, such as rotary frequencies, are computed when a model is built
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
     return trained | buffers
 
@@ -133,19 +143,20 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def load_trained_state(model: nn.Module, saved: Saved, prefix: str) -> None:
     """Give a model the tensors of `trained_state` that were saved under `prefix`. Raises RuntimeError for others."""
-    own = trained_state(model)
+    tensors = trained_state(model)
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
-    if stored != own.keys():
-        different = sorted(stored ^ own.keys())
+    if stored != tensors.keys():
+        different = sorted(stored ^ tensors.keys())
         raise RuntimeError(f"the checkpoint holds other tensors than the model trains, such as {different[0]}")
-    for name, tensor in own.items():
-        tensor.copy_(saved.like(prefix + name, tensor))
+    for name, tensor in tensors.items():
+        tensor.copy_(saved.tensor_like(prefix + name, tensor))
 
 
-def _logs(folder: Path) -> dict[str, tuple[int, str]]:
+def _log_digests(folder: Path) -> dict[str, tuple[int, str]]:
     """Name → (size in bytes, digest) of what an attempt has written so far and never changes."""
-    paths = (p for p in sorted(folder.glob("*.json*")) if p.name not in REWRITTEN and not p.name.startswith("."))
-    return {path.name: (path.stat().st_size, file_digest(path)) for path in paths}
+    paths = sorted(folder.glob("*.json*"))
+    logs = [path for path in paths if path.name not in REWRITTEN and not path.name.startswith(".")]
+    return {path.name: (path.stat().st_size, file_digest(path)) for path in logs}
 
 
 def _check_logs(folder: Path, logs: Mapping[str, tuple[int, str]]) -> None:
@@ -160,48 +171,56 @@ def _check_logs(folder: Path, logs: Mapping[str, tuple[int, str]]) -> None:
             )
 
 
-def _own_rows(tensor: DTensor) -> tuple[int, int]:
+def _local_rows(tensor: DTensor) -> tuple[int, int]:
     """Rows [first, last) of a tensor that this process holds: FSDP2 divides the first dimension like `torch.chunk`."""
-    mesh, (placement,) = tensor.device_mesh, tensor.placements
+    mesh = tensor.device_mesh
+    (placement,) = tensor.placements
     assert isinstance(placement, Shard) and placement.dim == 0, f"expected rows to be divided, not {placement}"
-    rows, each = tensor.shape[0], -(-tensor.shape[0] // mesh.size())
-    first = min(mesh.get_local_rank() * each, rows)
-    return first, min(first + each, rows)
+    rows = tensor.shape[0]
+    rows_per_process = -(-rows // mesh.size())  # rounded up: the last processes may hold fewer rows, or none
+    first = min(mesh.get_local_rank() * rows_per_process, rows)
+    return first, min(first + rows_per_process, rows)
 
 
-def _file(rank: int) -> str:
+def _shard_name(rank: int) -> str:
     return f"rank_{rank}.safetensors"
 
 
 def _write_shards(folder: Path, divided: Mapping[str, DTensor]) -> dict[str, Any]:
-    """Every process writes its rows. Returns what `checkpoint.pt` says of them."""
+    """Every process writes its rows. Returns the index of them that `checkpoint.pt` keeps."""
     local = {name: tensor.to_local().detach().cpu().contiguous() for name, tensor in divided.items()}
     folder.mkdir(exist_ok=True)
-    path = folder / _file(ranks.rank())
-    with replacing(path, every_process=True) as part:
-        save_file(local, part)
-    everyone = ranks.exchange(({name: len(rows) for name, rows in local.items()}, _checksum(path)))
-    rows = {name: [counts[name] for counts, _ in everyone] for name in local}
-    return {"folder": folder.name, "rows": rows, "checksums": [checksum for _, checksum in everyone]}
+    path = folder / _shard_name(ranks.rank())
+    with replacing(path, every_process=True) as temporary:
+        save_file(local, temporary)
+    row_counts = {name: len(rows) for name, rows in local.items()}
+    shards = ranks.exchange((row_counts, _crc32(path)))
+    return {
+        "folder": folder.name,
+        "rows": {name: [counts[name] for counts, _ in shards] for name in local},
+        "checksums": [checksum for _, checksum in shards],
+    }
 
 
-def _damage(folder: Path, shards: Mapping[str, Any] | None) -> str | None:
-    """What is wrong with this process's share of the files of a checkpoint, if anything."""
-    for rank, checksum in ranks.share(list(enumerate(shards["checksums"] if shards else []))):
-        path = folder / shards["folder"] / _file(rank)  # type: ignore[index]
+def _shard_damage(folder: Path, shards: Mapping[str, Any] | None) -> str | None:
+    """What is wrong with this process's share of a checkpoint's shard files, if anything."""
+    if not shards:
+        return None
+    for rank, checksum in ranks.share(list(enumerate(shards["checksums"]))):
+        path = folder / shards["folder"] / _shard_name(rank)
         if not path.is_file():
             return f"{path} is missing"
-        if _checksum(path) != checksum:
+        if _crc32(path) != checksum:
             return f"{path} is damaged"
     return None
 
 
-def _checksum(path: Path) -> int:
-    value = 0
+def _crc32(path: Path) -> int:
+    checksum = 0
     with path.open("rb") as file:
         while block := file.read(2**22):
-            value = zlib.crc32(block, value)
-    return value
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def _remove_shards(folder: Path, keep: str = "") -> None:

@@ -1,6 +1,6 @@
 """The training loop of every algorithm: plain calls in visible order.
 
-An algorithm says how a step's samples are made (`collect`) and what each of them costs (`loss`, unreduced). The loop
+An algorithm makes the samples of a step (`collect`) and computes the loss of each of them (`loss`, unreduced). The loop
 owns the rest: one normaliser over all micro-batches of a step, clipping, the schedule, logging, evaluation,
 checkpoints.
 """
@@ -29,7 +29,7 @@ from rlhf_lab.training import checkpoint
 from rlhf_lab.training.optim import Part, lr_scale
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.settings import TrainingSettings
-from rlhf_lab.training.totals import LossOutput, Totals, note_cost, note_held
+from rlhf_lab.training.totals import LossOutput, Totals, record_cost, record_memory
 
 
 @dataclass
@@ -37,8 +37,9 @@ class StepBatch:
     """Everything one optimiser step trains on.
 
     Attributes:
-        micro: forward passes; what is in them is the algorithm's business. Without any, no update is made.
-        units: tokens or pairs in all of them: the step's loss is the sum over units divided by this.
+        micro: micro-batches, one forward pass each, of any type that the algorithm's `loss` takes. If there are none,
+            no update is made.
+        units: tokens or pairs in all micro-batches: the step's loss is the sum over units divided by this.
     """
 
     micro: list[Any]
@@ -60,12 +61,12 @@ class Algorithm(ABC):
     total_steps: int
 
     def parts(self) -> dict[str, Part]:
-        """Everything that is trained; more than the model where a critic is."""
-        muon = self.settings.optimizer == "muon"
-        return {"model": Part(self.model, self.settings.lr, self.settings.muon_lr if muon else None)}
+        """The modules to train, by name. PPO, for example, trains a critic beside the model."""
+        muon_lr = self.settings.muon_lr if self.settings.optimizer == "muon" else None
+        return {"model": Part(self.model, self.settings.lr, muon_lr)}
 
     def begin(self) -> None:
-        """Find what has to be known before the first step, with the models as they are trained: placed and divided."""
+        """Compute what has to be known before the first step; the models are placed and divided by then."""
         return
 
     @abstractmethod
@@ -85,14 +86,14 @@ class Algorithm(ABC):
         return []
 
     def program(self, micro: Any) -> Hashable:
-        """What a micro-batch runs: processes that divide models run the same at the same time."""
+        """The kind of forward pass a micro-batch needs. Processes that divide a model run the same kind at a time."""
         return type(micro).__name__
 
     def accept_step(self, outputs: list[LossOutput]) -> bool:
-        """Whether the step whose gradients are there is to be made.
+        """Whether to apply the gradients that have just been computed; if not, they are dropped.
 
         Args:
-            outputs: of this process's micro-batches of the step.
+            outputs: losses and metrics of this process's micro-batches of the step.
         """
         del outputs
         return True
@@ -108,7 +109,7 @@ class Algorithm(ABC):
         return bool(every) and (step + 1) % every == 0
 
     def evaluate(self, step: int) -> None:
-        """Log how things stand after this step."""
+        """Measure the model after this step and log the result."""
         del step
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,12 +121,15 @@ class Algorithm(ABC):
         del state
 
     def save_extra(self, folder: Path) -> None:
-        """Files that belong beside the model's own."""
+        """Write the algorithm's own files beside those of the model."""
         del folder
 
 
 class Interrupted(BaseException):
-    """The process was told to stop; the stage has been saved."""
+    """The process was told to stop; the stage has been saved.
+
+    No error but a request, so it is no `Exception`: handlers of errors let it pass, like KeyboardInterrupt.
+    """
 
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
@@ -140,71 +144,89 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
 def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
     settings = algorithm.settings
     algorithm.begin()
-    totals, durations = Totals(), []
-    first = _resume(algorithm, engine, run, totals)
-    every = run.config.checkpoint.every_steps
-    with progress(name, algorithm.total_steps, first) as ticker, _graceful_stop() as stop:
-        for step in range(first, algorithm.total_steps):
-            begin = time.monotonic()
+    totals = Totals()
+    step_seconds: list[float] = []
+    first_step = _resume(algorithm, engine, run, totals)
+    save_every = run.config.checkpoint.every_steps
+    with progress(name, algorithm.total_steps, first_step) as ticker, _graceful_stop() as stop:
+        for step in range(first_step, algorithm.total_steps):
+            started = time.monotonic()
             batch = algorithm.collect(step)
-            outputs = _gradients(algorithm, engine, run, batch, totals)
-            scale = _schedule(step, algorithm.total_steps, settings)
+            outputs = _accumulate_gradients(algorithm, engine, run, batch, totals)
+            scale = _lr_scale(step, algorithm.total_steps, settings)
             if batch.micro:
                 totals.norms = engine.clip()
                 totals.steps += 1
-                note_held(run, engine)
+                # recorded twice: gradients exist only before the update, optimiser moments only after the first one
+                record_memory(run, engine)
                 if algorithm.accept_step(outputs):
                     engine.step(scale)
                 else:
                     engine.skip()
-                note_held(run, engine)
-            durations.append(time.monotonic() - begin)
-            last, due = algorithm.ended or step + 1 == algorithm.total_steps, algorithm.due(step)
+                record_memory(run, engine)
+            step_seconds.append(time.monotonic() - started)
+            is_last = algorithm.ended or step + 1 == algorithm.total_steps
+            evaluates = algorithm.due(step)
+            # a signal may have reached some processes only; saving needs all of them, so they agree on it
             stopping = ranks.any_of(stop.is_set())
-            if last or due or (step + 1) % settings.log_every_steps == 0:
+            if is_last or evaluates or (step + 1) % settings.log_every_steps == 0:
                 totals.flush(run, step + 1, scale)
-            if due:
+            if evaluates:
                 algorithm.evaluate(step)
             ticker.advance(note=totals.note)
-            if stopping or (every and (last or due or (step + 1) % every == 0)):
+            saves = bool(save_every) and (is_last or evaluates or (step + 1) % save_every == 0)
+            if stopping or saves:
                 _save(step + 1, algorithm, engine, run, totals)
             if stopping:
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
             if algorithm.ended:
                 break
-    note_cost(run, durations)
+    record_cost(run, step_seconds)
 
 
-def _gradients(algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, totals: Totals) -> list[LossOutput]:
-    """Forward and backward passes of this process's micro-batches; returns what they gave, detached."""
+def _accumulate_gradients(
+    algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, totals: Totals
+) -> list[LossOutput]:
+    """Run forward and backward passes of this process's micro-batches. Returns their outputs, detached."""
+    # micro-batches are dealt to the processes program by program, so that all of them run the same one at a time
     programs = [list(micros) for _, micros in itertools.groupby(batch.micro, key=algorithm.program)]
     passes = [dealt for micros in programs for dealt in ranks.deal(micros)]
     outputs = []
-    for index, (micro, mine) in enumerate(passes):
+    for index, (micro, is_counted) in enumerate(passes):
+        is_last = index + 1 == len(passes)
         with run.autocast():
-            out = engine.loss(micro, last=index + 1 == len(passes))
-        share = out.loss_N.sum() / batch.units
-        # every library averages gradients over processes, and the loss is a sum over them
-        engine.backward(share * (ranks.world() if mine else 0))
-        if mine:
-            outputs.append(out.detached())
-            totals.add(outputs[-1], share.detach())
+            out = engine.loss(micro, last=is_last)
+        loss_share = out.loss_N.sum() / batch.units
+        # Every library averages gradients over processes, while the step's loss is a sum over them: hence the factor.
+        # A pass that is run only because the other processes need this one has weight 0.
+        weight = ranks.world() if is_counted else 0
+        engine.backward(loss_share * weight)
+        if is_counted:
+            detached = out.detached()
+            outputs.append(detached)
+            totals.add(detached, loss_share.detach())
     return outputs
 
 
-def _schedule(step: int, total: int, settings: TrainingSettings) -> float:
+def _lr_scale(step: int, total: int, settings: TrainingSettings) -> float:
     return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
 
 
 def _save(step: int, algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> None:
-    counted = totals.state_dict(step)
-    state = {"step": step, "algorithm": algorithm.state_dict(), "totals": counted, "log_size": run.log_size()}
+    totals_state = totals.state_dict(step)
+    state = {
+        "step": step,
+        "algorithm": algorithm.state_dict(),
+        "totals": totals_state,
+        "log_size": run.log_size(),
+    }
     checkpoint.save(run.folder, state, engine.tensors())
 
 
 def _resume(algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> int:
     """Restore the checkpoint; returns the first step to take."""
-    state, run.checkpoint = run.checkpoint, None
+    state = run.checkpoint
+    run.checkpoint = None  # no reference may keep the loaded tensors in memory while the stage trains
     if state is None:
         return 0
     engine.load(checkpoint.Saved(run.folder, state))
@@ -216,9 +238,10 @@ def _resume(algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> int:
 
 @contextmanager
 def _graceful_stop() -> Iterator[threading.Event]:
-    """SIGTERM, SIGUSR1 and SIGUSR2 end the run after the current step, saved. Ctrl-C too; a second one ends it now.
+    """In this block SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C set the event: the run saves and ends after the current step.
 
-    The other signals may come more than once: from a launcher to its child and from Slurm to every process.
+    A second Ctrl-C ends it at once. The other signals may come more than once without anyone insisting: from a
+    launcher to its child and from Slurm to every process.
     """
     stop = threading.Event()
 

@@ -28,7 +28,7 @@ class Optimizers:
     in that sense and stay with AdamW.
 
     Args:
-        keep_gradients: a gradient has a place of its own that is filled with 0 after a step, not given up.
+        keep_gradients: fill gradients with 0 after a step instead of freeing them.
     """
 
     def __init__(self, parts: Mapping[str, Part], settings: TrainingSettings, *, keep_gradients: bool = False):
@@ -37,31 +37,39 @@ class Optimizers:
         self.names: dict[int, str] = {}
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = []
         for name, part in parts.items():
-            self._add(name, part)
+            self._add_part(name, part)
 
-    def _add(self, name: str, part: Part) -> None:
+    def _add_part(self, name: str, part: Part) -> None:
         trainable = [(n, p) for n, p in part.module.named_parameters() if p.requires_grad]
-        hidden = [p for n, p in trainable if part.muon_lr is not None and _is_hidden_matrix(n, p)]
-        taken = {id(p) for p in hidden}
-        rest = [p for _, p in trainable if id(p) not in taken]
-        groups = [
-            {"params": [p for p in rest if p.ndim >= 2], "weight_decay": self.settings.weight_decay},
-            {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        betas, eps = (self.settings.adam_betas[0], self.settings.adam_betas[1]), self.settings.adam_eps
         self.trained[name] = [p for _, p in trainable]
         self.names |= {id(p): f"{name}/{n}" for n, p in trainable}
-        if rest:
-            adamw = torch.optim.AdamW([g for g in groups if g["params"]], lr=part.lr, betas=betas, eps=eps, fused=True)
+        muon_parameters = [p for n, p in trainable if part.muon_lr is not None and _is_hidden_matrix(n, p)]
+        muon_ids = {id(p) for p in muon_parameters}
+        adamw_parameters = [p for _, p in trainable if id(p) not in muon_ids]
+        if adamw_parameters:
+            beta_1, beta_2 = self.settings.adam_betas
+            groups = [
+                {"params": [p for p in adamw_parameters if p.ndim >= 2], "weight_decay": self.settings.weight_decay},
+                # norms and biases are not decayed
+                {"params": [p for p in adamw_parameters if p.ndim < 2], "weight_decay": 0.0},
+            ]
+            adamw = torch.optim.AdamW(
+                [group for group in groups if group["params"]],
+                lr=part.lr,
+                betas=(beta_1, beta_2),
+                eps=self.settings.adam_eps,
+                fused=True,
+            )
             self.optimizers.append((adamw, part.lr))
-        if hidden and part.muon_lr is not None:
-            muon = torch.optim.Muon(hidden, lr=part.muon_lr, weight_decay=self.settings.weight_decay)
+        if muon_parameters and part.muon_lr is not None:
+            muon = torch.optim.Muon(muon_parameters, lr=part.muon_lr, weight_decay=self.settings.weight_decay)
             self.optimizers.append((muon, part.muon_lr))
 
     def clip(self) -> dict[str, Tensor]:
         """Clip the gradient of each part to `max_grad_norm`. Returns their norms before clipping."""
-        limit = self.settings.max_grad_norm
-        norms = {name: nn.utils.clip_grad_norm_(parameters, limit) for name, parameters in self.trained.items()}
+        max_norm = self.settings.max_grad_norm
+        norms = {name: nn.utils.clip_grad_norm_(parameters, max_norm) for name, parameters in self.trained.items()}
+        # of divided gradients each process holds a partial norm until `full_tensor` adds them up
         return {name: norm.full_tensor() if isinstance(norm, DTensor) else norm for name, norm in norms.items()}
 
     def step(self, scale: float) -> None:
@@ -78,7 +86,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=not self.keep_gradients)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the optimisers remember: "part/parameter/name of the moment" → tensor."""
+        """The optimisers' moments: "part/parameter/name of the moment" → tensor."""
         return {
             f"{self.names[id(parameter)]}/{key}": value
             for optimizer, _ in self.optimizers
@@ -86,31 +94,32 @@ class Optimizers:
             for key, value in state.items()
         }
 
-    def load(self, names: Iterable[str], like: Callable[[str, Tensor], Tensor]) -> None:
+    def load(self, names: Iterable[str], tensor_like: Callable[[str, Tensor], Tensor]) -> None:
         """Inverse of `tensors`.
 
         Args:
-            names: of what was saved.
-            like: (name, parameter) → the tensor, divided between processes as the parameter is if it has its shape.
+            names: names of the saved moments.
+            tensor_like: (name, parameter) → the tensor, divided between processes as the parameter is if it has its
+                shape.
         """
-        stored: dict[str, list[str]] = {}
+        moments: dict[str, list[str]] = {}
         for name in names:
-            parameter, _, key = name.rpartition("/")
-            stored.setdefault(parameter, []).append(key)
+            parameter_name, _, moment = name.rpartition("/")
+            moments.setdefault(parameter_name, []).append(moment)
         for optimizer, _ in self.optimizers:
-            packed = optimizer.state_dict()
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            packed["state"] = {
-                i: {key: like(f"{self.names[id(p)]}/{key}", p) for key in stored.get(self.names[id(p)], ())}
-                for i, p in enumerate(parameters)
-            }
-            packed["state"] = {i: state for i, state in packed["state"].items() if state}
-            optimizer.load_state_dict(packed)
+            states: dict[int, dict[str, Tensor]] = {}
+            for index, parameter in enumerate(parameters):
+                prefix = self.names[id(parameter)]
+                state = {moment: tensor_like(f"{prefix}/{moment}", parameter) for moment in moments.get(prefix, ())}
+                if state:  # a parameter that never had a gradient has no moments
+                    states[index] = state
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
 
 def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
-    outside = ("embed", "wte", "wpe", "lm_head", "score")
-    return parameter.ndim == 2 and not any(part in name for part in outside)
+    not_hidden = ("embed", "wte", "wpe", "lm_head", "score")
+    return parameter.ndim == 2 and not any(layer in name for layer in not_hidden)
 
 
 def lr_scale(step: int, total: int, *, warmup_fraction: float, final_fraction: float) -> float:

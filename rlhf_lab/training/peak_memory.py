@@ -15,7 +15,7 @@ def reset_peak() -> None:
         torch.cuda.reset_peak_memory_stats()
     try:
         (PROCESS / "clear_refs").write_text("5")  # resets VmHWM
-    except OSError:
+    except OSError:  # no Linux, or a container that does not allow it
         return
 
 
@@ -38,5 +38,8 @@ def _status_gib(name: str) -> float | None:
         status = (PROCESS / "status").read_text()
     except OSError:
         return None
-    kib = next((line.split()[1] for line in status.splitlines() if line.startswith(f"{name}:")), None)
-    return None if kib is None else round(int(kib) / 2**20, 4)
+    for line in status.splitlines():  # such as "VmRSS:	  123456 kB"
+        if line.startswith(f"{name}:"):
+            kib = int(line.split()[1])
+            return round(kib / 2**20, 4)
+    return None

@@ -1,7 +1,7 @@
-"""One stage at work: its directory, its config, what it starts from, and its logs.
+"""One attempt at a stage: its run directory, its config, what it starts from, and its logs.
 
-The directory is the database. `config.yaml`, `manifest.json`, `metrics.jsonl`, `evaluation.jsonl`, `policies.jsonl` and
-`result.json` are read back by key; nothing is ever parsed out of console text.
+The run directory is the database. `config.yaml`, `manifest.json`, `metrics.jsonl`, `evaluation.jsonl`,
+`policies.jsonl` and `result.json` are read back by key; no number is parsed out of console text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlhf_lab.training import peak_memory
 
 
 def is_there(role: str) -> None:
-    """Nothing to wait for: what stands in the role was complete before the stage began."""
+    """Default of `Run.await_need`: every role was complete before the stage began, so there is nothing to wait for."""
 
 
 @dataclass
@@ -54,15 +54,16 @@ class Run:
     await_need: Callable[[str], None] = is_there
 
     def __post_init__(self) -> None:
-        self.started, self.floor_gib = time.monotonic(), peak_memory.floor_gib()
+        self.started = time.monotonic()
+        self.floor_gib = peak_memory.floor_gib()  # what the process holds before it has built a model
 
     @cached_property
     def corpus(self) -> Corpus:
         """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
         corpus = registry.build("data", self.config.data)
-        terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
-        lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in terms)
-        if lenient and isinstance(corpus.oracle, AnswerChecking):
+        reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
+        is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
+        if is_lenient and isinstance(corpus.oracle, AnswerChecking):
             return replace(corpus, oracle=corpus.oracle.leniently())
         return corpus
 
@@ -72,9 +73,9 @@ class Run:
 
     @property
     def load_device(self) -> str:
-        """Where models that are trained are built: FSDP takes them from host memory to the device part by part."""
-        divides = registry.kind_of("sharding", self.config.sharding) == "fsdp" and ranks.world() > 1
-        return "cpu" if divides else self.device
+        """Where trained models are built: FSDP moves them from host memory to the device shard by shard."""
+        is_sharded = registry.kind_of("sharding", self.config.sharding) == "fsdp" and ranks.world() > 1
+        return "cpu" if is_sharded else self.device
 
     def autocast(self) -> torch.autocast:
         """The arithmetic of forward passes; see Runtime.dtype."""
@@ -106,7 +107,10 @@ class Run:
 
 
 def seed_for(seed: int, purpose: str, index: int = 0) -> int:
-    """A 63-bit seed from (seed, purpose, index), the same on every machine."""
+    """A 63-bit seed from (seed, purpose, index), the same on every machine.
+
+    FNV-1a with a start value of its own: Python's `hash` of a text differs from process to process.
+    """
     value = 1469598103934665603
     for byte in f"{seed}/{purpose}/{index}".encode():
         value = (value ^ byte) * 1099511628211 % 2**64
@@ -115,7 +119,7 @@ def seed_for(seed: int, purpose: str, index: int = 0) -> int:
 
 @dataclass
 class Result:
-    """What a stage found.
+    """What a stage measured.
 
     Attributes:
         policies: one entry per compared policy: {"name", "metrics": {name: Estimate}}.

@@ -22,31 +22,35 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
     settings = run.config.model
     source = run.needs.get("policy") or (settings.path if isinstance(settings, HuggingFace) else None)
     if source:
-        model, encoder = load_policy(source, settings, device=run.load_device), load_encoder(source, settings)
+        model = load_policy(source, settings, device=run.load_device)
+        encoder = load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
+    # replies with a space before them, as the encoder puts one between prompt and reply
     texts = (text for pair in run.corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
-    return scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device), Encoder(tokenizer)
+    model = scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device)
+    return model, Encoder(tokenizer)
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
-    """(trainable policy, frozen reference, encoder), both from `needs.policy`; an adapter's base is the reference.
+    """(trainable policy, frozen reference, encoder), both from `needs.policy`.
 
-    A divided policy has parameters only in its own passes, so that the base of its adapter is no model of its own: the
-    reference is then another copy.
+    The base of an adapter serves as the reference. A divided policy has its parameters only during its own passes, so
+    its base cannot be used by itself: the reference is then a second copy.
     """
-    source, settings = run.needs["policy"], run.config.model
+    source = run.needs["policy"]
+    settings = run.config.model
     model = trainable(load_policy(source, settings, device=run.load_device), settings.lora, run.seed("lora"))
     sharding = run.config.sharding
-    divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
-    if has_adapter(model) and not divided:
+    is_divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
+    if has_adapter(model) and not is_divided:
         return model, without_adapter(model), load_encoder(source, settings)
     reference = load_policy(source, settings, device=run.load_device).requires_grad_(False)
     return model, reference, load_encoder(source, settings)
 
 
 def model_size(model: nn.Module) -> dict[str, float]:
-    """Parameters, those that train, and MiB of what restores the trained model: all of it, or what lies on its base."""
+    """Number of parameters, of trained ones, and MiB of a checkpoint: all parameters, or those of the adapter."""
     parameters = list(undivided(model).parameters())
     trained = [p for p in parameters if p.requires_grad]
     return {
@@ -58,8 +62,8 @@ def model_size(model: nn.Module) -> dict[str, float]:
 
 def corpus_report(corpus: Corpus, encoder: Encoder) -> dict[str, Any]:
     """How the data was read and tokenised, as flat metrics."""
-    flat: dict[str, Any] = {f"encoding/{name}": count for name, count in encoder.counts.items()}
+    metrics: dict[str, Any] = {f"encoding/{event}": count for event, count in encoder.counts.items()}
     for split, report in corpus.report.items():
-        flat |= {f"data/{split}/rows": report.rows, f"data/{split}/kept": report.kept}
-        flat |= {f"data/{split}/dropped/{reason}": count for reason, count in report.dropped.items()}
-    return flat
+        metrics |= {f"data/{split}/rows": report.rows, f"data/{split}/kept": report.kept}
+        metrics |= {f"data/{split}/dropped/{reason}": count for reason, count in report.dropped.items()}
+    return metrics

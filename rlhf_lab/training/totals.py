@@ -1,4 +1,4 @@
-"""What is counted while a stage trains: losses and metrics between two logged steps, memory, time."""
+"""What is measured while a stage trains: losses and metrics between two logged steps, memory, time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf_lab.training.run import Run
 
 @dataclass
 class LossOutput:
-    """Loss of each unit of a micro-batch (differentiable) and values to log, each summed over units later."""
+    """Loss of each unit of a micro-batch (differentiable) and values to log, whose mean over the units is logged."""
 
     loss_N: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
@@ -27,6 +27,7 @@ class LossOutput:
         return LossOutput(self.loss_N.detach(), {key: value.detach() for key, value in self.metrics.items()})
 
 
+# a plain tuple: shares go into checkpoint.pt, and torch reads that with weights_only, which refuses other classes
 Share = tuple[float, int, dict[str, tuple[float, int]]]
 """What one process has counted: loss, units, and the sum and count of each metric."""
 
@@ -46,61 +47,76 @@ class Totals:
         self.loss: Tensor | float = 0.0
         self.sums: dict[str, Tensor | float] = {}
         self.counts: dict[str, int] = {}
-        self.units = self.steps = 0
+        self.units = 0
+        self.steps = 0
 
-    def add(self, out: LossOutput, share: Tensor) -> None:
-        """Count a micro-batch; `share` is its part of the step's loss."""
+    def add(self, out: LossOutput, loss_share: Tensor) -> None:
+        """Count a micro-batch; `loss_share` is its part of the step's loss."""
         self.units += len(out.loss_N)
-        self.loss = self.loss + share
-        for key, value in out.metrics.items():
-            self._count(key, value.float().sum(), value.numel())
+        self.loss = self.loss + loss_share
+        for name, value in out.metrics.items():
+            self._add_metric(name, value.float().sum(), value.numel())
 
-    def _count(self, key: str, total: Tensor | float, number: int) -> None:
-        self.sums[key] = self.sums[key] + total if key in self.sums else total
-        self.counts[key] = self.counts.get(key, 0) + number
+    def _add_metric(self, name: str, total: Tensor | float, count: int) -> None:
+        self.sums[name] = self.sums[name] + total if name in self.sums else total
+        self.counts[name] = self.counts.get(name, 0) + count
 
     def flush(self, run: Run, step: int, scale: float) -> None:
-        """Log the mean loss of the steps and each metric's mean over the units that report it, and forget them.
+        """Log the mean loss of the steps and each metric's mean over the units that report it, and start anew.
 
         Raises NumericError when loss or gradient is not finite.
         """
         if not self.steps:
             return
-        everyone, norms = self._everyone(), self._norms()
-        units, loss = sum(count for _, count, _ in everyone), self._loss(everyone)
-        keys = dict.fromkeys(key for _, _, found in everyone for key in found)
-        pairs = {key: [found[key] for _, _, found in everyone if key in found] for key in keys}
-        means = {key: sum(total for total, _ in found) / sum(n for _, n in found) for key, found in pairs.items()}
-        named = {"grad_norm" if name == "model" else f"grad_norm/{name}": norm for name, norm in norms.items()}
-        run.log(step, loss=loss, **means, lr_scale=scale, **named, units=units)
-        _require_finite(step, loss, named)
+        shares = self._exchange_shares()
+        loss = self._mean_loss(shares)
+        units = sum(count for _, count, _ in shares)
+        norms = {
+            "grad_norm" if name == "model" else f"grad_norm/{name}": norm for name, norm in self._float_norms().items()
+        }
+        run.log(step, loss=loss, **_mean_metrics(shares), lr_scale=scale, **norms, units=units)
+        _require_finite(step, loss, norms)
         self.note = f"loss {loss:.3f}"
         self._clear()
 
     def state_dict(self, step: int) -> dict[str, Any]:
         """What all processes have counted and not logged. Raises NumericError when loss or gradient is not finite."""
-        everyone, norms = self._everyone(), self._norms()
+        shares = self._exchange_shares()
+        norms = self._float_norms()
         if self.steps:
-            _require_finite(step, self._loss(everyone), norms)
-        return {"steps": self.steps, "norms": norms, "shares": everyone}
+            _require_finite(step, self._mean_loss(shares), norms)
+        return {"steps": self.steps, "norms": norms, "shares": shares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of `state_dict`. As many processes take up their own shares; others are dealt them."""
-        self.steps, self.norms = int(state["steps"]), dict(state["norms"])
-        for loss, units, found in ranks.share(state["shares"]):
-            self.loss, self.units = self.loss + loss, self.units + units
-            for key, (total, number) in found.items():
-                self._count(key, total, number)
+        """Inverse of `state_dict`. As many processes get back their own shares; fewer or more divide them anew."""
+        self.steps = int(state["steps"])
+        self.norms = dict(state["norms"])
+        for loss, units, metrics in ranks.share(state["shares"]):
+            self.loss = self.loss + loss
+            self.units = self.units + units
+            for name, (total, count) in metrics.items():
+                self._add_metric(name, total, count)
 
-    def _everyone(self) -> list[Share]:
-        own = {key: (float(total), self.counts[key]) for key, total in self.sums.items()}
-        return ranks.exchange((float(self.loss), self.units, own))
+    def _exchange_shares(self) -> list[Share]:
+        """What each process has counted, as plain numbers."""
+        metrics = {name: (float(total), self.counts[name]) for name, total in self.sums.items()}
+        return ranks.exchange((float(self.loss), self.units, metrics))
 
-    def _loss(self, everyone: list[Share]) -> float:
-        return sum(found for found, _, _ in everyone) / self.steps
+    def _mean_loss(self, shares: list[Share]) -> float:
+        return sum(loss for loss, _, _ in shares) / self.steps
 
-    def _norms(self) -> dict[str, float]:
+    def _float_norms(self) -> dict[str, float]:
         return {name: float(norm) for name, norm in self.norms.items()}
+
+
+def _mean_metrics(shares: list[Share]) -> dict[str, float]:
+    """Mean of each metric over the units that report it; some processes may have had no such unit."""
+    names = dict.fromkeys(name for _, _, metrics in shares for name in metrics)  # distinct, in order of appearance
+    means = {}
+    for name in names:
+        counted = [metrics[name] for _, _, metrics in shares if name in metrics]
+        means[name] = sum(total for total, _ in counted) / sum(count for _, count in counted)
+    return means
 
 
 def _require_finite(step: int, loss: float, norms: dict[str, float]) -> None:
@@ -111,20 +127,20 @@ def _require_finite(step: int, loss: float, norms: dict[str, float]) -> None:
         )
 
 
-def note_held(run: Run, engine: Any) -> None:
-    """Memory by what it holds, in the first step whose gradients and moments are seen."""
+def record_memory(run: Run, engine: Any) -> None:
+    """Record what parameters, gradients and moments take, until a step has shown all three."""
     if run.cost.get("memory/optimizer"):
         return
-    held = engine.held()
-    run.cost |= {key: max(value, run.cost.get(key, 0.0)) for key, value in held.items()}
+    memory = engine.memory_mib()
+    run.cost |= {name: max(mib, run.cost.get(name, 0.0)) for name, mib in memory.items()}
 
 
-def note_cost(run: Run, durations: list[float]) -> None:
-    """Peak and step time; the largest of all processes."""
+def record_cost(run: Run, step_seconds: list[float]) -> None:
+    """Record peak memory and the median step time. Of all processes, the largest value of each cost stands."""
     peak = peak_memory.peak_gib()
     if peak is not None:
         run.cost["memory/peak"] = (peak - run.floor_gib) * 2**10
-    if durations:
-        run.cost["step_seconds"] = statistics.median(durations)
-    everyone = ranks.exchange(run.cost)
-    run.cost = {key: round(max(cost.get(key, 0.0) for cost in everyone), 4) for key in run.cost}
+    if step_seconds:
+        run.cost["step_seconds"] = statistics.median(step_seconds)
+    costs = ranks.exchange(run.cost)
+    run.cost = {name: round(max(cost.get(name, 0.0) for cost in costs), 4) for name in run.cost}

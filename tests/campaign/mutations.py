@@ -188,8 +188,8 @@ SAMPLING = (
     Mutant(
         "sampler_logps_at_temperature_1",
         SAMPLER,
-        "token_R1 = _search(p_RV.cumsum(1), noise_R1)[0]\n        return token_R1[:, 0], p_RV.gather",
-        "token_R1 = _search(p_RV.cumsum(1), noise_R1)[0]\n"
+        "token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]\n        return token_R1[:, 0], p_RV.gather",
+        "token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]\n"
         "        return token_R1[:, 0], logits_RV.softmax(1, dtype=torch.float32).gather",
         "old log-probabilities are not those of the distribution that was sampled",
     ),

@@ -227,8 +227,8 @@ def test_the_sampler_cache_grows_as_it_does() -> None:
     seen = [0]
     for _ in range(200):
         cached.open_slot()
-        if cached.own[0].shape[2] != seen[-1]:
-            seen.append(cached.own[0].shape[2])
+        if cached.generated[0].shape[2] != seen[-1]:
+            seen.append(cached.generated[0].shape[2])
     assert cache_slots(201) == seen
 
 

@@ -187,7 +187,7 @@ def stop_and_go_on(out: Path, needs: dict[str, str]) -> None:
 
 def execute_until(cut: Any, step: int) -> None:
     """Build a stage whose last process gets a signal during that step."""
-    taken, gradients = [], loop._gradients
+    taken, gradients = [], loop._accumulate_gradients
 
     def signalled(*arguments: Any) -> Any:
         taken.append(gradients(*arguments))
@@ -195,7 +195,7 @@ def execute_until(cut: Any, step: int) -> None:
             signal.raise_signal(signal.SIGTERM)
         return taken[-1]
 
-    with mock.patch.object(loop, "_gradients", signalled):
+    with mock.patch.object(loop, "_accumulate_gradients", signalled):
         execute(cut)
 
 

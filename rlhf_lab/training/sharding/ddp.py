@@ -16,7 +16,7 @@ from rlhf_lab.training.sharding.settings import Replicated
 
 
 class Loss(nn.Module):
-    """An algorithm's loss as the forward pass of what it trains."""
+    """An algorithm's loss as the forward pass of the trained modules: DDP exchanges gradients of a module's forward."""
 
     def __init__(self, algorithm: Algorithm, parts: dict[str, nn.Module]):
         super().__init__()
@@ -28,22 +28,31 @@ class Loss(nn.Module):
 
 
 class DataParallel(Engine):
-    """Gradients are exchanged once a step where every pass uses every parameter, else after every pass."""
+    """Gradients are exchanged once a step where every pass uses every parameter, else after every pass.
+
+    A critic, for example, has passes that do not use the policy: DDP then has to look for unused parameters in each.
+    """
 
     def prepare(self) -> None:
-        self.several = len(self.parts) > 1
-        self.wrapped: nn.Module | None = None
-        if ranks.world() > 1:
-            self.wrapped = DistributedDataParallel(
-                Loss(self.algorithm, self.parts), find_unused_parameters=self.several, gradient_as_bucket_view=True
-            )
-            self.keeps_gradients = not self.several  # else passes without an exchange make gradients beside the buckets
+        self.has_several_parts = len(self.parts) > 1
+        self.ddp: nn.Module | None = None
+        if ranks.world() == 1:
+            return
+        self.ddp = DistributedDataParallel(
+            Loss(self.algorithm, self.parts),
+            find_unused_parameters=self.has_several_parts,
+            gradient_as_bucket_view=True,
+        )
+        # Gradients that are freed after a step would be made anew beside DDP's buckets by passes without an exchange:
+        # 4 bytes per parameter. So they stay views of the buckets and are filled with 0.
+        self.keeps_gradients = not self.has_several_parts
 
     def loss(self, micro: Any, *, last: bool) -> LossOutput:
-        if self.wrapped is None:
+        if self.ddp is None:
             return super().loss(micro, last=last)
-        with nullcontext() if last or self.several else self.wrapped.no_sync():  # type: ignore[operator]
-            return self.wrapped(micro)
+        exchanges = last or self.has_several_parts
+        with nullcontext() if exchanges else self.ddp.no_sync():  # type: ignore[operator]
+            return self.ddp(micro)
 
 
 def build(settings: Replicated, algorithm: Algorithm, run: Run) -> DataParallel:

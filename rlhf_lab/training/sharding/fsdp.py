@@ -19,7 +19,10 @@ from rlhf_lab.training.sharding.settings import FullySharded
 
 
 class Sharded(Engine):
-    """Every pass needs all processes, so a prompt shared by rows, which some passes have and some not, is not used."""
+    """Every pass needs all processes to compute alike, and whether rows share a prompt is decided batch by batch.
+
+    So passes do not share prompts here.
+    """
 
     settings: FullySharded
 
@@ -30,19 +33,19 @@ class Sharded(Engine):
         dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
         reshard = self.settings.reshard_after_forward
         for module in self.parts.values():
-            forbid_sharing(module)  # for good: it stays divided
+            forbid_sharing(module)  # not undone in `close`: the module stays divided, also for evaluations
             divide(module, mesh, reshard=reshard, dtype=dtype)
         for model in self.algorithm.frozen():
             forbid_sharing(model)
             if self.settings.reference == "sharded":
                 divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
                 continue
-            if dtype:
+            if dtype:  # the numbers of a divided model, so that policy and reference agree at step 0
                 halve(model, dtype)
             if self.settings.reference == "resident":
                 model.to(self.run.device)
 
-    def settle(self) -> None:
+    def reshard(self) -> None:
         for module in self.parts.values():
             settle(module)
 

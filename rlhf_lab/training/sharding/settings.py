@@ -9,7 +9,7 @@ from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
 
 BUCKET = 2**26
-"""Most numbers of the buffer through which DeepSpeed exchanges gradients; a larger parameter goes by itself."""
+"""Elements of the buffer through which DeepSpeed exchanges gradients, at most; a larger parameter goes by itself."""
 
 
 @register("sharding", "none")
