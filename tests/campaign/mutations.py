@@ -269,8 +269,8 @@ CREDIT = (
     Mutant(
         "kl_in_loss_rewarded",
         ON_POLICY,
-        "loss_N + self.beta * penalty_N, penalty_N",
-        "loss_N - self.beta * penalty_N, penalty_N",
+        "loss_N = loss_N + self.beta * penalty_N",
+        "loss_N = loss_N - self.beta * penalty_N",
         "the policy is paid for leaving its reference",
     ),
     Mutant(
@@ -283,15 +283,15 @@ CREDIT = (
     Mutant(
         "target_kl_per_pass",
         ON_POLICY,
-        "sum(total for total, _ in moved) / count >",
-        "sum(total for total, _ in moved) / len(moved) >",
+        "total_kl / tokens >",
+        "total_kl / len(sums) >",
         "`target_kl` is compared with nats per micro-batch, so that it depends on micro_batch_tokens",
     ),
     Mutant(
         "loss_units_of_iteration",
         ON_POLICY,
-        'loss_units(settings.aggregation or "", len(chosen), tokens)',
-        'loss_units(settings.aggregation or "", len(experience.rows), tokens)',
+        'loss_units(settings.aggregation or "", len(rows), reply_tokens)',
+        'loss_units(settings.aggregation or "", len(experience.rows), reply_tokens)',
         "the learning rate shrinks with the number of updates per iteration",
     ),
     Mutant(

@@ -43,6 +43,9 @@ from rlhf_lab.training.optim import Part
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size
 
+SCORING_TOKENS = 16384
+"""Padded tokens per forward pass of scoring."""
+
 
 class CrossFitting(Algorithm):
     """K reward models side by side, each blind to one fold."""
@@ -55,31 +58,31 @@ class CrossFitting(Algorithm):
         self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in self.pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
         self.fold_N = prompt_folds([p.prompt for p in self.pairs], settings.folds, run.seed("crossfit/folds"))
-        self.earlier = self._earlier()
+        self.earlier = self._read_earlier_margins()
         self.pool = select(settings.selection, run, np.arange(len(self.pairs)))
-        self.models = [self._fresh(fold) for fold in range(settings.folds)]
+        self.models = [self._load_model(fold) for fold in range(settings.folds)]
         self.model = self.models[0]
-        self.plans = [self._plan(fold) for fold in range(settings.folds)]
+        self.plans = [self._plan_steps(fold) for fold in range(settings.folds)]
         self.total_steps = max(len(plan) for plan in self.plans)
 
-    def _earlier(self) -> Margins | None:
-        """Margins of the cycles before. Raises ArtifactError when their folds are others: what is scored would leak."""
+    def _read_earlier_margins(self) -> Margins | None:
+        """Margins of the cycles before; None in the first. Raises ArtifactError when their folds are others."""
         if "margins" not in self.run.needs:
             return None
-        found = read_margins(self.run)
-        if not np.array_equal(found.fold_N, self.fold_N):
+        earlier = read_margins(self.run)
+        if not np.array_equal(earlier.fold_N, self.fold_N):
             raise ArtifactError(
                 "needs.margins was cross-fitted with other folds, so pairs chosen by it know about the fold to be "
                 "scored; use the same algorithm.folds and seed"
             )
-        return found
+        return earlier
 
-    def _fresh(self, fold: int) -> nn.Module:
+    def _load_model(self, fold: int) -> nn.Module:
         settings, run = self.run.config.model, self.run
         model = load_reward_model(run.needs["policy"], settings, device=run.load_device)
         return trainable(model, settings.lora, run.seed("lora", fold))
 
-    def _plan(self, fold: int) -> list[list[int]]:
+    def _plan_steps(self, fold: int) -> list[list[int]]:
         """Pair indices of every step of a fold's model: chosen pairs outside the fold, in an order of its own."""
         outside = self.pool[self.fold_N[self.pool] != fold].tolist()
         if not outside or not (self.fold_N == fold).any():
@@ -98,13 +101,14 @@ class CrossFitting(Algorithm):
     def collect(self, step: int) -> StepBatch:
         """A batch per fold; every model's gradient is of the mean over its own batch."""
         batches = [(fold, plan[step]) for fold, plan in enumerate(self.plans) if step < len(plan)]
-        units = max(len(chosen) for _, chosen in batches)
-        budget = (self.settings.micro_batch_tokens + 1) // 2
-        micro = [
-            (fold, pair_batch([self.rows[i] for i in part], self.run.device), units / len(chosen))
-            for fold, chosen in batches
-            for part in micro_batches(chosen, self.lengths, budget)
-        ]
+        units = max(len(indices) for _, indices in batches)
+        # A pair is two rows, so half the budget; rounded up, because 0 means "undivided" and 1 must not become 0.
+        max_pair_tokens = (self.settings.micro_batch_tokens + 1) // 2
+        micro = []
+        for fold, indices in batches:
+            weight = units / len(indices)  # the loop divides by the largest batch, this model has its own
+            for split in micro_batches(indices, self.lengths, max_pair_tokens):
+                micro.append((fold, pair_batch([self.rows[i] for i in split], self.run.device), weight))
         return StepBatch(micro, units)
 
     def loss(self, micro: tuple[int, TokenBatch, float]) -> LossOutput:
@@ -122,53 +126,63 @@ class CrossFitting(Algorithm):
         folds = self.settings.folds
         crossfit_N, in_sample_N = np.zeros(len(self.pairs)), np.zeros(len(self.pairs))
         for fold, model in enumerate(self.models):
-            for values_N, scored in ((crossfit_N, fold), (in_sample_N, (fold - 1) % folds)):
-                index = np.flatnonzero(self.fold_N == scored)
-                values_N[index] = self._margins(model, [self.rows[i] for i in index])
+            # This model has not seen its own fold, and was trained on the fold before it.
+            for values_N, scored_fold in ((crossfit_N, fold), (in_sample_N, (fold - 1) % folds)):
+                index = np.flatnonzero(self.fold_N == scored_fold)
+                values_N[index] = self._score_margins(model, [self.rows[i] for i in index])
         policy = load_policy(self.run.needs["policy"], self.run.config.model, device=self.run.device)
         with self.run.autocast():
             ref = pair_logps(policy, self.rows, self.run.device)
         gap_N = (ref.chosen - ref.rejected).double().numpy()
-        columns = [crossfit_N[None]], [in_sample_N[None]]
+        crossfit_CN = crossfit_N[None]
+        in_sample_CN = in_sample_N[None]
         if self.earlier is not None:
-            columns[0].insert(0, self.earlier.crossfit_CN)
-            columns[1].insert(0, self.earlier.in_sample_CN)
-        found = Margins(
-            self.fold_N, np.concatenate(columns[0]), np.concatenate(columns[1]), gap_N, self.run.needs["policy"]
-        )
-        write_margins(self.run.folder, self.pairs, found)
-        counts = {"cycle": len(found.crossfit_CN), "trained_pairs": len(self.pool)}
-        report = {**counts, **model_size(self.model), **corpus_report(self.run.corpus, self.encoder)}
-        names = ["accuracy", "accuracy/in_sample", "label_accuracy", "label_accuracy/top_half"]
-        metrics = {**self._summary(crossfit_N, in_sample_N), **report}
-        return Result(metrics=metrics, primary=[name for name in names if name in metrics])
+            crossfit_CN = np.concatenate([self.earlier.crossfit_CN, crossfit_CN])
+            in_sample_CN = np.concatenate([self.earlier.in_sample_CN, in_sample_CN])
+        margins = Margins(self.fold_N, crossfit_CN, in_sample_CN, gap_N, self.run.needs["policy"])
+        write_margins(self.run.folder, self.pairs, margins)
+        metrics = {
+            **self._audit_margins(crossfit_N, in_sample_N),
+            "cycle": len(crossfit_CN),
+            "trained_pairs": len(self.pool),
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
+        }
+        primary = ["accuracy", "accuracy/in_sample", "label_accuracy", "label_accuracy/top_half"]
+        return Result(metrics=metrics, primary=[name for name in primary if name in metrics])
 
     @torch.no_grad()
-    def _margins(self, model: nn.Module, pairs: Sequence[PairRows]) -> FloatArray:
+    def _score_margins(self, model: nn.Module, pairs: Sequence[PairRows]) -> FloatArray:
         """r(chosen) − r(rejected) of each pair, (N,)."""
-        rows = [row for pair in pairs for row in pair]
+        rows = [row for pair in pairs for row in pair]  # chosen, rejected, chosen, rejected, …
         scores = torch.zeros(len(rows))
 
         def compute(batch: TokenBatch) -> Tensor:
             with self.run.autocast():
                 return reward_scores(model, batch).float().cpu()
 
-        for index, score_B in over_rows(rows, compute, 16384, self.run.device):
+        for index, score_B in over_rows(rows, compute, SCORING_TOKENS, self.run.device):
             scores[index] = score_B
         return (scores[0::2] - scores[1::2]).double().numpy()
 
-    def _summary(self, crossfit_N: FloatArray, in_sample_N: FloatArray) -> dict[str, object]:
-        prompts, right_N = prompt_ids(self.pairs), label_right(self.pairs)
-        found: dict[str, object] = {} if right_N is None else {"label_accuracy": clustered_mean(right_N, prompts)}
-        for name, margin_N in (("", crossfit_N), ("/in_sample", in_sample_N)):
-            top, wins_N = self._top_half(margin_N), (margin_N > 0).astype(float)
-            found[f"accuracy{name}"] = clustered_rate(wins_N, prompts)
-            found[f"accuracy{name}/top_half"] = clustered_rate(wins_N[top], prompts[top])
+    def _audit_margins(self, crossfit_N: FloatArray, in_sample_N: FloatArray) -> dict[str, object]:
+        """How often the margins agree with the labels, and the labels with the truth; see metrics.py."""
+        prompts = prompt_ids(self.pairs)
+        right_N = label_right(self.pairs)
+        audit: dict[str, object] = {}
+        if right_N is not None:
+            audit["label_accuracy"] = clustered_mean(right_N, prompts)
+        for suffix, margin_N in (("", crossfit_N), ("/in_sample", in_sample_N)):
+            top = self._top_half(margin_N)
+            wins_N = (margin_N > 0).astype(float)
+            audit[f"accuracy{suffix}"] = clustered_rate(wins_N, prompts)
+            audit[f"accuracy{suffix}/top_half"] = clustered_rate(wins_N[top], prompts[top])
             if right_N is not None:
-                found[f"label_accuracy{name}/top_half"] = clustered_mean(right_N[top], prompts[top])
-        return found
+                audit[f"label_accuracy{suffix}/top_half"] = clustered_mean(right_N[top], prompts[top])
+        return audit
 
     def _top_half(self, margin_N: FloatArray) -> IntArray:
+        """Positions of the half of the pairs that the margins are surest about, right or wrong."""
         return top_share(np.abs(margin_N), 0.5, self.fold_N)
 
 

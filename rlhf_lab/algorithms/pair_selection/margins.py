@@ -1,4 +1,4 @@
-"""margins.jsonl: what a cross-fit says about every training pair, and the check that it speaks of this corpus.
+"""margins.jsonl: the margins of a cross-fit for every training pair, and the check that they are of this corpus.
 
 One row per pair: `pair` (position in the corpus), `fold`, `margin` and `in_sample` (one value per cycle, the oldest
 first), `ref_gap`. `margins.json` beside it names the corpus and the policy.
@@ -62,7 +62,7 @@ def corpus_mark(pairs: Sequence[Pair]) -> str:
 
 
 def write_margins(folder: Path, pairs: Sequence[Pair], margins: Margins) -> None:
-    """Write rows, then the header, which says that they are complete."""
+    """Write the rows, then the header: a folder with a header has all its rows."""
     columns = zip(
         margins.fold_N.tolist(),
         margins.crossfit_CN.T.tolist(),
@@ -78,7 +78,8 @@ def write_margins(folder: Path, pairs: Sequence[Pair], margins: Margins) -> None
 
 def read_margins(run: Run) -> Margins:
     """The margins of `needs.margins`. Raises ArtifactError unless they are of this run's training pairs."""
-    folder, pairs = Path(run.needs["margins"]), run.corpus.train
+    folder = Path(run.needs["margins"])
+    pairs = run.corpus.train
     header = read_json(folder / HEADER)
     if header is None:
         raise ArtifactError(f"needs.margins={folder} has no {HEADER}; name a run of algorithm=crossfit, or its recipe")

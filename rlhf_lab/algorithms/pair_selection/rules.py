@@ -20,12 +20,13 @@ LENGTH_BINS = 20
 
 def prompt_folds(prompts_N: Sequence[str], folds: int, seed: int) -> IntArray:
     """Fold of each pair, 0 … folds − 1, (N,). Pairs of one prompt share a fold; folds are about equally large."""
-    names, index_N, counts = np.unique(np.asarray(prompts_N, dtype=object), return_inverse=True, return_counts=True)
-    order = np.random.default_rng(seed).permutation(len(names))
+    prompts, index_N, counts = np.unique(np.asarray(prompts_N, dtype=object), return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(prompts))
+    # Pairs laid end to end, prompt by prompt in random order: a prompt is in the fold that its middle pair falls in.
     middle = np.cumsum(counts[order]) - counts[order] / 2
-    fold_of_name = np.empty(len(names), dtype=np.int64)
-    fold_of_name[order] = np.minimum((middle * folds / len(index_N)).astype(np.int64), folds - 1)
-    return fold_of_name[index_N]
+    fold_of_prompt = np.empty(len(prompts), dtype=np.int64)
+    fold_of_prompt[order] = np.minimum((middle * folds / len(index_N)).astype(np.int64), folds - 1)
+    return fold_of_prompt[index_N]
 
 
 def share_size(count: int, keep: float) -> int:
@@ -46,9 +47,9 @@ def top_share(values_N: FloatArray, keep: float, fold_N: IntArray) -> IntArray:
     """
     rank_N = np.empty(len(values_N))
     for fold in np.unique(fold_N):
-        members = np.flatnonzero(fold_N == fold)
-        order = members[np.argsort(-values_N[members], kind="stable")]
-        rank_N[order] = (np.arange(len(members)) + 0.5) / len(members)
+        in_fold = np.flatnonzero(fold_N == fold)
+        order = in_fold[np.argsort(-values_N[in_fold], kind="stable")]
+        rank_N[order] = (np.arange(len(in_fold)) + 0.5) / len(in_fold)  # folds differ in size: ranks in (0, 1)
     return np.sort(np.argsort(rank_N, kind="stable")[: share_size(len(values_N), keep)])
 
 
@@ -60,9 +61,9 @@ def length_matched(length_N: FloatArray, target: IntArray, seed: int) -> IntArra
     """
     edges = np.unique(np.quantile(length_N[target], np.linspace(0, 1, LENGTH_BINS + 1)[1:-1]))
     bin_N = np.searchsorted(edges, length_N, side="left")
-    wanted = np.bincount(bin_N[target], minlength=len(edges) + 1)
+    target_counts = np.bincount(bin_N[target], minlength=len(edges) + 1)
     order = np.random.default_rng(seed).permutation(len(length_N))
-    drawn = [order[bin_N[order] == b][:count] for b, count in enumerate(wanted)]
+    drawn = [order[bin_N[order] == b][:count] for b, count in enumerate(target_counts)]
     return np.sort(np.concatenate(drawn))
 
 
@@ -97,9 +98,9 @@ def filter_replies(rewards_G: FloatArray, size: int, how: str, rng: np.random.Ge
     scored = np.flatnonzero(np.isfinite(rewards_G))
     ranked = scored[np.argsort(-rewards_G[scored], kind="stable")]
     if len(ranked) <= size:
-        others = np.flatnonzero(~np.isfinite(rewards_G))
-        return np.sort(np.concatenate([ranked, others[: size - len(ranked)]]))
+        unscored = np.flatnonzero(~np.isfinite(rewards_G))
+        return np.sort(np.concatenate([ranked, unscored[: size - len(ranked)]]))
     best = size if how == "best" else (size + 1) // 2
-    rest = ranked[best:]
-    tail = rng.permutation(rest) if how == "best_random" else rest[::-1]
-    return np.sort(np.concatenate([ranked[:best], tail[: size - best]]))
+    below_best = ranked[best:]
+    candidates = rng.permutation(below_best) if how == "best_random" else below_best[::-1]  # else: worst first
+    return np.sort(np.concatenate([ranked[:best], candidates[: size - best]]))

@@ -1,4 +1,4 @@
-"""Which pairs of the corpus a stage trains on, and what they are like."""
+"""Which pairs of the corpus a stage trains on, and metrics that describe them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class ChoosesPairs(Protocol):
 
 def training_pairs(settings: ChoosesPairs, run: Run) -> list[Pair]:
     """The corpus's training pairs that `settings` asks for, in corpus order."""
-    corpus, chosen = run.corpus.train, chosen_pairs(settings, run)
+    corpus = run.corpus.train
+    chosen = chosen_pairs(settings, run)
     if len(chosen) < len(corpus):
         limit = f"max_pairs={settings.max_pairs}, " if settings.max_pairs else ""
         how = f"selection.by={settings.selection.by}, keep={settings.selection.keep:g}"
@@ -63,44 +64,47 @@ def select(selection: Selection, run: Run, available: IntArray, *, beta: float |
     size = share_size(len(available), selection.keep)
     if selection.by == "random":
         return available[random_subset(len(available), size, run.seed("selection/random"))]
-    found = read_margins(run)
-    margin_N, fold_N = found.of(selection.source, selection.cycle)[available], found.fold_N[available]
+    margins = read_margins(run)
+    margin_N = margins.of(selection.source, selection.cycle)[available]
     if selection.by == "difficulty":
-        return available[_learnable(margin_N, found, available, run, size, beta)]
-    surest = top_share(margin_N if selection.by == "agreement" else np.abs(margin_N), selection.keep, fold_N)
-    if selection.by == "length_matched":
+        return available[_select_learnable(margin_N, margins, available, run, size, beta)]
+    rank_by_N = margin_N if selection.by == "agreement" else np.abs(margin_N)
+    selected = top_share(rank_by_N, selection.keep, margins.fold_N[available])
+    if selection.by == "length_matched":  # as many pairs, of the same lengths, whatever their margins
         words_N = words_difference([run.corpus.train[i] for i in available])
-        surest = length_matched(words_N, surest, run.seed("selection/length_matched"))
-    return available[surest]
+        selected = length_matched(words_N, selected, run.seed("selection/length_matched"))
+    return available[selected]
 
 
-def _learnable(
-    margin_N: FloatArray, found: Margins, available: IntArray, run: Run, size: int, beta: float | None
+def _select_learnable(
+    margin_N: FloatArray, margins: Margins, available: IntArray, run: Run, size: int, beta: float | None
 ) -> IntArray:
-    """Positions of the pairs with headroom at β, at most `size`, largest headroom first."""
+    """Positions of the pairs with headroom at β, the `size` with the largest headroom if there are more."""
     assert beta is not None, "difficulty is relative to β"
-    if found.policy != run.needs["policy"]:
-        run.note(f"selection.by=difficulty: log-ratios are of {found.policy}, the reference is {run.needs['policy']}")
-    left_N = headroom(margin_N, found.ref_gap_N[available], beta=beta)
-    order = np.argsort(-left_N, kind="stable")[: min(size, int((left_N > 0).sum()))]
-    if not len(order):
+    if margins.policy != run.needs["policy"]:
+        run.note(f"selection.by=difficulty: log-ratios are of {margins.policy}, the reference is {run.needs['policy']}")
+    headroom_N = headroom(margin_N, margins.ref_gap_N[available], beta=beta)
+    learnable = int((headroom_N > 0).sum())
+    largest = np.argsort(-headroom_N, kind="stable")[: min(size, learnable)]
+    if not len(largest):
         raise DataError(f"no pair can be learnt at algorithm.beta={beta}; lower it, or use selection.by=margin")
-    return np.sort(order)
+    return np.sort(largest)
 
 
 def selection_metrics(settings: ChoosesPairs, run: Run) -> dict[str, Any]:
-    """What the chosen pairs are like, as estimates clustered by prompt; see metrics.py."""
+    """Number, lengths and label accuracy of the chosen pairs, as estimates clustered by prompt; see metrics.py."""
     pairs = [run.corpus.train[i] for i in chosen_pairs(settings, run)]
-    prompts, words_N = prompt_ids(pairs), words_difference(pairs)
-    found: dict[str, Any] = {
+    prompts = prompt_ids(pairs)
+    words_N = words_difference(pairs)
+    metrics: dict[str, Any] = {
         "selection/pairs": len(pairs),
         "selection/words": clustered_mean(words_N, prompts),
         "selection/longer_chosen": clustered_mean(np.sign(words_N) / 2 + 0.5, prompts),
     }
     right_N = label_right(pairs)
     if right_N is not None:
-        found["selection/label_accuracy"] = clustered_mean(right_N, prompts)
-    return found
+        metrics["selection/label_accuracy"] = clustered_mean(right_N, prompts)
+    return metrics
 
 
 def label_right(pairs: Sequence[Pair]) -> FloatArray | None:

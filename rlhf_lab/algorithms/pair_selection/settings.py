@@ -1,4 +1,4 @@
-"""Settings of data selection: which pairs a stage trains on, and the cross-fit that tells how sure a model is."""
+"""Settings of data selection: which pairs a stage trains on, and the cross-fit whose margins it can rank them by."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ class CrossFit(TrainingSettings):
         return [Held(f"fold {k}", outputs=1, trained=True, together=k) for k in range(self.folds)]
 
     def rules(self) -> tuple[Rule, ...]:
-        by, source = self.selection.by, self.selection.source
+        by = self.selection.by
+        source = self.selection.source
         return (
             *super().rules(),
             (self.folds >= 2, f"folds={self.folds} leaves nothing to train on; use 2 or more"),

@@ -30,18 +30,18 @@ class Critic(nn.Module):
 
     def forward(self, x_Nd: Tensor) -> Tensor:
         """Values of hidden states, (N,), float32 also under autocast."""
-        return within(self, self._head, x_Nd)
+        return within(self, self._apply_head, x_Nd)
 
-    def _head(self, x_Nd: Tensor) -> Tensor:
+    def _apply_head(self, x_Nd: Tensor) -> Tensor:
         with torch.autocast(x_Nd.device.type, enabled=False):
             return self.head(x_Nd.float())[:, 0]
 
     def values(self, batch: TokenBatch) -> Tensor:
         """Values of the states before the reply tokens of a batch, (N,), from the critic's own trunk."""
         assert self.trunk is not None, "a shared critic gets the policy's hidden states"
-        return within(self, self._values, batch)
+        return within(self, self._batch_values, batch)
 
-    def _values(self, batch: TokenBatch) -> Tensor:
+    def _batch_values(self, batch: TokenBatch) -> Tensor:
         row_N, column_N = batch.targets()
         assert self.trunk is not None
         return self(hidden_states(self.trunk, batch, row_N, column_N))
@@ -57,7 +57,8 @@ def build_critic(
         scale: mean and sd that the reward subtracts from scores and divides them by; a critic from the reward model
             predicts scores of that scale from the start.
     """
-    settings, width = run.config.model, policy.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
+    settings = run.config.model
+    width = policy.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
     if kind == "shared":
         if not has_linear_head(policy):
             raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
@@ -72,11 +73,12 @@ def build_critic(
             f"algorithm.critic=reward_model: {run.needs['reward']} has another vocabulary than the policy, whose "
             "tokens the critic reads; use algorithm.critic=zero"
         )
+    # A reward model with several outputs scores with a weighted sum of them; the critic starts as that sum.
     attributes = ScoreScale.read(run.needs["reward"]).weights or (1.0,)
     source = load_reward_model(run.needs["reward"], settings, outputs=len(attributes), device=run.load_device)
     critic = Critic(source.score.weight.shape[1], source.base_model).to(run.load_device)
     mean, sd = scale
-    with torch.no_grad():
+    with torch.no_grad():  # (w·x − mean)/sd: the standardised score as one linear head
         weight_1d = source.score.weight.new_tensor([attributes]) @ source.score.weight
         critic.head.weight.copy_(weight_1d / sd)
         critic.head.bias.fill_(-mean / sd)

@@ -21,8 +21,10 @@ class GroupPolicyOptimisation(OnPolicy):
 
     def __init__(self, settings: GRPO, run: Run):
         super().__init__(settings, run)
-        loss = settings.policy_loss
-        self.title = TITLES[settings.advantage] if loss == "ppo_clip" else loss.upper()
+        if settings.policy_loss == "ppo_clip":
+            self.title = TITLES[settings.advantage]
+        else:  # DAPO, GSPO and CISPO are known by their loss
+            self.title = settings.policy_loss.upper()
 
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
         """Every token of a reply gets the reply's advantage."""
@@ -30,19 +32,18 @@ class GroupPolicyOptimisation(OnPolicy):
         scored_BG = scores_BG.isfinite()
         scores_BG[scored_BG] = scores_R - experience.row_sums(penalty_N)
         greedy = [group.greedy for group in groups]
-        advantage_BG = GROUP_ADVANTAGES[self.settings.advantage](
-            GroupScores(
-                scores_BG,
-                greedy_B=None if None in greedy else torch.tensor(greedy),
-                condition_BG=self._condition(groups),
-                inter_weight=self.settings.inter_weight,
-            )
+        group_scores = GroupScores(
+            scores_BG,
+            greedy_B=None if None in greedy else torch.tensor(greedy),
+            condition_BG=self._canon_condition(groups),
+            inter_weight=self.settings.inter_weight,
         )
+        advantage_BG = GROUP_ADVANTAGES[self.settings.advantage](group_scores)
         length_R = torch.tensor(experience.reply_lengths)
         experience.tokens["advantage"] = advantage_BG[scored_BG].float().repeat_interleave(length_R)
 
-    def _condition(self, groups: list[Group]) -> Tensor:
-        """Reply length, or mean −log π of the reply's tokens (`surprise`), (B, G)."""
+    def _canon_condition(self, groups: list[Group]) -> Tensor:
+        """What CANON splits groups by: reply length, or mean −log π of the reply's tokens (`surprise`), (B, G)."""
         if self.settings.condition == "tokens":
             return torch.tensor([[float(len(reply)) for reply in group.replies] for group in groups])
         return torch.tensor([[-sum(logps) / len(logps) for logps in group.logps] for group in groups])

@@ -1,8 +1,8 @@
 """The core of PPO and the GRPO family: roll out, score, credit, and `epochs` passes of updates over the samples.
 
-One batch's way: `collect` → `_start` → `roll_out` → `_experience` → `credit` (the subclass's part) → micro-batches →
-`loss`. Everything drawn follows from (seed, iteration), so an iteration needs no random state; what it trains on is in
-the checkpoint, because the policy that sampled it is gone after the first update.
+One batch's way: `collect` → `_start_iteration` → `Rollouts.draw` → `_experience` → `credit` (the subclass's part) →
+micro-batches → `loss`. Everything drawn follows from (seed, iteration), so an iteration needs no random state; what it
+trains on is in the checkpoint, because the policy that sampled it is gone after the first update.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice
 
 
 class OnPolicy(Algorithm):
-    """See the module's first lines. A subclass says how scores are credited to tokens."""
+    """Iterations of roll out, score, credit and update. A subclass says how scores are credited to tokens."""
 
     title: str
 
     def __init__(self, settings: OnPolicySettings, run: Run):
         self.settings, self.run = settings, run
         self.model, self.reference, self.encoder = load_policy_twice(run)
-        length = settings.max_length
         reward = build_reward(run)
         if reward is None:
             raise ConfigError("needs.reward is not set; the policy is trained on it (or use reward=gold)")
-        self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, length)
+        self.evaluator = Evaluator(run, self.reference, self.encoder, reward, None, settings.max_length)
         self.max_new_tokens = run.config.rollout.max_new_tokens
         self.temperature = run.config.rollout.temperature
         if not self.temperature:
@@ -60,7 +59,10 @@ class OnPolicy(Algorithm):
         low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
         self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
         self.total_steps = settings.iterations * settings.steps_per_iteration
-        self.iteration, self.generated, self.stopped, self.checked = -1, 0, False, False
+        self.iteration = -1
+        self.generated = 0  # reply tokens in the whole run
+        self.stopped = False  # the iteration has reached `target_kl`
+        self.checked = False  # policy, reference and sampler were compared before the first update
         self.plan: list[list[int]] = []
         self.experience: Experience | None = None
 
@@ -78,18 +80,19 @@ class OnPolicy(Algorithm):
 
     def collect(self, step: int) -> StepBatch:
         settings = self.settings
-        iteration, inner = divmod(step, settings.steps_per_iteration)
+        iteration, update = divmod(step, settings.steps_per_iteration)
         if iteration != self.iteration:
-            self._start(iteration)
-        if self.stopped or self.experience is None or inner >= len(self.plan):
-            return StepBatch([], units=1)
-        experience, chosen = self.experience, self.plan[inner]
-        parts = micro_batches(chosen, experience.lengths, settings.micro_batch_tokens)
-        micro: list[Any] = [experience.micro(sorted(part), self.weight_N, self.run.device) for part in parts]
-        tokens = sum(experience.reply_lengths[i] for i in chosen)
-        units = loss_units(settings.aggregation or "", len(chosen), tokens)
+            self._start_iteration(iteration)
+        if self.stopped or self.experience is None or update >= len(self.plan):
+            return StepBatch([], units=1)  # without a forward pass the loop makes no update
+        experience = self.experience
+        rows = self.plan[update]
+        splits = micro_batches(rows, experience.lengths, settings.micro_batch_tokens)
+        micro: list[Any] = [experience.micro(sorted(split), self.weight_N, self.run.device) for split in splits]
+        reply_tokens = sum(experience.reply_lengths[i] for i in rows)
+        units = loss_units(settings.aggregation or "", len(rows), reply_tokens)
         if settings.ptx_weight and not self.warming:
-            micro += self.rollouts.imitation(step, len(chosen), units)
+            micro += self.rollouts.imitation(step, len(rows), units)
         return StepBatch(micro, units)
 
     def loss(self, micro: Micro | Imitation) -> LossOutput:
@@ -101,15 +104,21 @@ class OnPolicy(Algorithm):
 
     def policy_loss(self, micro: Micro, states: ReplyStates) -> LossOutput:
         """Clipped policy loss, and the KL penalty when it belongs to the loss, of each token."""
-        settings, logp_N = self.settings, states.logps(self.temperature).logps_N
+        settings = self.settings
+        logp_N = states.logps(self.temperature).logps_N
+        # The only update of an iteration is of the policy that sampled: the ratio is 1 by definition.
         old_N = logp_N.detach() if settings.steps_per_iteration == 1 else micro.tokens["old"]
         tokens = PolicyTokens(logp_N, old_N, micro.tokens["advantage"], states.row_N, states.rows)
-        found = POLICY_LOSSES[settings.policy_loss](tokens, self.clip)
-        loss_N, moved_N = found.per_token, k3(old_N, logp_N.detach())
-        metrics = {"clip_fraction": found.clipped.float(), "approx_kl": moved_N}
+        clipped_loss = POLICY_LOSSES[settings.policy_loss](tokens, self.clip)
+        loss_N = clipped_loss.per_token
+        metrics = {
+            "clip_fraction": clipped_loss.clipped.float(),
+            "approx_kl": k3(old_N, logp_N.detach()),
+        }
         if settings.kl_in == "loss" and self.beta:
             penalty_N = KL_ESTIMATORS[settings.kl_estimator](logp_N, micro.tokens["ref"])
-            loss_N, metrics["kl_penalty"] = loss_N + self.beta * penalty_N, penalty_N
+            loss_N = loss_N + self.beta * penalty_N
+            metrics["kl_penalty"] = penalty_N
         return LossOutput(loss_N * micro.weight_N, metrics)
 
     def evaluate(self, step: int) -> None:
@@ -117,24 +126,33 @@ class OnPolicy(Algorithm):
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
     def due(self, step: int) -> bool:
+        # Without experience the iteration made no update, e.g. after `token_budget`: nothing new to evaluate.
         return super().due(step) and self.experience is not None
 
     def finish(self) -> Result:
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(self.title, self.model)
-        metrics: dict[str, Any] = {"generated_tokens": self.generated, "beta": self.beta, **self.rollouts.totals()}
-        metrics |= self.monitor.totals()
-        return Result(self.evaluator.policies, metrics | corpus_report(self.run.corpus, self.encoder))
+        metrics: dict[str, Any] = {
+            "generated_tokens": self.generated,
+            "beta": self.beta,
+            **self.rollouts.totals(),
+            **self.monitor.totals(),
+            **corpus_report(self.run.corpus, self.encoder),
+        }
+        return Result(self.evaluator.policies, metrics)
 
-    def _start(self, iteration: int) -> None:
+    def _start_iteration(self, iteration: int) -> None:
         """Sample the iteration's replies, credit them and plan its updates."""
         settings = self.settings
-        self.iteration, self.stopped, self.experience, self.plan = iteration, False, None, []
+        self.iteration = iteration
+        self.stopped = False
+        self.experience = None
+        self.plan = []
         if self.ended or (settings.token_budget and self.generated >= settings.token_budget):
             return
         groups, metrics = self.rollouts.draw(self.model, iteration)
         metrics |= self.monitor.see_groups(groups)
-        self.beta *= self.monitor.raised_by
+        self.beta *= self.monitor.raised_by  # 1 unless reward.monitor.action=raise_kl has just raised it
         self.generated += int(metrics["generated_tokens"])
         if settings.token_budget:
             metrics["token_budget_left"] = max(0, settings.token_budget - self.generated)
@@ -142,7 +160,7 @@ class OnPolicy(Algorithm):
         if experience.rows and not self.ended:
             metrics |= self._penalise_and_credit(groups, experience, scores_R)
             self.experience = experience
-            self._plan()
+            self._plan_updates()
         elif not self.ended:
             self.run.note("an iteration had no scored reply and made no update")
         self.run.log(iteration * settings.steps_per_iteration, **metrics)
@@ -151,15 +169,20 @@ class OnPolicy(Algorithm):
     def ended(self) -> bool:
         return self.monitor.stopped is not None
 
-    def _plan(self) -> None:
-        """Which replies each update trains on, and the weight of each token; both follow from the experience."""
+    def _plan_updates(self) -> None:
+        """Which replies each update trains on, and the weight of each token.
+
+        Both follow from the experience, seed and settings, so a resumed iteration makes them again.
+        """
         assert self.experience is not None
-        settings, rows = self.settings, len(self.experience.rows)
+        settings = self.settings
         self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.max_new_tokens)
+        # Unscored replies make batches smaller, not fewer: the schedule counts on `steps_per_iteration` updates.
         batches = settings.replies // settings.batch_size
-        self.plan = plan_steps(  # unscored replies make batches smaller, not fewer
+        batch_size = -(-len(self.experience.rows) // batches)
+        self.plan = plan_steps(
             self.experience.lengths,
-            batch_size=-(-rows // batches),
+            batch_size=batch_size,
             epochs=round(settings.epochs),
             bucket_batches=settings.length_bucket_batches,
             seed=self.run.seed("on_policy/order", self.iteration),
@@ -167,20 +190,22 @@ class OnPolicy(Algorithm):
 
     def _experience(self, groups: list[Group], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
         """Scored replies with old and reference log-probabilities, and their scores (R,)."""
-        kept = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
-        experience = Experience([(group.ids, group.replies[i]) for group, i in kept], {})
-        if not kept:
+        scored = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
+        experience = Experience([(group.ids, group.replies[i]) for group, i in scored], {})
+        if not scored:
             return experience, torch.zeros(0)
-        sampled_N = torch.tensor([logp for group, i in kept for logp in group.logps[i]])
+        sampler_N = torch.tensor([logp for group, i in scored for logp in group.logps[i]])
+        # The first rollout needs all three log-probabilities, whatever the settings say, to compare them once.
         first = not self.checked
-        experience.tokens["old"] = self._logps(self.model, experience) if first or self._recompute() else sampled_N
+        recompute = first or self._recomputes_old_logps()
+        experience.tokens["old"] = self._logps(self.model, experience) if recompute else sampler_N
         if self.beta or self.settings.log_kl or first:
             experience.tokens["ref"] = self._logps(self.reference, experience)
         if first:
-            metrics["step0_sampler_gap"] = self._check_start(experience, sampled_N)
+            metrics["step0_sampler_gap"] = self._check_start(experience, sampler_N)
             self.checked = True
         metrics["entropy"] = float(-experience.tokens["old"].mean())
-        return experience, torch.tensor([group.scores[i] for group, i in kept])
+        return experience, torch.tensor([group.scores[i] for group, i in scored])
 
     def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
         """KL of the samples, its penalty, the controller's step, and the advantages."""
@@ -188,15 +213,19 @@ class OnPolicy(Algorithm):
         metrics = {"beta": self.beta}
         penalty_N = torch.zeros_like(tokens["old"])
         if "ref" in tokens:
-            k1_N, k3_N = (estimate(tokens["old"], tokens["ref"]) for estimate in (k1, k3))
-            metrics |= {name: float(experience.row_sums(x).mean()) for name, x in (("kl", k1_N), ("kl_k3", k3_N))}
+            k1_N = k1(tokens["old"], tokens["ref"])
+            k3_N = k3(tokens["old"], tokens["ref"])
+            metrics["kl"] = float(experience.row_sums(k1_N).mean())
+            metrics["kl_k3"] = float(experience.row_sums(k3_N).mean())
             if settings.rollout_filter != "none":
                 metrics["kl_sampled"] = self._sampled_kl([group.sampled for group in groups])
             if settings.kl_in == "reward":
                 penalty_N = self.beta * k1_N
         self.credit(groups, experience, scores_R, penalty_N)
         if settings.kl_controller == "adaptive" and not self.warming:
-            kl, target = metrics.get("kl_sampled", metrics["kl"]), settings.kl_target / self.monitor.factor
+            kl = metrics.get("kl_sampled", metrics["kl"])
+            # A monitor that raises β lowers the target as well, or the controller would bring β back down.
+            target = settings.kl_target / self.monitor.factor
             self.beta = adaptive_beta(self.beta, kl, target=target, horizon=settings.kl_horizon, samples=len(scores_R))
         metrics["advantage_sd"] = float(tokens["advantage"].std(unbiased=False))
         if settings.whiten_advantages:
@@ -204,7 +233,10 @@ class OnPolicy(Algorithm):
         return metrics
 
     def _sampled_kl(self, groups: list[Group]) -> float:
-        """KL(π ‖ reference) of whole groups, by what the sampler recorded: kept replies alone are likelier ones."""
+        """KL(π ‖ reference) of whole groups, with log π as the sampler recorded it, nats per reply.
+
+        The replies that a rollout filter keeps are no sample of the policy, so their mean is no estimate of its KL.
+        """
         experience = Experience([(group.ids, reply) for group in groups for reply in group.replies], {})
         old_N = torch.tensor([logp for group in groups for logps in group.logps for logp in logps])
         return float(experience.row_sums(k1(old_N, self._logps(self.reference, experience))).mean())
@@ -216,36 +248,40 @@ class OnPolicy(Algorithm):
 
     def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
         """`values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
-        found = torch.zeros(experience.begin[-1])
-        budget = self.settings.micro_batch_tokens or 16384
+        all_values_N = torch.zeros(experience.begin[-1])
+        max_tokens = self.settings.micro_batch_tokens or 16384
 
         def compute(batch: TokenBatch) -> Tensor:
             with self.run.autocast():
                 return values(batch).float().cpu()
 
-        for part, value_N in over_rows(experience.rows, compute, budget, self.run.device, [self.reference]):
-            found[experience.index(part)] = value_N
-        return found
+        for rows, values_N in over_rows(experience.rows, compute, max_tokens, self.run.device, [self.reference]):
+            all_values_N[experience.index(rows)] = values_N
+        return all_values_N
 
-    def _recompute(self) -> bool:
-        return {"recompute": True, "sampler": False, "auto": not self._exact}[self.settings.old_logps]
+    def _recomputes_old_logps(self) -> bool:
+        return {"recompute": True, "sampler": False, "auto": not self._both_float32}[self.settings.old_logps]
 
     @property
-    def _exact(self) -> bool:
-        """Whether sampler and trainer compute in float32 both."""
+    def _both_float32(self) -> bool:
+        """Whether sampler and trainer both compute in float32; their log-probabilities then differ by rounding only."""
         return self.run.config.rollout.dtype != "bfloat16" and self.run.config.runtime.dtype == "float32"
 
     @property
     def warming(self) -> bool:
-        """Whether this iteration leaves the policy as it is."""
+        """Whether this iteration leaves the policy unchanged, because only a critic learns."""
         return False
 
-    def _check_start(self, experience: Experience, sampled_N: Tensor) -> float:
-        """Policy and reference are the same model and the sampler samples from it, or something is silently wrong."""
+    def _check_start(self, experience: Experience, sampler_N: Tensor) -> float:
+        """Raise NumericError unless policy, reference and sampler agree before the first update.
+
+        All three are then the same model. Returns the largest |log π(sampler) − log π(trainer)| of a token, nats.
+        """
         old_N = experience.tokens["old"]
         drift = float((old_N - experience.tokens["ref"]).abs().max())
-        gap_N = (old_N - sampled_N).abs()
-        if drift > 1e-3 or float(gap_N.mean()) > (1e-3 if self._exact else 0.1):
+        gap_N = (old_N - sampler_N).abs()
+        tolerance = 1e-3 if self._both_float32 else 0.1  # bfloat16 on either side rounds more
+        if drift > 1e-3 or float(gap_N.mean()) > tolerance:
             raise NumericError(
                 f"before the first update log π and log π_ref differ by up to {drift:.2g} and sampler and trainer by "
                 f"{float(gap_N.mean()):.2g} nats per token on average; ratios would not start at 1 nor KL at 0. "
@@ -256,11 +292,14 @@ class OnPolicy(Algorithm):
     def accept_step(self, outputs: list[LossOutput]) -> bool:
         """False once the policy has moved `target_kl` from the one that sampled; the iteration then ends."""
         if self.settings.target_kl:
-            own = [out.metrics["approx_kl"] for out in outputs if "approx_kl" in out.metrics]
-            sums = [(float(moved_N.sum()), len(moved_N)) for moved_N in own]
-            moved = [item for part in ranks.exchange(sums) for item in part]
-            count = sum(tokens for _, tokens in moved)
-            self.stopped = count > 0 and sum(total for total, _ in moved) / count > self.settings.target_kl
+            # Passes over corpus replies and of critic warm-up have no `approx_kl`.
+            kl_per_pass = [out.metrics["approx_kl"] for out in outputs if "approx_kl" in out.metrics]
+            local_sums = [(float(kl_N.sum()), len(kl_N)) for kl_N in kl_per_pass]
+            # Every process has some passes of the step, and all of them must decide alike.
+            sums = [kl_and_tokens for process_sums in ranks.exchange(local_sums) for kl_and_tokens in process_sums]
+            total_kl = sum(kl for kl, _ in sums)
+            tokens = sum(count for _, count in sums)
+            self.stopped = tokens > 0 and total_kl / tokens > self.settings.target_kl
         return not self.stopped
 
     def state_dict(self) -> dict[str, Any]:
@@ -277,11 +316,14 @@ class OnPolicy(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.iteration, self.generated = int(state["iteration"]), int(state["generated"])
-        self.stopped, self.checked, self.beta = bool(state["stopped"]), bool(state["checked"]), float(state["beta"])
+        self.iteration = int(state["iteration"])
+        self.generated = int(state["generated"])
+        self.stopped = bool(state["stopped"])
+        self.checked = bool(state["checked"])
+        self.beta = float(state["beta"])
         self.shaper.load_state_dict(state["shaper"])
         self.rollouts.load_state_dict(state["rollouts"])
         self.monitor.load_state_dict(state["monitor"])
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None
         if self.experience:
-            self._plan()
+            self._plan_updates()

@@ -35,7 +35,7 @@ class ProximalPolicyOptimisation(OnPolicy):
 
     @property
     def warming(self) -> bool:
-        """The critic learns alone at first."""
+        """Whether the critic still learns alone: its first values are poor, and advantages are made of them."""
         return self.iteration < self.settings.critic_warmup
 
     def parts(self) -> dict[str, Part]:
@@ -45,43 +45,53 @@ class ProximalPolicyOptimisation(OnPolicy):
         """Token rewards are −β·k1, plus the score at the last token; GAE turns them into advantages and returns."""
         reward_N = -penalty_N
         reward_N[experience.last()] += scores_R.float()
-        value_N = self._values(experience)
+        value_N = self._state_values(experience)
         lam, value_lam = self.settings.lam, self.settings.value_lam
         advantage_N = self._gae(experience, reward_N, value_N, lam)
-        target_N = advantage_N if value_lam == lam else self._gae(experience, reward_N, value_N, value_lam)
-        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": target_N + value_N}
+        return_N = advantage_N + value_N
+        if value_lam != lam:  # decoupled GAE: the critic's returns have a λ of their own
+            return_N = self._gae(experience, reward_N, value_N, value_lam) + value_N
+        experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": return_N}
 
     def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
         length_R = torch.tensor(experience.reply_lengths)
-        reward_RT, value_RT = experience.padded(reward_N), experience.padded(value_N)
-        return gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)[experience.mask()]
+        reward_RT = experience.padded(reward_N)
+        value_RT = experience.padded(value_N)
+        advantage_RT = gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)
+        return advantage_RT[experience.mask()]
 
     def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
         metrics = super()._penalise_and_credit(groups, experience, scores_R)
         value_N, return_N = experience.tokens["value"], experience.tokens["return"]
-        metrics |= {"value": float(value_N.mean()), "return": float(return_N.mean())}
-        return metrics | {"explained_variance": float(explained_variance(value_N, return_N))}
+        metrics["value"] = float(value_N.mean())
+        metrics["return"] = float(return_N.mean())
+        metrics["explained_variance"] = float(explained_variance(value_N, return_N))
+        return metrics
 
     @torch.no_grad()
-    def _values(self, experience: Experience) -> Tensor:
+    def _state_values(self, experience: Experience) -> Tensor:
         """V of the state before each reply token, (N,)."""
-        return self.per_token(experience, self._value_of_batch)
+        return self.per_token(experience, self._batch_values)
 
-    def _value_of_batch(self, batch: TokenBatch) -> Tensor:
-        return self.critic(reply_states(self.model, batch).x_Nd) if self.shared else self.critic.values(batch)
+    def _batch_values(self, batch: TokenBatch) -> Tensor:
+        if self.shared:
+            return self.critic(reply_states(self.model, batch).x_Nd)
+        return self.critic.values(batch)
 
     def loss(self, micro: Micro | Imitation) -> LossOutput:
         if isinstance(micro, Imitation):
             return super().loss(micro)
+        # Warm-up spares the policy's forward pass. A shared critic has no warm-up, so it always has the states.
         states = None if self.warming else reply_states(self.model, micro.batch)
-        value_N = self.critic(states.x_Nd) if self.shared and states is not None else self.critic.values(micro.batch)
-        old_N, return_N = micro.tokens["value"], micro.tokens["return"]
-        value_loss_N = value_loss(value_N, old_N, return_N, clip=self.settings.value_clip)
-        loss_N = self.settings.value_weight * value_loss_N * micro.weight_N
+        shared_states = states if self.shared else None
+        value_N = self.critic.values(micro.batch) if shared_states is None else self.critic(shared_states.x_Nd)
+        old_value_N, return_N = micro.tokens["value"], micro.tokens["return"]
+        value_loss_N = value_loss(value_N, old_value_N, return_N, clip=self.settings.value_clip)
+        critic_loss_N = self.settings.value_weight * value_loss_N * micro.weight_N
         if states is None:
-            return LossOutput(loss_N, {"value_loss": value_loss_N})
+            return LossOutput(critic_loss_N, {"value_loss": value_loss_N})
         policy = self.policy_loss(micro, states)
-        return LossOutput(policy.loss_N + loss_N, {**policy.metrics, "value_loss": value_loss_N})
+        return LossOutput(policy.loss_N + critic_loss_N, {**policy.metrics, "value_loss": value_loss_N})
 
 
 def build(settings: PPO, run: Run) -> ProximalPolicyOptimisation:

@@ -1,4 +1,4 @@
-"""Draws prompts, samples groups of replies, scores them: what both sides of an on-policy iteration start from."""
+"""Draws prompts, samples groups of replies and scores them: the first half of an on-policy iteration."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Rollouts:
         self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
         self.sampler = registry.build("rollout", run.config.rollout, encoder)
         self.prompts = run.corpus.prompts("train")
-        self.groups = self.wasted = self.cut = 0
-        self.parts: list[Mapping[str, FloatArray]] = []
+        self.groups = self.wasted = 0  # of the whole run
+        self.prompts_cut = 0  # of the iteration, as are the parts of the rewards
+        self.reward_parts: list[Mapping[str, FloatArray]] = []
 
     def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
         """The iteration's groups and what to log about them.
@@ -42,46 +43,50 @@ class Rollouts:
         With `dynamic_sampling`, wasted groups are replaced by groups of further prompts, as often as allowed; what is
         still wasted then stays.
         """
-        settings, self.cut = self.settings, 0
+        settings = self.settings
+        self.prompts_cut = 0
+        size = settings.prompts_per_iteration
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
         order = torch.randperm(len(self.prompts), generator=generator).tolist()
-        order = order * -(-settings.prompts_per_iteration * (settings.dynamic_sampling + 1) // len(order))
-        found = drawn = self._sample(model, order[: settings.prompts_per_iteration], iteration, 0)
+        # Attempt k takes its prompts from order[k · size:]; a corpus with fewer prompts is gone through again.
+        most_prompts = size * (settings.dynamic_sampling + 1)
+        order = order * -(-most_prompts // len(order))
+        groups = sampled = self._sample_groups(model, order[:size], iteration, 0)
         for attempt in range(1, settings.dynamic_sampling + 1):
-            kept = [group for group in found if not group.wasted]
-            missing = settings.prompts_per_iteration - len(kept)
+            useful = [group for group in groups if not group.wasted]
+            missing = size - len(useful)
             if not missing:
                 break
-            begin = attempt * settings.prompts_per_iteration
-            more = self._sample(model, order[begin : begin + missing], iteration, attempt)
-            drawn = drawn + more
-            useful = [group for group in more if not group.wasted]
-            spare = [group for group in (*more, *found) if group.wasted]
-            found = [*kept, *useful, *spare][: settings.prompts_per_iteration]
-        self.groups += len(drawn)
-        self.wasted += sum(group.wasted for group in drawn)
-        return found, self._metrics(drawn) | self._nodes()
+            begin = attempt * size
+            replacements = self._sample_groups(model, order[begin : begin + missing], iteration, attempt)
+            sampled = sampled + replacements
+            useful += [group for group in replacements if not group.wasted]
+            wasted = [group for group in (*replacements, *groups) if group.wasted]
+            groups = [*useful, *wasted][:size]
+        self.groups += len(sampled)
+        self.wasted += sum(group.wasted for group in sampled)
+        return groups, self._metrics(sampled) | self._node_means()
 
-    def _sample(self, model: nn.Module, chosen: list[int], iteration: int, attempt: int) -> list[Group]:
-        """G scored replies to each of the chosen prompts."""
-        texts, size = [self.prompts[i] for i in chosen], self.settings.sampled_per_prompt
-        encoder = replace(self.encoder, counts={})
-        ids = [encoder.prompt(text, self.run.config.rollout.max_prompt_tokens) for text in texts]
-        self.cut += sum(encoder.counts.values())
-        stream = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
-        samples = self.sampler.sample(model, ids, size, stream)
+    def _sample_groups(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> list[Group]:
+        """Scored and filtered replies to the prompts at these positions of the corpus."""
+        texts = [self.prompts[i] for i in positions]
+        encoder = replace(self.encoder, counts={})  # counted in the iteration's metrics, not among the corpus's rows
+        prompt_ids = [encoder.prompt(text, self.run.config.rollout.max_prompt_tokens) for text in texts]
+        self.prompts_cut += sum(encoder.counts.values())
+        seed = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
+        samples = self.sampler.sample(model, prompt_ids, self.settings.sampled_per_prompt, seed)
         groups = [
-            Group(text, prompt, replies, logps, [self.encoder.text(reply) for reply in replies], ended)
-            for text, prompt, replies, logps, ended in zip(
+            Group(text, ids, replies, logps, [self.encoder.text(reply) for reply in replies], ended)
+            for text, ids, replies, logps, ended in zip(
                 texts, samples.prompts, samples.replies_BG, samples.logps_BG, samples.ended_BG, strict=True
             )
         ]
-        self._score(groups)
+        self._score_groups(groups)
         if self.settings.advantage == "remax":
-            self._score_greedy(model, groups)
-        return self._filter(groups, iteration, attempt)
+            self._score_greedy_replies(model, groups)
+        return self._filter_groups(groups, iteration, attempt)
 
-    def _filter(self, groups: list[Group], iteration: int, attempt: int) -> list[Group]:
+    def _filter_groups(self, groups: list[Group], iteration: int, attempt: int) -> list[Group]:
         """The replies of each group that are trained on; see `OnPolicySettings.rollout_filter`."""
         settings = self.settings
         if settings.rollout_filter == "none":
@@ -90,75 +95,92 @@ class Rollouts:
         how, size = settings.rollout_filter, settings.group_size
         return [group.keep(filter_replies(np.array(group.rewards), size, how, rng).tolist()) for group in groups]
 
-    def _score(self, groups: list[Group]) -> None:
+    def _score_groups(self, groups: list[Group]) -> None:
+        """Write rewards and shaped scores into freshly sampled groups, all in one call of the reward."""
         size = self.settings.sampled_per_prompt
         prompts = [group.text for group in groups for _ in range(size)]
-        replies = [reply for group in groups for reply in group.replies]
-        batch = self.reward(prompts, [text for group in groups for text in group.responses])
+        texts = [text for group in groups for text in group.responses]
+        lengths = [len(reply) for group in groups for reply in group.replies]
+        ended = [end for group in groups for end in group.ended]
+        batch = self.reward(prompts, texts)
         self.reward.observe(batch)
-        self.parts.append(batch.parts)
+        self.reward_parts.append(batch.parts)
         rewards = batch.total_N
         self.shaper.observe(rewards)
-        scores = self.shaper(rewards, [len(r) for r in replies], [end for group in groups for end in group.ended])
-        for group, reward_G, score_G in zip(groups, rewards.reshape(-1, size), scores.reshape(-1, size), strict=True):
-            group.rewards, group.scores = reward_G.tolist(), score_G.tolist()
+        scores = self.shaper(rewards, lengths, ended)
+        for group, rewards_G, scores_G in zip(groups, rewards.reshape(-1, size), scores.reshape(-1, size), strict=True):
+            group.rewards = rewards_G.tolist()
+            group.scores = scores_G.tolist()
 
-    def _score_greedy(self, model: nn.Module, groups: list[Group]) -> None:
-        """Score of the most likely reply to each prompt: the baseline of ReMax."""
+    def _score_greedy_replies(self, model: nn.Module, groups: list[Group]) -> None:
+        """Score the most likely reply to each prompt: the baseline of ReMax.
+
+        It is shaped like the samples, but counts neither in the running scale nor in the reward's running mean.
+        """
         samples = self.sampler.sample(model, [group.ids for group in groups], 1, 0, temperature=0.0)
         replies = [reply for (reply,) in samples.replies_BG]
-        rewards = self.reward([group.text for group in groups], [self.encoder.text(reply) for reply in replies]).total_N
+        texts = [self.encoder.text(reply) for reply in replies]
+        rewards = self.reward([group.text for group in groups], texts).total_N
         scores = self.shaper(rewards, [len(reply) for reply in replies], [end for (end,) in samples.ended_BG])
         for group, score, reply in zip(groups, scores.tolist(), replies, strict=True):
-            group.greedy, group.greedy_tokens = score, len(reply)
+            group.greedy = score
+            group.greedy_tokens = len(reply)
 
-    def _nodes(self) -> dict[str, float]:
+    def _node_means(self) -> dict[str, float]:
         """Mean of every node of the reward graph over the iteration's replies; nothing where there is one node."""
-        scored, self.parts = self.parts, []
-        names = dict.fromkeys(name for parts in scored for name in parts)
-        if len(names) < 2:
+        batches, self.reward_parts = self.reward_parts, []
+        nodes = dict.fromkeys(node for parts in batches for node in parts)
+        if len(nodes) < 2:
             return {}
-        return part_means({n: np.concatenate([parts[n] for parts in scored if n in parts]) for n in names})
+        return part_means({node: np.concatenate([parts[node] for parts in batches if node in parts]) for node in nodes})
 
-    def _metrics(self, groups: list[Group]) -> dict[str, float]:
-        trained, groups = groups, [group.sampled for group in groups]
+    def _metrics(self, trained: list[Group]) -> dict[str, float]:
+        """See metrics.py: of all replies that were sampled, where not said otherwise.
+
+        Args:
+            trained: groups with the replies that a rollout filter left.
+        """
+        groups = [group.sampled for group in trained]
         rewards = np.array([group.rewards for group in groups])
         lengths = [len(reply) for group in groups for reply in group.replies]
-        known = np.isfinite(rewards)
+        scored = np.isfinite(rewards)
         metrics = {
-            "reward": float(rewards[known].mean()) if known.any() else float("nan"),
-            "reward_sd": float(rewards[known].std()) if known.any() else float("nan"),
-            "score": float(np.nanmean([group.scores for group in trained])) if known.any() else float("nan"),
+            "reward": float(rewards[scored].mean()) if scored.any() else float("nan"),
+            "reward_sd": float(rewards[scored].std()) if scored.any() else float("nan"),
+            "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
             "tokens": float(np.mean(lengths)),
             "ended": float(np.mean([group.ended for group in groups])),
-            "unscored": float(1 - known.mean()),
+            "unscored": float(1 - scored.mean()),
             "generated_tokens": float(sum(lengths) + sum(group.greedy_tokens for group in groups)),
-            "prompts_cut": float(self.cut),
+            "prompts_cut": float(self.prompts_cut),
         }
-        if self.settings.group_size > 1:
+        if self.settings.group_size > 1:  # a group of one cannot differ from itself
             metrics["wasted_groups"] = float(np.mean([group.wasted for group in trained]))
-        if self.settings.rollout_filter != "none" and known.any():
+        if self.settings.rollout_filter != "none" and scored.any():
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.run.corpus.oracle is not None:
             prompts = [group.text for group in groups for _ in group.responses]
-            truth = self.run.corpus.oracle.measure(prompts, [text for group in groups for text in group.responses])
+            texts = [text for group in groups for text in group.responses]
+            truth = self.run.corpus.oracle.measure(prompts, texts)
             metrics |= {key: float(values.mean()) for key, values in truth.items() if key in names(ROLLOUTS)}
         return metrics
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
-        corpus, length = self.run.corpus.train, self.settings.max_length
+        corpus = self.run.corpus.train
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
-        chosen = [corpus[i] for i in torch.randint(len(corpus), (count,), generator=generator).tolist()]
+        pairs = [corpus[i] for i in torch.randint(len(corpus), (count,), generator=generator).tolist()]
         encoder = replace(self.encoder, counts={})
-        rows = [encoder.row(pair.prompt, pair.chosen, length) for pair in chosen]
+        rows = [encoder.row(pair.prompt, pair.chosen, self.settings.max_length) for pair in pairs]
+        # The loop divides the step's sum by `units`; times units / tokens this is the mean over corpus tokens.
         weight = self.settings.ptx_weight * units / sum(len(reply) for _, reply in rows)
-        parts = micro_batches(range(count), [len(p) + len(r) for p, r in rows], self.settings.micro_batch_tokens)
-        batches = [TokenBatch.from_rows([rows[i] for i in part], self.run.device) for part in parts]
+        lengths = [len(prompt) + len(reply) for prompt, reply in rows]
+        splits = micro_batches(range(count), lengths, self.settings.micro_batch_tokens)
+        batches = [TokenBatch.from_rows([rows[i] for i in split], self.run.device) for split in splits]
         return [Imitation(batch, weight) for batch in batches]
 
     def totals(self) -> dict[str, float]:
-        """Numbers of the whole run."""
+        """Groups sampled in the whole run, and the share of them that was wasted; nothing for groups of one."""
         if self.settings.group_size == 1:
             return {}
         return {"groups": self.groups, "wasted_groups": self.wasted / max(1, self.groups)}
@@ -167,5 +189,6 @@ class Rollouts:
         return {"groups": self.groups, "wasted": self.wasted, "reward": self.reward.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.groups, self.wasted = int(state["groups"]), int(state["wasted"])
+        self.groups = int(state["groups"])
+        self.wasted = int(state["wasted"])
         self.reward.load_state_dict(state["reward"])

@@ -14,10 +14,12 @@ from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
 LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo_clip": {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean", "overlong_tokens": 0},
     "dapo": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "token_mean", "overlong_tokens": 16},
+    # GSPO's ratio is a mean over the reply in log space, so it moves far less than a token's.
     "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "sequence_mean", "overlong_tokens": 0},
+    # A ratio is never below 1 − 1 = 0: CISPO has no lower bound.
     "cispo": {"clip_low": 1.0, "clip_high": 0.28, "aggregation": "token_mean", "overlong_tokens": 0},
 }
-"""What a policy loss brings along, from its paper, for settings that are None."""
+"""Policy loss → its paper's values of settings that are None."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,9 @@ class OnPolicySettings(TrainingSettings):
     whiten_advantages: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in LOSS_DEFAULTS.get(self.policy_loss, {}).items():
+        for name, default in LOSS_DEFAULTS.get(self.policy_loss, {}).items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+                object.__setattr__(self, name, default)  # frozen; the config then shows the value that is used
         super().__post_init__()
 
     def held(self, *, adapter: bool) -> list[Held]:
@@ -182,7 +184,8 @@ class OnPolicySettings(TrainingSettings):
         return max(1, round(self.epochs) * self.replies // self.batch_size)
 
     def rules(self) -> tuple[Rule, ...]:
-        size, kind = self.batch_size, self.advantage
+        batch_size = self.batch_size
+        advantage = self.advantage
         return (
             *super().rules(),
             *(
@@ -205,8 +208,9 @@ class OnPolicySettings(TrainingSettings):
             ),
             (self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
             (
-                self.replies % size == 0,
-                f"batch_size={size} does not divide prompts_per_iteration · group_size = {self.replies}; set a divisor",
+                self.replies % batch_size == 0,
+                f"batch_size={batch_size} does not divide prompts_per_iteration · group_size = {self.replies}; set a "
+                "divisor",
             ),
             (self.beta >= 0, f"beta={self.beta} must be 0 or above"),
             (self.kl_target > 0 and self.kl_horizon > 0, "kl_target and kl_horizon must be above 0"),
@@ -214,10 +218,15 @@ class OnPolicySettings(TrainingSettings):
                 not (self.kl_controller == "adaptive" and self.beta == 0),
                 "kl_controller=adaptive multiplies beta=0 and never leaves it; start from beta=0.2",
             ),
-            (kind in self.advantages, f"advantage={kind} is not one of {', '.join(self.advantages)}; {self._hint()}"),
             (
-                kind in ("gae", "remax") or self.group_size >= 2,
-                f"group_size={self.group_size} gives every reply of advantage={kind} zero advantage; use 2 or more",
+                advantage in self.advantages,
+                f"advantage={advantage} is not one of {', '.join(self.advantages)}; "
+                "a critic's advantage is algorithm=ppo, group advantages are algorithm=grpo",
+            ),
+            (
+                advantage in ("gae", "remax") or self.group_size >= 2,
+                f"group_size={self.group_size} gives every reply of advantage={advantage} zero advantage; "
+                "use 2 or more",
             ),
             (
                 self.policy_loss != "gspo" or self.aggregation == "sequence_mean",
@@ -231,12 +240,12 @@ class OnPolicySettings(TrainingSettings):
             (self.log_ratio_clamp > 0, f"log_ratio_clamp={self.log_ratio_clamp} must be above 0"),
             (self.dynamic_sampling >= 0, f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or above"),
             (
-                self.dynamic_sampling == 0 or kind not in ("gae", "remax"),
-                f"dynamic_sampling compares replies of a group; advantage={kind} does not",
+                self.dynamic_sampling == 0 or advantage not in ("gae", "remax"),
+                f"dynamic_sampling compares replies of a group; advantage={advantage} does not",
             ),
             *self._filter_rules(),
             (
-                self.inter_weight > 0 or kind != "canon" or self.group_size >= 4,
+                self.inter_weight > 0 or advantage != "canon" or self.group_size >= 4,
                 f"inter_weight=0 compares halves within themselves; group_size={self.group_size} has one reply in each",
             ),
             (0 <= self.inter_weight <= 1, f"inter_weight={self.inter_weight} is outside [0, 1]"),
@@ -250,9 +259,6 @@ class OnPolicySettings(TrainingSettings):
             (pool > size, f"filter_pool={pool} must be above group_size={size}, or rollout_filter={how} drops nothing"),
             (how == "best" or size >= 2, f"rollout_filter={how} keeps replies of two kinds; use group_size=2 or more"),
         )
-
-    def _hint(self) -> str:
-        return "a critic's advantage is algorithm=ppo, group advantages are algorithm=grpo"
 
 
 @register("algorithm", "ppo")
@@ -313,12 +319,10 @@ class PPO(OnPolicySettings):
     def contradictions(self, config: Any) -> list[str]:
         problems = super().contradictions(config)
         if self.critic == "reward_model" and self.usual_critic(config) != "reward_model":
-            reads = "reward" in config.reward.roles
-            why = (
-                "needs needs.reward"
-                if reads
-                else (f"has none to start from: reward={','.join(config.reward.terms)} reads none")
-            )
+            if "reward" in config.reward.roles:
+                why = "needs needs.reward"
+            else:
+                why = f"has none to start from: reward={','.join(config.reward.terms)} reads none"
             problems.append(f"algorithm.critic=reward_model {why}; use algorithm.critic=zero, or leave it out")
         return problems
 

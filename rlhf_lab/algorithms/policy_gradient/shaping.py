@@ -1,4 +1,4 @@
-"""From what a reward says about a reply to the score that is trained on: end of reply, length, scale, clip."""
+"""From the reward of a reply to the score that is trained on: scale, clip, end of reply, length."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ class RewardShaper:
 
     def __init__(self, settings: OnPolicySettings, max_new_tokens: int):
         self.settings, self.max_new_tokens = settings, max_new_tokens
-        self.count, self.mean, self.squares = 0, 0.0, 0.0
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0  # sum of squared deviations from the mean
 
     def observe(self, rewards: FloatArray) -> None:
         """Count scores in the running scale; unscored ones do not."""
-        known = rewards[np.isfinite(rewards)]
-        if not len(known):
+        scored = rewards[np.isfinite(rewards)]
+        if not len(scored):
             return
-        total, delta = self.count + len(known), float(known.mean()) - self.mean
-        self.squares += float(((known - known.mean()) ** 2).sum()) + delta**2 * self.count * len(known) / total
-        self.mean += delta * len(known) / total
+        total = self.count + len(scored)
+        delta = float(scored.mean()) - self.mean
+        within_batch = float(((scored - scored.mean()) ** 2).sum())
+        self.squares += within_batch + delta**2 * self.count * len(scored) / total
+        self.mean += delta * len(scored) / total
         self.count = total
 
     @property
     def sd(self) -> float:
+        """Running standard deviation; 1 until two different scores were seen."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 and self.squares > 0 else 1.0
 
     def __call__(self, rewards: FloatArray, lengths: Sequence[int], ended: Sequence[bool]) -> FloatArray:
@@ -46,12 +51,14 @@ class RewardShaper:
             scores = np.clip(scores, -settings.reward_clip, settings.reward_clip)
         scores = scores - settings.missing_eos_penalty * ~np.asarray(ended, dtype=bool)
         if settings.overlong_tokens:
-            over = np.asarray(lengths) - (self.max_new_tokens - settings.overlong_tokens)
-            scores = scores - np.clip(over / settings.overlong_tokens, 0.0, 1.0)
+            tokens_over = np.asarray(lengths) - (self.max_new_tokens - settings.overlong_tokens)
+            scores = scores - np.clip(tokens_over / settings.overlong_tokens, 0.0, 1.0)
         return scores
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.mean, self.squares = int(state["count"]), float(state["mean"]), float(state["squares"])
+        self.count = int(state["count"])
+        self.mean = float(state["mean"])
+        self.squares = float(state["squares"])

@@ -28,7 +28,7 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
 
 @dataclass(frozen=True)
 class Given:
-    """What is known about pairs before the step's forward pass, each (B,); None for what the loss does not need.
+    """Quantities of pairs that are computed before the step's forward pass, each (B,); None if the loss needs none.
 
     Attributes:
         ref, previous: log-probabilities under the reference, and under the policy as the round began.
@@ -57,11 +57,11 @@ def preference_step(
 
     Args:
         ref: log-probabilities under the reference; None for a loss without one.
-        given: what a loss needs besides.
+        given: the further inputs of the loss (previous policy, KL estimate, consistency).
     """
     given = given or Given()
-    both_2B = token_logps(model, pair_batch(pairs, device)).sum_B()
-    policy = PairLogps(*both_2B.chunk(2))
+    logps_2B = token_logps(model, pair_batch(pairs, device)).sum_B()
+    policy = PairLogps(*logps_2B.chunk(2))
     inputs = PairInputs(policy, pair_tokens(pairs, device), ref, given.previous, given.z_ref)
     loss = PREFERENCE_LOSSES[settings.loss](inputs, settings.coefficients(), given.consistency_B)
     metrics = {
@@ -78,35 +78,46 @@ def preference_step(
 
 
 class PairTable:
-    """Tokenised pairs with what is known about them, cut into micro-batches."""
+    """Tokenised pairs with their precomputed quantities, cut into micro-batches."""
 
     def __init__(self, pairs: list[PairRows], given: Given, device: str):
-        self.pairs, self.given, self.device = pairs, given, device
+        self.pairs = pairs
+        self.given = given
+        self.device = device
         self.lengths = [pair_length(pair) for pair in pairs]
 
     def batch(self, indices: list[int], micro_batch_tokens: int, z_ref: Tensor | None = None) -> StepBatch:
-        parts = micro_batches(indices, self.lengths, (micro_batch_tokens + 1) // 2)
-        return StepBatch([self._micro(part, z_ref) for part in parts], units=len(indices))
+        # A pair is two rows, so half the budget; rounded up, because 0 means "undivided" and 1 must not become 0.
+        max_pair_tokens = (micro_batch_tokens + 1) // 2
+        splits = micro_batches(indices, self.lengths, max_pair_tokens)
+        return StepBatch([self._make_micro_batch(split, z_ref) for split in splits], units=len(indices))
 
-    def _micro(self, part: list[int], z_ref: Tensor | None) -> PairMicro:
-        given, index = self.given, torch.tensor(part)
+    def _make_micro_batch(self, indices: list[int], z_ref: Tensor | None) -> PairMicro:
+        index = torch.tensor(indices)
 
-        def pick(logps: PairLogps | None) -> PairLogps | None:
-            return None if logps is None else PairLogps(*(values[index].to(self.device) for values in logps))
+        def select(logps: PairLogps | None) -> PairLogps | None:
+            if logps is None:
+                return None
+            return PairLogps(*(values[index].to(self.device) for values in logps))
 
-        consistency_B = None if given.consistency_B is None else given.consistency_B[index].to(self.device)
-        return [self.pairs[i] for i in part], Given(pick(given.ref), pick(given.previous), z_ref, consistency_B)
+        consistency_B = self.given.consistency_B
+        if consistency_B is not None:
+            consistency_B = consistency_B[index].to(self.device)
+        given = Given(select(self.given.ref), select(self.given.previous), z_ref, consistency_B)
+        return [self.pairs[i] for i in indices], given
 
 
 class PreferenceAlgorithm(Algorithm):
-    """Policy, frozen reference and objective: what all training on pairs has in common."""
+    """Policy, frozen reference, objective and evaluator, shared by one-pass and iterative training on pairs."""
 
     def __init__(self, settings: PreferenceSettings, run: Run):
         self.settings, self.run = settings, run
         self.objective = PREFERENCE_LOSSES[settings.loss]
         self.model, self.reference, self.encoder = load_policy_twice(run)
         self.max_length = settings.max_length
+        # The evaluator compares with DPO's optimum at this beta; other losses have another optimum.
         beta = settings.beta if self.objective.dpo_optimum else None
+        # One-pass DPO trains while its reward model is still being built, and loads it at the first evaluation.
         reward = None if "reward" in settings.late_needs else build_reward(run)
         self.evaluator = Evaluator(run, self.reference, self.encoder, reward, beta, self.max_length)
 
@@ -114,9 +125,10 @@ class PreferenceAlgorithm(Algorithm):
         return [self.reference]
 
     def batch(self, table: PairTable, indices: list[int]) -> StepBatch:
-        """One step on pairs of the table. A KL estimate is of the whole step, however the step is cut."""
+        """One step on pairs of the table."""
         z_ref = None
         if self.objective.needs("z_ref"):
+            # Estimated once per step: an estimate per micro-batch would make the gradient depend on how it is cut.
             pairs = [table.pairs[i] for i in indices]
             with self.run.autocast():
                 z_ref = mismatched_kl(self.model, self.reference, pairs, self.max_length, self.run.device)
@@ -140,7 +152,7 @@ class OnePassDPO(PreferenceAlgorithm):
         self.total_steps = len(self.steps)
 
     def begin(self) -> None:
-        """The reference's log-probabilities, in the arithmetic that the policy trains in."""
+        """Compute or load the reference's log-probabilities, in the arithmetic that the policy trains in."""
         if self.objective.needs("ref"):
             self.table.given = Given(reference_logps(self.run, self.reference, self.table.pairs))
 
@@ -148,23 +160,26 @@ class OnePassDPO(PreferenceAlgorithm):
         return self.batch(self.table, self.steps[step])
 
     def evaluate(self, step: int) -> None:
-        self._read_reward()
+        self._load_reward()
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(f"step {step + 1}", self.model)
 
-    def _read_reward(self) -> None:
-        """Training reads no reward, so it may have begun before the reward model was complete."""
+    def _load_reward(self) -> None:
+        """Wait for the reward model and load it: training reads no reward, so it may begin before that is trained."""
         if self.evaluator.reward is None:
             self.run.await_need("reward")
             self.evaluator.reward = build_reward(self.run)
 
     def finish(self) -> Result:
-        self._read_reward()
+        self._load_reward()
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
-        report = corpus_report(self.run.corpus, self.encoder)
-        chosen = selection_metrics(self.settings, self.run)
-        return Result(self.evaluator.policies, {**chosen, **model_size(self.model), **report})
+        metrics = {
+            **selection_metrics(self.settings, self.run),
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
+        }
+        return Result(self.evaluator.policies, metrics)
 
 
 def build(settings: DPO, run: Run) -> OnePassDPO:

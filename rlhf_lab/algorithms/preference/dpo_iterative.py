@@ -31,7 +31,8 @@ from rlhf_lab.training.start import corpus_report, model_size
 
 
 class IteratedDPO(PreferenceAlgorithm):
-    """See the module's first lines. A batch's way: `collect` → `_start_round` → `RollOut.make` → `PairTable.batch`."""
+    """Rounds on the policy's own replies. A batch comes from: `collect` → `_start_round` → `RollOut.make` →
+    `PairTable.batch`."""
 
     def __init__(self, settings: IterativeDPO, run: Run):
         super().__init__(settings, run)
@@ -39,8 +40,11 @@ class IteratedDPO(PreferenceAlgorithm):
             raise ConfigError("needs.reward is not set; algorithm=dpo_iterative ranks by it (or use reward=gold)")
         self.reward = self.evaluator.reward
         sampler = registry.build("rollout", run.config.rollout, self.encoder)
-        self.monitor, self.rounds = Watch(run, settings.rounds, every=1, warmup=1), RoundFiles(run)
+        # A run has few rounds, each with many samples: the first is the monitor's baseline, every other one is judged.
+        self.monitor = Watch(run, settings.rounds, every=1, warmup=1)
+        self.rounds = RoundFiles(run)
         self.roll_out = RollOut(settings, run, self.encoder, sampler, self.reward, self.monitor)
+        # Counts prompts rather than the pairs they give (ties give none), so that every round takes as many steps.
         round_pairs = settings.prompts_per_round / (1 - settings.corpus_fraction)
         self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / settings.batch_size))
         self.total_steps = settings.rounds * self.round_steps
@@ -52,7 +56,7 @@ class IteratedDPO(PreferenceAlgorithm):
         if round_index != self.round:
             self._start_round(round_index)
         if self.ended:
-            return StepBatch([], units=1)
+            return StepBatch([], units=1)  # without a forward pass the loop makes no update
         return self.batch(self.table, self.steps[step % self.round_steps])
 
     def due(self, step: int) -> bool:
@@ -70,44 +74,52 @@ class IteratedDPO(PreferenceAlgorithm):
             self.evaluator.evaluate("one-pass DPO", model)
         order = {REFERENCE_NAME: 0, "one-pass DPO": 1}
         policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], 2))
-        report = {**model_size(self.model), **corpus_report(self.run.corpus, self.encoder)}
-        metrics = {"staleness": float(np.mean(self.staleness)), **report}
-        metrics |= self.monitor.totals()
-        rounds = [self.rounds.read(r).metrics for r in range(1, len(self.staleness) + 1)]
+        metrics = {
+            "staleness": float(np.mean(self.staleness)),
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
+            **self.monitor.totals(),
+        }
+        metrics_of_rounds = [self.rounds.read(r).metrics for r in range(1, len(self.staleness) + 1)]
         for key in ("pair_gold_agreement", "ties", "consistency"):
-            if all(key in values for values in rounds):
-                metrics |= {f"{key}/round {i}": values[key] for i, values in enumerate(rounds, 1)}
+            if all(key in round_metrics for round_metrics in metrics_of_rounds):
+                for i, round_metrics in enumerate(metrics_of_rounds, 1):
+                    metrics[f"{key}/round {i}"] = round_metrics[key]
         return Result(policies, metrics)
 
     def _start_round(self, index: int) -> None:
         """Make or read the round's pairs, fill the buffer, plan the round's steps."""
         if self.ended:
             return
-        new, found = self._open_round(index)
-        watched = self._watch(found)
-        if self.ended:
-            self.rounds.write(found)
-            self.run.log((index - 1) * self.round_steps, round=index, **found.metrics, **watched)
+        is_new, current = self._open_round(index)
+        monitor_metrics = self._monitor_samples(current)
+        if self.ended:  # the monitor stopped training: record the round, train on none of its pairs
+            self.rounds.write(current)
+            self.run.log((index - 1) * self.round_steps, round=index, **current.metrics, **monitor_metrics)
             self.round = self.logged_round = index
             return
-        kept = range(max(1, index - self._window() + 1), index)
-        buffer = [*(self.rounds.read(r) for r in kept), found]
-        own = [pair for part in buffer for pair in part.rows()]
-        if not own:
+        oldest = max(1, index - self._rounds_in_buffer() + 1)
+        buffer = [*(self.rounds.read(r) for r in range(oldest, index)), current]
+        sampled_pairs = [pair for buffered in buffer for pair in buffered.rows()]
+        if not sampled_pairs:
             raise DataError(
                 f"round {index}: no prompt gave two replies of different reward; raise algorithm.samples_per_prompt or "
                 "rollout.temperature"
             )
-        corpus = self._corpus_pairs(index, len(own))
-        pairs = own + corpus
-        if new:
+        corpus_pairs = self._draw_corpus_pairs(index, len(sampled_pairs))
+        pairs = sampled_pairs + corpus_pairs
+        if is_new:
+            # Written before the round's first step, which changes the policy that `previous` and the samples are of.
             if self.objective.needs("previous"):
-                found.previous = [side.tolist() for side in self._logps(self.model, pairs)]
-            self.rounds.write(found)
-        self.table = PairTable(pairs, self._given(buffer, found, pairs), self.run.device)
-        self.steps = self._plan(index)
-        ages = np.array([*(index - part.index for part in buffer for _ in part.pairs), *(math.nan for _ in corpus)])
-        self._log(found, float(np.nanmean([ages[i] for step in self.steps for i in step])), watched)
+                current.previous = [side.tolist() for side in self._pair_logps(self.model, pairs)]
+            self.rounds.write(current)
+        self.table = PairTable(pairs, self._precompute(buffer, current, pairs), self.run.device)
+        self.steps = self._plan_steps(index)
+        sampled_ages = [index - buffered.index for buffered in buffer for _ in buffered.pairs]
+        corpus_ages = [math.nan] * len(corpus_pairs)  # no policy of this run sampled them: left out of the mean
+        ages = np.array([*sampled_ages, *corpus_ages])
+        staleness = float(np.nanmean([ages[i] for step in self.steps for i in step]))
+        self._log_round(current, staleness, monitor_metrics)
         self.round = self.logged_round = index
 
     def _open_round(self, index: int) -> tuple[bool, Round]:
@@ -115,26 +127,30 @@ class IteratedDPO(PreferenceAlgorithm):
         try:
             return False, ranks.on_main(lambda: self.rounds.read(index))
         except ArtifactError:
+            # A checkpoint taken inside the round holds a policy that has trained on these very pairs, and sampling
+            # again would give others. Before that, the policy is still the one that began the round.
             if self.logged_round == index:
                 raise
         if self.rounds.path(index).exists():
             self.run.note(f"{self.rounds.path(index)} was damaged before the policy trained on it: made again")
         return True, self.roll_out.make(index, self.model, self.reference)
 
-    def _given(self, buffer: list[Round], found: Round, pairs: list[PairRows]) -> Given:
-        """What the objective needs to know of the buffer's pairs and of the corpus pairs behind them."""
-        ref = self._logps(self.reference, pairs) if self.objective.needs("ref") else None
+    def _precompute(self, buffer: list[Round], current: Round, pairs: list[PairRows]) -> Given:
+        """The objective's inputs for all pairs of a round: those of the buffer, then those of the corpus."""
+        ref = self._pair_logps(self.reference, pairs) if self.objective.needs("ref") else None
         consistency_B = None
         if self.settings.consistency != "none":
-            own = [part.consistency for part in buffer for _ in part.pairs]
-            consistency_B = torch.tensor([*own, *(1.0 for _ in range(len(pairs) - len(own)))])
-        return Given(ref, found.previous_logps(), consistency_B=consistency_B)
+            sampled = [buffered.consistency for buffered in buffer for _ in buffered.pairs]
+            # The reward that CREAM doubts did not label the corpus: its pairs keep weight 1.
+            corpus = [1.0] * (len(pairs) - len(sampled))
+            consistency_B = torch.tensor([*sampled, *corpus])
+        return Given(ref, current.previous_logps(), consistency_B=consistency_B)
 
-    def _logps(self, model: torch.nn.Module, pairs: list[PairRows]) -> PairLogps:
+    def _pair_logps(self, model: torch.nn.Module, pairs: list[PairRows]) -> PairLogps:
         with self.run.autocast():
             return pair_logps(model, pairs, self.run.device)
 
-    def _plan(self, index: int) -> list[list[int]]:
+    def _plan_steps(self, index: int) -> list[list[int]]:
         """Pair indices of the round's steps, as many in every round."""
         batch_size = self.settings.batch_size
         steps = plan_steps(
@@ -144,43 +160,52 @@ class IteratedDPO(PreferenceAlgorithm):
             bucket_batches=self.settings.length_bucket_batches,
             seed=self.run.seed("dpo_iterative/order", index),
         )
+        # `epochs` is a fraction, so ⌈epochs·N/batch_size⌉ may be off by one: cut, or repeat the first steps.
         return (steps + steps[: self.round_steps - len(steps)])[: self.round_steps]
 
     @property
     def ended(self) -> bool:
         return self.monitor.stopped is not None
 
-    def _watch(self, found: Round) -> dict[str, float]:
+    def _monitor_samples(self, current: Round) -> dict[str, float]:
         """Show a round's samples to the monitor once; it may raise β from this round on, or end training."""
-        if self.logged_round >= found.index or not found.watched:
+        if self.logged_round >= current.index or not current.watched:
             return {}
-        metrics = self.monitor.see(found.watched)
-        self._leash()
+        metrics = self.monitor.see(current.watched)
+        self._apply_raised_beta()
         return metrics
 
-    def _leash(self) -> None:
-        """β as the monitor has raised it."""
+    def _apply_raised_beta(self) -> None:
+        """Multiply the configured β by the monitor's factor; of the config's β, so that repeating it is harmless."""
         beta = self.run.config.algorithm.beta
         if beta and self.monitor.factor != 1:
             self.settings = replace(self.settings, beta=beta * self.monitor.factor)
 
-    def _log(self, found: Round, staleness: float, watched: dict[str, float]) -> None:
-        index = found.index
+    def _log_round(self, current: Round, staleness: float, monitor_metrics: dict[str, float]) -> None:
+        index = current.index
         self.staleness = [*self.staleness[: index - 1], staleness]
-        if self.logged_round < index:
-            step, pairs = (index - 1) * self.round_steps, len(self.table.pairs)
-            self.run.log(step, round=index, staleness=staleness, buffer_pairs=pairs, **found.metrics, **watched)
+        if self.logged_round >= index:  # a run resumed inside the round has this row already
+            return
+        self.run.log(
+            (index - 1) * self.round_steps,
+            round=index,
+            staleness=staleness,
+            buffer_pairs=len(self.table.pairs),
+            **current.metrics,
+            **monitor_metrics,
+        )
 
-    def _corpus_pairs(self, index: int, on_policy: int) -> list[PairRows]:
-        """Corpus pairs that join a buffer of `on_policy` pairs, drawn anew each round."""
-        fraction, corpus = self.settings.corpus_fraction, self.run.corpus.train
-        wanted = min(round(on_policy * fraction / (1 - fraction)), len(corpus))
+    def _draw_corpus_pairs(self, index: int, sampled_pairs: int) -> list[PairRows]:
+        """Corpus pairs that join a buffer of `sampled_pairs` pairs, drawn anew each round."""
+        fraction = self.settings.corpus_fraction
+        corpus = self.run.corpus.train
+        count = min(round(sampled_pairs * fraction / (1 - fraction)), len(corpus))
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/corpus", index))
-        chosen = [corpus[i] for i in torch.randperm(len(corpus), generator=generator)[:wanted].tolist()]
+        drawn = torch.randperm(len(corpus), generator=generator)[:count].tolist()
         encoder = replace(self.encoder, counts={})  # a resumed run encodes these again: they must not count twice
-        return [pair_rows(encoder, pair, self.max_length) for pair in chosen]
+        return [pair_rows(encoder, corpus[i], self.max_length) for i in drawn]
 
-    def _window(self) -> int:
+    def _rounds_in_buffer(self) -> int:
         return {"current": 1, "rolling": self.settings.window, "full": self.settings.rounds}[self.settings.buffer]
 
     def state_dict(self) -> dict[str, Any]:
@@ -188,9 +213,10 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The round in progress is rebuilt from its file by the next `collect`."""
-        self.staleness, self.logged_round = list(state["staleness"]), int(state["round"])
+        self.staleness = list(state["staleness"])
+        self.logged_round = int(state["round"])
         self.monitor.load_state_dict(state["monitor"])
-        self._leash()
+        self._apply_raised_beta()
 
 
 def build(settings: IterativeDPO, run: Run) -> IteratedDPO:

@@ -32,17 +32,18 @@ def reference_logps(run: Run, reference: nn.Module, pairs: Sequence[PairRows]) -
 
     They are computed in the arithmetic of training (`runtime.dtype`), so that margins start at 0.
     """
-    path = cache_folder(run) / f"{_key(run, reference, pairs)}.safetensors"
-    found, problem = ranks.on_main(lambda: _read(path, len(pairs)))
-    if found is not None:
+    path = cache_folder(run) / f"{_cache_key(run, reference, pairs)}.safetensors"
+    stored, problem = ranks.on_main(lambda: _read_logps(path, len(pairs)))
+    if stored is not None:
         run.note(f"reference log-probabilities of {len(pairs)} pairs reused from {path}")
-        return found
+        return stored
     with run.autocast():
         computed = pair_logps(reference, pairs, run.device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
+    with replacing(path) as temporary:
+        # The two sides are interleaved views of one tensor, which safetensors refuses to store.
         tensors = {"chosen": computed.chosen.contiguous(), "rejected": computed.rejected.contiguous()}
-        save_file(tensors, part, metadata={"sha256": _digest(computed)})
+        save_file(tensors, temporary, metadata={"sha256": _logps_digest(computed)})
     run.note(f"reference log-probabilities of {len(pairs)} pairs computed{problem}; kept in {path}")
     return computed
 
@@ -51,38 +52,43 @@ def cache_folder(run: Run) -> Path:
     return Path(run.config.outputs) / "cache" / "reference_logps"
 
 
-def _read(path: Path, pairs: int) -> tuple[PairLogps | None, str]:
+def _read_logps(path: Path, pairs: int) -> tuple[PairLogps | None, str]:
     """(the stored values, "") or (None, why a file that is there cannot be used)."""
     if not path.exists():
         return None, ""
     try:
         with safe_open(path, framework="pt") as file:
-            found, digest = PairLogps(*map(file.get_tensor, ("chosen", "rejected"))), file.metadata() or {}
+            stored = PairLogps(file.get_tensor("chosen"), file.get_tensor("rejected"))
+            metadata = file.metadata() or {}
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         return None, f" again: the stored file is damaged ({str(error).splitlines()[0][:100]})"
-    if any(values.shape != (pairs,) for values in found) or digest.get("sha256") != _digest(found):
+    if any(logps_B.shape != (pairs,) for logps_B in stored) or metadata.get("sha256") != _logps_digest(stored):
         return None, " again: the stored file is damaged (wrong shape or values)"
-    return found, ""
+    return stored, ""
 
 
-def _digest(logps: PairLogps) -> str:
-    """SHA-256 of the numbers."""
+def _logps_digest(logps: PairLogps) -> str:
+    """SHA-256 of the numbers: safetensors has no checksum of its own."""
     return sha256(b"".join(values.cpu().contiguous().numpy().tobytes() for values in logps)).hexdigest()
 
 
-def _key(run: Run, reference: nn.Module, pairs: Sequence[PairRows]) -> str:
+def _cache_key(run: Run, reference: nn.Module, pairs: Sequence[PairRows]) -> str:
     """Hash of the reference's weights and config, the token rows, the arithmetic and the versions that compute."""
     digest = sha256()
     config = getattr(reference, "config", None)
+    # Keys with an underscore say where the model was loaded from. The weights are hashed instead, so that a model that
+    # was moved keeps its key and a hub model that was updated under the same name gets another.
     settings = {} if config is None else {k: v for k, v in config.to_dict().items() if not k.startswith("_")}
     device = torch.device(run.device).type
     arithmetic = [run.config.runtime.dtype, str(blocks_dtype(reference))]
-    material = [type(reference).__name__, settings, *arithmetic, device, __version__, torch.__version__]
-    digest.update(json.dumps(material, sort_keys=True, default=str).encode())
+    header = [type(reference).__name__, settings, *arithmetic, device, __version__, torch.__version__]
+    digest.update(json.dumps(header, sort_keys=True, default=str).encode())
     for name, tensor in whole_tensors(reference):
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
         digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     for pair in pairs:
-        for part in (part for row in pair for part in row):
-            digest.update(len(part).to_bytes(4, "little") + np.array(part, dtype=np.int64).tobytes())
+        for prompt, reply in pair:
+            for ids in (prompt, reply):
+                # With its length in front: the same tokens divided otherwise between prompt and reply hash otherwise.
+                digest.update(len(ids).to_bytes(4, "little") + np.array(ids, dtype=np.int64).tobytes())
     return digest.hexdigest()[:24]

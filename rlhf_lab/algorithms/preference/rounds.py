@@ -30,14 +30,14 @@ from rlhf_lab.training.run import Run
 
 @dataclass
 class Round:
-    """What one round made.
+    """The pairs that one round labelled, and their metrics. All fields but `index` are keys of its file.
 
     Attributes:
         index: from 1.
         metrics: see metrics.py.
         pairs: (prompt, chosen, rejected) token ids of each pair.
         consistency: CREAM's C of these labels; 1 takes them as they are.
-        watched: all sampled replies as the monitor sees them; None when it is off.
+        watched: the round's row for the monitor, of all sampled replies; None when the monitor is off.
         previous: [chosen, rejected] log-probabilities, under the policy as the round began, of all pairs the round
             trains on (the buffer's, then the corpus's); None where the loss does not need them.
     """
@@ -77,17 +77,17 @@ class RoundFiles:
             )
         return Round(index, **values)
 
-    def write(self, found: Round) -> None:
+    def write(self, current: Round) -> None:
         self.folder.mkdir(exist_ok=True)
-        values = {"metrics": found.metrics, "pairs": found.pairs, "consistency": found.consistency}
-        more = {"previous": found.previous, "watched": found.watched}
-        values |= {key: value for key, value in more.items() if value}
-        write_json(self.path(found.index), values | {"sha256": fingerprint(values)})
+        values = {"metrics": current.metrics, "pairs": current.pairs, "consistency": current.consistency}
+        optional = {"previous": current.previous, "watched": current.watched}
+        values |= {key: value for key, value in optional.items() if value}
+        write_json(self.path(current.index), values | {"sha256": fingerprint(values)})
 
 
 @dataclass
 class RollOut:
-    """Makes rounds from what does not change between them."""
+    """Samples, scores and pairs the replies of a round; holds everything that is the same in all rounds."""
 
     settings: IterativeDPO
     run: Run
@@ -98,60 +98,67 @@ class RollOut:
 
     def make(self, index: int, model: nn.Module, reference: nn.Module) -> Round:
         """Sample G replies per prompt, score them, pair the best with the worst."""
-        settings, group = self.settings, self.settings.samples_per_prompt
-        everything = self.run.corpus.prompts("train")
+        settings, group_size = self.settings, self.settings.samples_per_prompt
+        all_prompts = self.run.corpus.prompts("train")
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/prompts", index))
-        chosen = torch.randperm(len(everything), generator=generator)[: settings.prompts_per_round].tolist()
-        prompts = [everything[i] for i in chosen]
-        encoder = replace(self.encoder, counts={})  # a resumed run does not roll out again: counted in the round's file
-        ids = [encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
-        samples = self.sampler.sample(model, ids, group, self.run.seed("dpo_iterative/rollout", index))
+        drawn = torch.randperm(len(all_prompts), generator=generator)[: settings.prompts_per_round].tolist()
+        prompts = [all_prompts[i] for i in drawn]
+        # Cut prompts are counted in the round's file, not in the run's encoder: a resumed run does not roll out again.
+        encoder = replace(self.encoder, counts={})
+        prompt_ids = [encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
+        samples = self.sampler.sample(model, prompt_ids, group_size, self.run.seed("dpo_iterative/rollout", index))
         texts = [self.encoder.text(reply) for replies in samples.replies_BG for reply in replies]
-        repeated = [prompt for prompt in prompts for _ in range(group)]
-        scored = self.reward(repeated, texts)
-        scores_BG = scored.total_N.reshape(len(prompts), group)
-        picked = best_and_worst(scores_BG)
-        pairs = [[samples.prompts[b], samples.replies_BG[b][i], samples.replies_BG[b][j]] for b, i, j in picked]
-        metrics = self._metrics(scores_BG, picked, repeated, texts)
+        prompt_of_reply = [prompt for prompt in prompts for _ in range(group_size)]
+        rewards = self.reward(prompt_of_reply, texts)
+        scores_BG = rewards.total_N.reshape(len(prompts), group_size)
+        ranked = best_and_worst(scores_BG)
+        pairs = [
+            [samples.prompts[b], samples.replies_BG[b][best], samples.replies_BG[b][worst]] for b, best, worst in ranked
+        ]
+        metrics = self._metrics(scores_BG, ranked, prompt_of_reply, texts)
         metrics["prompts_cut"] = float(sum(encoder.counts.values()))
         consistency = 1.0
         if settings.consistency == "cream":
-            consistency = self._consistency(index, scores_BG, samples, model, reference)
+            consistency = self._consistency_rate(index, scores_BG, samples, model, reference)
             metrics["consistency"] = consistency
-        return Round(index, metrics, pairs, consistency, self._watched(repeated, texts, samples, scored))
+        monitor_row = self._monitor_row(prompt_of_reply, texts, samples, rewards)
+        return Round(index, metrics, pairs, consistency, monitor_row)
 
-    def _watched(
-        self, prompts: Sequence[str], texts: Sequence[str], samples: Samples, scored: RewardBatch
+    def _monitor_row(
+        self, prompts: Sequence[str], texts: Sequence[str], samples: Samples, rewards: RewardBatch
     ) -> dict[str, Any] | None:
-        """What the monitor reads of the samples."""
+        """The samples as the monitor reads them; None when it is off."""
         if not self.monitor.on:
             return None
         tokens = [len(reply) for replies in samples.replies_BG for reply in replies]
-        return self.monitor.row(prompts, texts, tokens, scored.total_N, disagreement(scored))
+        return self.monitor.row(prompts, texts, tokens, rewards.total_N, disagreement(rewards))
 
     def _metrics(
         self,
         scores_BG: NDArray[np.float64],
-        picked: list[tuple[int, int, int]],
-        repeated: Sequence[str],
+        ranked: list[tuple[int, int, int]],
+        prompt_of_reply: Sequence[str],
         texts: Sequence[str],
     ) -> dict[str, float]:
-        group = scores_BG.shape[1]
-        best, worst = [b * group + i for b, i, _ in picked], [b * group + j for b, _, j in picked]
-        flat = scores_BG.reshape(-1)
+        """See metrics.py. Prompts and texts are those of all replies, (B·G,), a prompt's replies side by side."""
+        group_size = scores_BG.shape[1]
+        best = [b * group_size + i for b, i, _ in ranked]
+        worst = [b * group_size + j for b, _, j in ranked]
+        scores_N = scores_BG.reshape(-1)
         metrics = {
-            "pairs": float(len(picked)),
-            "ties": float(len(scores_BG) - len(picked)),
-            "reward_best": float(flat[best].mean()),
-            "reward_worst": float(flat[worst].mean()),
+            "pairs": float(len(ranked)),
+            "ties": float(len(scores_BG) - len(ranked)),
+            "reward_best": float(scores_N[best].mean()),
+            "reward_worst": float(scores_N[worst].mean()),
         }
         if self.run.corpus.oracle is not None:
-            gold = self.run.corpus.oracle.measure(repeated, texts).get("gold")
-            if gold is not None:
-                metrics["pair_gold_agreement"] = float(np.mean(np.sign(gold[best] - gold[worst]) / 2 + 0.5))
+            gold_N = self.run.corpus.oracle.measure(prompt_of_reply, texts).get("gold")
+            if gold_N is not None:
+                agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ on a tie, 0
+                metrics["pair_gold_agreement"] = float(np.mean(agreement))
         return metrics
 
-    def _consistency(
+    def _consistency_rate(
         self,
         index: int,
         scores_BG: NDArray[np.float64],
@@ -174,8 +181,10 @@ class RollOut:
 
 def best_and_worst(scores_BG: NDArray[np.float64]) -> list[tuple[int, int, int]]:
     """(prompt, best reply, worst reply) of every prompt whose replies differ in score; NaN is no score."""
-    found = []
+    ranked = []
     for b, scores_G in enumerate(scores_BG):
-        if not np.isnan(scores_G).all() and np.nanmax(scores_G) != np.nanmin(scores_G):
-            found.append((b, int(np.nanargmax(scores_G)), int(np.nanargmin(scores_G))))
-    return found
+        if np.isnan(scores_G).all():  # nanmax of nothing would warn
+            continue
+        if np.nanmax(scores_G) != np.nanmin(scores_G):
+            ranked.append((b, int(np.nanargmax(scores_G)), int(np.nanargmin(scores_G))))
+    return ranked

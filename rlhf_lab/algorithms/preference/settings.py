@@ -65,14 +65,15 @@ class PreferenceSettings(TrainingSettings):
 
     def coefficients(self) -> dict[str, float]:
         """The numbers the loss reads, by name: `beta` and its own settings, defaults filled in."""
-        found = {"beta": self.beta}
+        coefficients = {"beta": self.beta}
         for name, default in LOSS_SETTINGS[self.loss].items():
             value = getattr(self, name)
-            found[name] = default if value is None else value
-        return found
+            coefficients[name] = default if value is None else value
+        return coefficients
 
     def rules(self) -> tuple[Rule, ...]:
-        epsilon, weights = self.label_smoothing, (self.desirable_weight, self.undesirable_weight)
+        epsilon = self.label_smoothing
+        weights = (self.desirable_weight, self.undesirable_weight)
         return (
             *super().rules(),
             (self.beta > 0, f"beta={self.beta} must be above 0; try 0.1"),
@@ -87,17 +88,17 @@ class PreferenceSettings(TrainingSettings):
         )
 
     def _unread_settings(self) -> tuple[Rule, ...]:
-        """One broken rule for each setting that was given a value and belongs to other losses only."""
-        names = dict.fromkeys(name for read in LOSS_SETTINGS.values() for name in read)
-        return tuple(
-            (
-                name in LOSS_SETTINGS[self.loss],
-                f"{name}={getattr(self, name)} is not read by loss={self.loss}; it belongs to "
-                + ", ".join(f"loss={loss}" for loss, read in LOSS_SETTINGS.items() if name in read),
-            )
-            for name in names
-            if getattr(self, name, None) is not None
-        )
+        """One rule for each loss-specific setting that has a value; broken where the chosen loss does not read it."""
+        names = dict.fromkeys(name for loss_settings in LOSS_SETTINGS.values() for name in loss_settings)
+        rules = []
+        for name in names:
+            value = getattr(self, name, None)  # one-pass DPO has no `reference_share`
+            if value is None:
+                continue
+            readers = ", ".join(f"loss={loss}" for loss, names_read in LOSS_SETTINGS.items() if name in names_read)
+            message = f"{name}={value} is not read by loss={self.loss}; it belongs to {readers}"
+            rules.append((name in LOSS_SETTINGS[self.loss], message))
+        return tuple(rules)
 
 
 @register("algorithm", "dpo")

@@ -2,7 +2,7 @@
 
 Its audit is part of its result: accuracy next to "the longer reply wins", accuracy where the longer reply wins and
 where it loses, the score change when generic filler is appended, and agreement with the true reward where there is one.
-Ensembles are in `reward_members.py`, what a step costs in `reward_pairs.py`.
+Ensembles are in `reward_members.py`, the loss of a step in `reward_pairs.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,20 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
-from rlhf_lab.algorithms.reward_models.reward_members import average, build_members, plan_members, save_members, scorers
-from rlhf_lab.algorithms.reward_models.reward_pairs import PairMicro, confidence_rows, make_batch, pair_loss, whole_step
+from rlhf_lab.algorithms.reward_models.reward_members import (
+    average_weights,
+    build_members,
+    build_scorers,
+    plan_members,
+    save_members,
+)
+from rlhf_lab.algorithms.reward_models.reward_pairs import (
+    PairMicro,
+    add_step_statistics,
+    confidence_rows,
+    make_batch,
+    pair_loss,
+)
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
 from rlhf_lab.core.types import Pair, Reward
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
@@ -58,22 +70,24 @@ class RewardModelling(Algorithm):
         self.max_length = settings.max_length
         pairs = training_pairs(settings, run)
         self.corpus_pairs = len(pairs)
-        wanted = round(len(pairs) * settings.on_policy_fraction / (1 - settings.on_policy_fraction))
-        if wanted and run.corpus.oracle is None:
+        # The fraction is of all pairs: f/(1 − f) sampled pairs for each corpus pair.
+        on_policy = round(len(pairs) * settings.on_policy_fraction / (1 - settings.on_policy_fraction))
+        if on_policy and run.corpus.oracle is None:
             run.note(f"data={run.corpus.name} has no annotator: the reward model trains on the corpus pairs alone")
-        self.on_policy = wanted if run.corpus.oracle else 0
+        self.on_policy = on_policy if run.corpus.oracle else 0
         pairs += self._label_on_policy("train", self.on_policy)
-        self.rows = [pair_rows(self.encoder, self._read(pair), self.max_length) for pair in pairs]
+        self.rows = [pair_rows(self.encoder, self._cut_context(pair), self.max_length) for pair in pairs]
         self.lengths = [pair_length(pair) for pair in self.rows]
         self.members = build_members(settings, run, self.encoder, len(self.rows))
+        # One model for all heads of a shared trunk, so fewer models than members.
         self.models: list[nn.Module] = list({id(member.model): member.model for member in self.members}.values())
         self.model = self.models[0]
         self.plans = plan_members(settings, run, self.members, self.lengths)
         self.steps = self.plans[0]
         self.total_steps = len(self.steps)
 
-    def _read(self, pair: Pair) -> Pair:
-        """The pair with what the model reads of its prompt."""
+    def _cut_context(self, pair: Pair) -> Pair:
+        """The pair with the part of its prompt that the model reads (`algorithm.context`)."""
         return replace(pair, prompt=CONTEXTS[self.settings.context](pair.prompt))
 
     def parts(self) -> dict[str, Part]:
@@ -86,45 +100,57 @@ class RewardModelling(Algorithm):
         oracle = self.run.corpus.oracle
         if not count or oracle is None:
             return []
-        asked, first, second = self.replies.twice(split, count)
-        wins, p_first = oracle.prefer(asked, first, second, seed=self.run.seed(f"reward_model/labels/{split}") % 2**31)
-        sides = zip(asked, first, second, wins, p_first, strict=True)
-        return [
-            Pair(prompt, a, b, {"p_chosen": p}) if a_wins else Pair(prompt, b, a, {"p_chosen": 1 - p})
-            for prompt, a, b, a_wins, p in sides
-            if a != b
-        ]
+        prompts, first, second = self.replies.twice(split, count)
+        seed = self.run.seed(f"reward_model/labels/{split}") % 2**31
+        first_wins, p_first = oracle.prefer(prompts, first, second, seed=seed)
+        labelled = []
+        for prompt, a, b, a_wins, p in zip(prompts, first, second, first_wins, p_first, strict=True):
+            if a == b:  # equal replies are no pair
+                continue
+            pair = Pair(prompt, a, b, {"p_chosen": p}) if a_wins else Pair(prompt, b, a, {"p_chosen": 1 - p})
+            labelled.append(pair)
+        return labelled
 
     def collect(self, step: int) -> StepBatch:
-        micro = [found for m in range(len(self.models)) for found in self._passes(m, self.plans[m][step], step)]
-        return StepBatch(micro, units=len(self.steps[step]))
+        micros = []
+        for m, plan in enumerate(self.plans):
+            micros += self._make_micro_batches(m, plan[step], step)
+        return StepBatch(micros, units=len(self.steps[step]))
 
-    def _passes(self, m: int, chosen: Sequence[int], step: int) -> list[PairMicro]:
-        """The forward passes of one model for a step. Its loss is the mean over its pairs and members, whatever the
-        number of pairs that the other models have in this step."""
-        settings, members = self.settings, [x for x in self.members if x.model is self.models[m]]
-        rows_per_pair = 6 if settings.confidence_weight else 2
+    def _make_micro_batches(self, m: int, indices: Sequence[int], step: int) -> list[PairMicro]:
+        """The forward passes of model m over its pairs of a step.
+
+        Its loss is the mean over its pairs and members, whatever the number of pairs that the other models have.
+        """
+        settings = self.settings
+        members = [member for member in self.members if member.model is self.models[m]]
+        # The loop divides the step's sum by the first model's number of pairs. A head of a shared trunk trains on
+        # `member_fraction` of its pairs only, on average.
         heads = len(members) * settings.member_fraction if settings.shared_trunk else 1.0
-        mean = len(self.steps[step]) / len(chosen) / heads
-        found = []
-        for part in micro_batches(chosen, self.lengths, -(-settings.micro_batch_tokens // rows_per_pair)):
-            pairs = [self.rows[i] for i in part]
-            stated = [self._stated(i, step) for i in part] if settings.confidence_weight else None
-            weight_KB = torch.stack([member.in_share_N[part] for member in members]) * mean
+        weight = len(self.steps[step]) / len(indices) / heads
+        rows_per_pair = 6 if settings.confidence_weight else 2
+        max_pair_tokens = -(-settings.micro_batch_tokens // rows_per_pair)
+        micros = []
+        for split in micro_batches(indices, self.lengths, max_pair_tokens):
+            pairs = [self.rows[i] for i in split]
+            stated = [self._confidence_rows(i, step) for i in split] if settings.confidence_weight else None
+            weight_KB = torch.stack([member.in_share_N[split] for member in members]) * weight
             batch = make_batch(pairs, stated, self.run.device)
-            found.append(PairMicro(self.models[m], members, batch, weight_KB.to(self.run.device)))
-        if settings.length_head and len(found) > 1:
+            micros.append(PairMicro(self.models[m], members, batch, weight_KB.to(self.run.device)))
+        if settings.length_head and len(micros) > 1:
             with self.run.autocast():
-                return whole_step(found)
-        return found
+                return add_step_statistics(micros)
+        return micros
 
-    def _stated(self, i: int, step: int) -> list[Any]:
+    def _confidence_rows(self, i: int, step: int) -> list[Any]:
         """Both replies of a training pair with a high and a low confidence at the end."""
         generator = torch.Generator().manual_seed(self.run.seed(f"reward_model/confidence/{i}", step))
-        sure, unsure = (
-            texts[int(torch.randint(len(texts), (), generator=generator))]
-            for texts in (self.settings.sure, self.settings.unsure)
-        )
+
+        def draw(sentences: Sequence[str]) -> str:
+            return sentences[int(torch.randint(len(sentences), (), generator=generator))]
+
+        sure = draw(self.settings.sure)
+        unsure = draw(self.settings.unsure)
         return confidence_rows(self.encoder, self.rows[i], sure, unsure, self.max_length)
 
     def loss(self, micro: PairMicro) -> LossOutput:
@@ -135,45 +161,48 @@ class RewardModelling(Algorithm):
         return id(micro.model)
 
     def evaluate(self, step: int) -> None:
-        reward = BTReward(scorers(self.settings, self.run, self.members, self.encoder), BradleyTerry())
+        # Unscaled scores: an accuracy needs only the sign of a margin.
+        reward = BTReward(build_scorers(self.settings, self.run, self.members, self.encoder), BradleyTerry())
         accuracy = float((margins(reward, self.run.corpus.test) > 0).mean())
         self.run.log(step + 1, heldout_accuracy=accuracy)
 
     def finish(self) -> Result:
         """Fix each member's score scale on the policy's replies to training prompts, then audit their mean."""
-        asked, replies, clusters = self.replies.for_scale()
-        found = scorers(self.settings, self.run, self.members, self.encoder)
-        self.scorers = [scorer.fix_scale(asked, replies) for scorer in found]
-        mean = average(self.settings, self.run, self.scorers)
-        self.mean = mean.fix_scale(asked, replies) if mean else None
+        prompts, replies, clusters = self.replies.for_scale()
+        unscaled = build_scorers(self.settings, self.run, self.members, self.encoder)
+        self.scorers = [scorer.fix_scale(prompts, replies) for scorer in unscaled]
+        averaged_scorer = average_weights(self.settings, self.run, self.scorers)
+        self.averaged_scorer = averaged_scorer.fix_scale(prompts, replies) if averaged_scorer else None
         reward = BTReward(self.scorers, BradleyTerry())
         audit = self._audit_held_out(reward)
-        scored = reward(asked, replies)
-        audit["filler_shift"] = filler_shift(reward, asked, replies, scored.total_N)
-        audit["length_correlation"] = overall({"score": scored.total_N, "words": words(replies)}, clusters).correlation(
-            "score", "words"
-        )
-        if "disagreement" in scored.parts:
-            audit["disagreement"] = clustered_mean(scored.parts["disagreement"], clusters)
-        counts = {
+        scores = reward(prompts, replies)
+        audit["filler_shift"] = filler_shift(reward, prompts, replies, scores.total_N)
+        moments = overall({"score": scores.total_N, "words": words(replies)}, clusters)
+        audit["length_correlation"] = moments.correlation("score", "words")
+        if "disagreement" in scores.parts:
+            audit["disagreement"] = clustered_mean(scores.parts["disagreement"], clusters)
+        metrics = {
+            **audit,
             "pairs/corpus": self.corpus_pairs,
             "pairs/on_policy": len(self.rows) - self.corpus_pairs,
+            **selection_metrics(self.settings, self.run),
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
         }
-        chosen = selection_metrics(self.settings, self.run)
-        known = {**counts, **chosen, **model_size(self.model), **corpus_report(self.run.corpus, self.encoder)}
-        return Result(metrics={**audit, **known}, primary=[name for name in PRIMARY if name in audit])
+        return Result(metrics=metrics, primary=[name for name in PRIMARY if name in audit])
 
     def _audit_held_out(self, reward: Reward) -> dict[str, Any]:
-        """What the reward says of held-out pairs: the corpus's, those of several turns among them, the policy's own."""
+        """How the reward ranks held-out pairs: the corpus's, those of several turns among them, the policy's own."""
         pairs = list(self.run.corpus.test[:HELD_OUT_PAIRS])
         margin_N = margins(reward, pairs)
-        audit = audit_margins(margin_N, pairs) | reading_metrics(self.encoder, pairs, self._read, self.max_length)
-        several = [i for i, pair in enumerate(pairs) if human_turns(pair.prompt) > 1]
-        if several:
-            chosen = [pairs[i] for i in several]
-            audit["accuracy/multi_turn"] = audit_margins(margin_N[several], chosen)["accuracy"]
-        if self.mean:
-            averaged = BTReward([self.mean], BradleyTerry())
+        audit = audit_margins(margin_N, pairs)
+        audit |= reading_metrics(self.encoder, pairs, self._cut_context, self.max_length)
+        multi_turn = [i for i, pair in enumerate(pairs) if human_turns(pair.prompt) > 1]
+        if multi_turn:
+            multi_turn_audit = audit_margins(margin_N[multi_turn], [pairs[i] for i in multi_turn])
+            audit["accuracy/multi_turn"] = multi_turn_audit["accuracy"]
+        if self.averaged_scorer:
+            averaged = BTReward([self.averaged_scorer], BradleyTerry())
             audit["accuracy/averaged"] = audit_margins(margins(averaged, pairs), pairs)["accuracy"]
         if self.settings.confidence_weight:
             audit |= self._confidence_gains(reward, pairs)
@@ -184,34 +213,36 @@ class RewardModelling(Algorithm):
         return audit
 
     def _confidence_gains(self, reward: Reward, pairs: Sequence[Pair]) -> dict[str, Any]:
-        """What the first `sure` sentence is worth over the first `unsure` one, behind either reply."""
-        asked, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
-        found = {}
+        """How much more a reply scores with the first `sure` sentence at its end than with the first `unsure` one."""
+        prompts, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
+        gains = {}
         for side in ("chosen", "rejected"):
-            sure, unsure = (
-                reward(asked, [f"{getattr(pair, side)} {texts[0]}" for pair in pairs]).total_N
-                for texts in (self.settings.sure, self.settings.unsure)
-            )
-            found[f"confidence_gain/{side}"] = clustered_mean(sure - unsure, clusters)
-        return found
+            replies = [getattr(pair, side) for pair in pairs]
+            sure_N = reward(prompts, [f"{reply} {self.settings.sure[0]}" for reply in replies]).total_N
+            unsure_N = reward(prompts, [f"{reply} {self.settings.unsure[0]}" for reply in replies]).total_N
+            gains[f"confidence_gain/{side}"] = clustered_mean(sure_N - unsure_N, clusters)
+        return gains
 
     def save_extra(self, folder: Path) -> None:
-        """The score scale travels with the model, and the further members of an ensemble lie beside it."""
-        save_members(folder, self.scorers, self.mean)
+        """Save the score scale with the model, and the further members of an ensemble beside it."""
+        save_members(folder, self.scorers, self.averaged_scorer)
 
 
 def reading_metrics(
-    encoder: Encoder, pairs: Sequence[Pair], read: Callable[[Pair], Pair], max_length: int
+    encoder: Encoder, pairs: Sequence[Pair], cut_context: Callable[[Pair], Pair], max_length: int
 ) -> dict[str, Any]:
     """Tokens, turns and truncation of both rows of pairs, clustered by prompt; see metrics.py."""
-    seen = [read(pair) for pair in pairs]
-    sides = [(len(encoder.prompt(p.prompt)), p.chosen, p.rejected) for p in seen]
-    full_N = np.array([head + len(encoder.response(text)) for head, *texts in sides for text in texts])
-    rows = np.repeat(prompt_ids(pairs), 2)
+    read_pairs = [cut_context(pair) for pair in pairs]
+    tokens = []  # of both whole rows of each pair, before they are cut to max_length
+    for pair in read_pairs:
+        prompt_tokens = len(encoder.prompt(pair.prompt))
+        tokens += [prompt_tokens + len(encoder.response(text)) for text in (pair.chosen, pair.rejected)]
+    tokens_N = np.array(tokens)
+    row_clusters = np.repeat(prompt_ids(pairs), 2)
     return {
-        "row_tokens": clustered_mean(np.minimum(full_N, max_length), rows),
-        "turns": clustered_mean([human_turns(p.prompt) for p in seen], prompt_ids(pairs)),
-        "truncated": clustered_rate((full_N > max_length).astype(float), rows),
+        "row_tokens": clustered_mean(np.minimum(tokens_N, max_length), row_clusters),
+        "turns": clustered_mean([human_turns(pair.prompt) for pair in read_pairs], prompt_ids(pairs)),
+        "truncated": clustered_rate((tokens_N > max_length).astype(float), row_clusters),
     }
 
 

@@ -1,8 +1,8 @@
-"""What a step of reward modelling costs: the loss of each pair under each member that a forward pass serves.
+"""The loss of a step of reward modelling: of each pair, under each member that a forward pass serves.
 
 ODIN's length term is a statistic of a whole step. Where a step is cut into several forward passes, its value and its
-derivative by every score are found in a pass without gradient first (`whole_step`), and each pass adds its share: the
-gradient is that of the undivided step, to rounding.
+derivative by every score are found in a pass without gradient first (`add_step_statistics`), and each pass adds its
+share: the gradient is that of the undivided step, to rounding.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PairMicro:
     """One forward pass.
 
     Attributes:
-        model: what runs.
-        members: whose scores come out.
+        model: the trunk and head that are run.
+        members: the members whose scores the head gives.
         batch: all chosen rows, then all rejected ones; with stated confidence four more of each pair.
         weight_KB: of each pair in the loss of each member; 0 outside its share.
         statistics: for each member the length term of the whole step; None where this pass is the whole step.
@@ -46,7 +46,7 @@ class PairMicro:
 
     @property
     def tokens_2B(self) -> Tensor:
-        """Reply lengths of both sides, (2, B)."""
+        """Reply lengths of both sides in tokens, (2, B), without the rows of stated confidence behind them."""
         length_R = self.batch.length_B - self.batch.prompt_len_B
         return length_R[: 2 * self.weight_KB.shape[1]].view(2, -1)
 
@@ -60,19 +60,21 @@ def confidence_rows(encoder: Encoder, pair: PairRows, sure: str, unsure: str, ma
     space = " " if encoder.to_messages else ""  # without a chat template `response` puts one before its text
     ends = [encoder.response(space + sure), encoder.response(space + unsure)]
 
-    def ending(row: tuple[list[int], list[int]], end: list[int]) -> tuple[list[int], list[int]]:
+    def append_sentence(row: tuple[list[int], list[int]], end: list[int]) -> tuple[list[int], list[int]]:
         prompt, reply = row
         body = reply[:-1] if reply[-1:] == [encoder.eos_id] else reply
         prompt = prompt[max(len(prompt) + len(end) - max_length, 0) :]
         return prompt, body[: max_length - len(prompt) - len(end)] + end
 
-    return [(ending(row, ends[0]), ending(row, ends[1])) for row in pair]
+    return [(append_sentence(row, ends[0]), append_sentence(row, ends[1])) for row in pair]
 
 
 def confidence_batch(pairs: Sequence[PairRows], stated: Sequence[Sequence[PairRows]], device: str) -> TokenBatch:
     """Chosen, rejected, chosen sure, chosen unsure, rejected sure, rejected unsure: (6B, T)."""
     blocks = [[pair[side] for pair in pairs] for side in range(2)]
-    blocks += [[both[side][end] for both in stated] for side in range(2) for end in range(2)]
+    for side in range(2):
+        for end in range(2):
+            blocks.append([rows[side][end] for rows in stated])
     return TokenBatch.from_rows([row for block in blocks for row in block], device)
 
 
@@ -85,7 +87,7 @@ def pair_loss(micro: PairMicro, settings: RewardModel) -> LossOutput:
     outputs_RA = reward_outputs(micro.model, micro.batch)
     losses, margins = [], []
     for k, member in enumerate(micro.members):
-        loss_B, margin_B = _member_loss(k, member.own(outputs_RA), micro, settings)
+        loss_B, margin_B = _member_loss(k, member.select_outputs(outputs_RA), micro, settings)
         weight_B = micro.weight_KB[k]
         losses.append(weight_B * loss_B)
         margins.append(margin_B[weight_B > 0])
@@ -95,11 +97,13 @@ def pair_loss(micro: PairMicro, settings: RewardModel) -> LossOutput:
 
 def _member_loss(k: int, scores_RA: Tensor, micro: PairMicro, settings: RewardModel) -> tuple[Tensor, Tensor]:
     """(loss, margin of the score that is used later) of each pair under the pass's member k, (B,) each."""
-    size = micro.weight_KB.shape[1]
-    scores_2BA = scores_RA[: 2 * size].view(2, size, -1)
+    pairs = micro.weight_KB.shape[1]
+    scores_2BA = scores_RA[: 2 * pairs].view(2, pairs, -1)
+    # With a length head the pair loss sees quality + length; the score that is used later is quality alone.
     loss_B = bradley_terry(*scores_2BA.sum(-1), margin=settings.margin, centering=settings.centering)
     if settings.confidence_weight:
-        loss_B = loss_B + settings.confidence_weight * stated_confidence(*scores_RA[2 * size :, 0].view(4, size))
+        stated_4B = scores_RA[2 * pairs :, 0].view(4, pairs)
+        loss_B = loss_B + settings.confidence_weight * stated_confidence(*stated_4B)
     if settings.length_head:
         loss_B = loss_B + settings.length_weight * _length_term(k, scores_2BA, micro)
         loss_B = loss_B + settings.orthogonal_weight * head_overlap(*micro.members[k].head().float())
@@ -124,26 +128,30 @@ def length_statistic(scores_2BA: Tensor, tokens_2B: Tensor, in_share_B: Tensor) 
 
 
 @torch.no_grad()
-def whole_step(micros: Sequence[PairMicro]) -> list[PairMicro]:
+def add_step_statistics(micros: Sequence[PairMicro]) -> list[PairMicro]:
     """The passes of one model that make up a step, each with its share of the step's length statistics."""
     outputs = [reward_outputs(micro.model, micro.batch) for micro in micros]
     sizes = [micro.weight_KB.shape[1] for micro in micros]
     tokens_2B = torch.cat([micro.tokens_2B for micro in micros], dim=1)
-    shares: list[list[Statistic]] = [[] for _ in micros]
+    statistics: list[list[Statistic]] = [[] for _ in micros]
     for k, member in enumerate(micros[0].members):
-        own = [member.own(out)[: 2 * n].view(2, n, -1) for out, n in zip(outputs, sizes, strict=True)]
+        scores = [
+            member.select_outputs(outputs_RA)[: 2 * size].view(2, size, -1)
+            for outputs_RA, size in zip(outputs, sizes, strict=True)
+        ]
         in_share_B = torch.cat([micro.weight_KB[k] > 0 for micro in micros])
-        value, gradient_2BA = _with_gradient(torch.cat(own, dim=1), tokens_2B, in_share_B)
-        for found, part in zip(shares, gradient_2BA.split(sizes, dim=1), strict=True):
-            found.append((value, part))
-    return [replace(micro, statistics=found) for micro, found in zip(micros, shares, strict=True)]
+        value, gradient_2BA = _length_statistic_gradient(torch.cat(scores, dim=1), tokens_2B, in_share_B)
+        for of_pass, pass_gradient_2BA in zip(statistics, gradient_2BA.split(sizes, dim=1), strict=True):
+            of_pass.append((value, pass_gradient_2BA))
+    return [replace(micro, statistics=of_pass) for micro, of_pass in zip(micros, statistics, strict=True)]
 
 
 @torch.enable_grad()
-def _with_gradient(scores_2BA: Tensor, tokens_2B: Tensor, in_share_B: Tensor) -> Statistic:
+def _length_statistic_gradient(scores_2BA: Tensor, tokens_2B: Tensor, in_share_B: Tensor) -> Statistic:
+    """`length_statistic` and its derivative by the scores, in the units of `Statistic`."""
     scores_2BA = scores_2BA.detach().requires_grad_()
     value = length_statistic(scores_2BA, tokens_2B, in_share_B)
-    if not value.requires_grad:
+    if not value.requires_grad:  # fewer than two pairs: a constant 0
         return value, torch.zeros_like(scores_2BA)
     (gradient_2BA,) = torch.autograd.grad(value, scores_2BA)
     return value.detach(), gradient_2BA * in_share_B.sum()

@@ -63,52 +63,59 @@ class RubricModelling(Algorithm):
         self.weights_A = score_weights(settings.weights, self.rubric)
         self.replies = PolicyReplies(run)
         self.encoder, self.max_length = self.replies.encoder, settings.max_length
-        self.model = self._model()
-        pairs = training_pairs(settings, run)
-        own = self._own_pairs(len(pairs))
-        self.corpus_pairs = len(pairs)
-        self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in [*pairs, *own]]
+        self.model = self._load_model()
+        corpus_pairs = training_pairs(settings, run)
+        policy_pairs = self._sample_policy_pairs(len(corpus_pairs))
+        self.corpus_pairs = len(corpus_pairs)
+        self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in [*corpus_pairs, *policy_pairs]]
         self.lengths = [pair_length(pair) for pair in self.rows]
-        grades_2NA = np.concatenate([self._grades(part) for part in (pairs, own) if part], axis=1)
-        self.targets_2NA = torch.tensor(self._targets(grades_2NA), dtype=torch.float32)
+        # Graded apart: a corpus may bring its own grades, which the policy's replies never have.
+        grades = [self._grade_pairs(pairs) for pairs in (corpus_pairs, policy_pairs) if pairs]
+        grades_2NA = np.concatenate(grades, axis=1)
+        self.targets_2NA = torch.tensor(self._regression_targets(grades_2NA), dtype=torch.float32)
+        # The purpose and number of a first Bradley-Terry member, so that both models see the same order of pairs.
         self.steps = epoch_steps(self.lengths, settings, run.seed("reward_model/order", 0))
         self.total_steps = len(self.steps)
 
-    def _model(self) -> Any:
+    def _load_model(self) -> Any:
         outputs = len(self.weights_A) if self.settings.target == "attributes" else 1
         settings, run = self.run.config.model, self.run
         model = load_reward_model(run.needs["policy"], settings, outputs=outputs, device=run.load_device)
         return trainable(model, settings.lora, run.seed("lora"))
 
-    def _own_pairs(self, corpus_pairs: int) -> list[Pair]:
+    def _sample_policy_pairs(self, corpus_pairs: int) -> list[Pair]:
         """Two different replies of the policy to each of some training prompts; none where nobody can grade them."""
-        wanted = round(corpus_pairs * self.settings.on_policy_fraction / (1 - self.settings.on_policy_fraction))
-        if wanted and not isinstance(self.run.corpus.oracle, Grading):
+        count = round(corpus_pairs * self.settings.on_policy_fraction / (1 - self.settings.on_policy_fraction))
+        if count and not isinstance(self.run.corpus.oracle, Grading):
             self.run.note(f"data={self.run.corpus.name} has no judge: the rubric model trains on the corpus alone")
             return []
-        asked, first, second = self.replies.twice("train", wanted)
-        return [Pair(prompt, a, b) for prompt, a, b in zip(asked, first, second, strict=True) if a != b]
+        prompts, first, second = self.replies.twice("train", count)
+        return [Pair(prompt, a, b) for prompt, a, b in zip(prompts, first, second, strict=True) if a != b]
 
-    def _grades(self, pairs: Sequence[Pair]) -> FloatArray:
+    def _grade_pairs(self, pairs: Sequence[Pair]) -> FloatArray:
         """Grades of the chosen and of the rejected replies, (2, N, A): those that the data have, else the judge's."""
         if all("grades_chosen" in pair.meta for pair in pairs):
             return np.array([[pair.meta[f"grades_{side}"] for pair in pairs] for side in SIDES], dtype=np.float64)
-        oracle, prompts = self.run.corpus.oracle, [pair.prompt for pair in pairs]
+        oracle = self.run.corpus.oracle
         if not isinstance(oracle, Grading):
             raise ConfigError(f"data={self.run.corpus.name} has pairs without grades and no judge")
+        prompts = [pair.prompt for pair in pairs]
         return np.stack([oracle.grade(prompts, [getattr(p, side) for p in pairs], seed=JUDGE) for side in SIDES])
 
-    def _targets(self, grades: FloatArray) -> FloatArray:
-        """What the head is to say of replies with these grades (…, A): shares of the scale, or (…, 1), their score."""
+    def _regression_targets(self, grades: FloatArray) -> FloatArray:
+        """Targets of the head's outputs for grades (…, A): shares of the scale, (…, A), or their score, (…, 1)."""
         shares = self.rubric.shares(grades)
-        return shares if self.settings.target == "attributes" else (shares @ self.weights_A)[..., None]
+        if self.settings.target == "attributes":
+            return shares
+        return (shares @ self.weights_A)[..., None]
 
     def collect(self, step: int) -> StepBatch:
-        parts = micro_batches(self.steps[step], self.lengths, (self.settings.micro_batch_tokens + 1) // 2)
+        # A pair is two rows, so half the budget; rounded up, because 0 means "undivided" and 1 must not become 0.
+        max_pair_tokens = (self.settings.micro_batch_tokens + 1) // 2
         micro = []
-        for part in parts:
-            targets_BA = self.targets_2NA[:, part].flatten(0, 1).to(self.run.device)
-            micro.append((pair_batch([self.rows[i] for i in part], self.run.device), targets_BA))
+        for split in micro_batches(self.steps[step], self.lengths, max_pair_tokens):
+            targets_BA = self.targets_2NA[:, split].flatten(0, 1).to(self.run.device)
+            micro.append((pair_batch([self.rows[i] for i in split], self.run.device), targets_BA))
         return StepBatch(micro, units=2 * len(self.steps[step]))
 
     def loss(self, micro: tuple[TokenBatch, torch.Tensor]) -> LossOutput:
@@ -118,61 +125,72 @@ class RubricModelling(Algorithm):
         return LossOutput(squared_error(outputs_BA, targets_BA.to(outputs_BA.dtype)))
 
     def evaluate(self, step: int) -> None:
-        found = self._audit_grades(self._scorer())
-        self.run.log(step + 1, heldout_mse=found["mse"].mean)
+        audit = self._audit_grades(self._build_scorer())
+        self.run.log(step + 1, heldout_mse=audit["mse"].mean)
 
     def finish(self) -> Result:
         """Fix the score's scale on the policy's replies to training prompts; audit it on graded replies and pairs."""
-        asked, replies, _ = self.replies.for_scale()
-        self.scorer = self._scorer().fix_scale(asked, replies)
+        prompts, replies, _ = self.replies.for_scale()
+        self.scorer = self._build_scorer().fix_scale(prompts, replies)
         reward = BTReward([self.scorer], BradleyTerry())
         audit = audit_pairs(reward, self.run.corpus.test[:HELD_OUT_PAIRS]) | self._audit_grades(self.scorer)
-        audit["filler_shift"] = filler_shift(reward, asked, replies)
-        counts = {"pairs/corpus": self.corpus_pairs, "pairs/on_policy": len(self.rows) - self.corpus_pairs}
-        chosen = selection_metrics(self.settings, self.run)
-        known = {**counts, **chosen, **model_size(self.model), **corpus_report(self.run.corpus, self.encoder)}
+        audit["filler_shift"] = filler_shift(reward, prompts, replies)
+        metrics = {
+            **audit,
+            "pairs/corpus": self.corpus_pairs,
+            "pairs/on_policy": len(self.rows) - self.corpus_pairs,
+            **selection_metrics(self.settings, self.run),
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
+        }
         primary = ["accuracy", "longer_wins", "gold_agreement", "filler_shift", "mse", "correlation"]
-        return Result(metrics={**audit, **known}, primary=[name for name in primary if name in audit])
+        return Result(metrics=metrics, primary=[name for name in primary if name in audit])
 
     def _audit_grades(self, scorer: Scorer) -> dict[str, Any]:
         """Error and correlation on the replies of held-out pairs, as estimates clustered by prompt; see metrics.py."""
         pairs = self.run.corpus.test[:HELD_OUT_PAIRS]
-        prompts, replies = [p.prompt for p in pairs] * 2, [getattr(p, side) for side in SIDES for p in pairs]
-        clusters, names = np.tile(prompt_ids(pairs), 2), self.rubric.attributes
-        shares_NA = self.rubric.shares(self._grades(pairs).reshape(len(replies), -1))
+        # All chosen replies, then all rejected ones: N is two times the pairs.
+        prompts = [pair.prompt for pair in pairs] * 2
+        replies = [getattr(pair, side) for side in SIDES for pair in pairs]
+        clusters = np.tile(prompt_ids(pairs), 2)
+        attributes = self.rubric.attributes
+        shares_NA = self.rubric.shares(self._grade_pairs(pairs).reshape(len(replies), -1))
         outputs_NA = scorer.outputs(prompts, replies)
-        score_N, target_N = scorer.weighted(outputs_NA), shares_NA @ self.weights_A
-        found: dict[str, Any] = {"mse": clustered_mean((score_N - target_N) ** 2, clusters)}
-        columns = {"score": score_N, "target": target_N, **{f"grade/{n}": shares_NA[:, i] for i, n in enumerate(names)}}
+        score_N = scorer.weighted(outputs_NA)
+        target_N = shares_NA @ self.weights_A
+        audit: dict[str, Any] = {"mse": clustered_mean((score_N - target_N) ** 2, clusters)}
+        columns = {"score": score_N, "target": target_N}
+        for i, name in enumerate(attributes):
+            columns[f"grade/{name}"] = shares_NA[:, i]
         if self.settings.target == "attributes":
-            for i, name in enumerate(names):
+            for i, name in enumerate(attributes):
                 columns[f"output/{name}"] = outputs_NA[:, i]
-                found[f"mse/{name}"] = clustered_mean((outputs_NA[:, i] - shares_NA[:, i]) ** 2, clusters)
+                audit[f"mse/{name}"] = clustered_mean((outputs_NA[:, i] - shares_NA[:, i]) ** 2, clusters)
         true_NA = self._true_shares(prompts, replies)
         if true_NA is not None:
             columns["truth"] = true_NA @ self.weights_A
-        moves = overall(columns, clusters)
-        found["correlation"] = moves.correlation("score", "target")
-        for name in names:
+        moments = overall(columns, clusters)
+        audit["correlation"] = moments.correlation("score", "target")
+        for name in attributes:
             output = f"output/{name}" if f"output/{name}" in columns else "score"
-            found[f"correlation/{name}"] = moves.correlation(output, f"grade/{name}")
+            audit[f"correlation/{name}"] = moments.correlation(output, f"grade/{name}")
         if "truth" in columns:
-            found["correlation/truth"] = moves.correlation("score", "truth")
-            found["judge_correlation"] = moves.correlation("target", "truth")
-        return found
+            audit["correlation/truth"] = moments.correlation("score", "truth")
+            audit["judge_correlation"] = moments.correlation("target", "truth")
+        return audit
 
     def _true_shares(self, prompts: list[str], replies: list[str]) -> FloatArray | None:
-        """What grades without error would be, as shares, (N, A); None where nobody knows."""
-        known = self.run.corpus.oracle.measure(prompts, replies) if self.run.corpus.oracle else {}
-        if any(name not in known for name in self.rubric.attributes):
+        """Grades without error, as shares, (N, A); None for data without a known truth."""
+        truth = self.run.corpus.oracle.measure(prompts, replies) if self.run.corpus.oracle else {}
+        if any(name not in truth for name in self.rubric.attributes):
             return None
-        return self.rubric.shares(np.stack([known[name] for name in self.rubric.attributes], axis=1))
+        return self.rubric.shares(np.stack([truth[name] for name in self.rubric.attributes], axis=1))
 
     def save_extra(self, folder: Path) -> None:
-        """The scale travels with the model; with several outputs, so do their names and weights."""
+        """Save the scale with the model; with several outputs, their names and weights too."""
         self.scorer.scale.write(folder)
 
-    def _scorer(self) -> Scorer:
+    def _build_scorer(self) -> Scorer:
         scale = ScoreScale(max_length=self.max_length, logit=False)
         if self.settings.target == "attributes":
             scale = replace(scale, attributes=self.rubric.attributes, weights=tuple(self.weights_A.tolist()))

@@ -1,7 +1,7 @@
 """Process and outcome reward models: one binary head, at the end of every step or at the last token.
 
-Both train on solutions of the same policy to the same problems and differ in where they are asked and by whom they are
-told. The score head has no bias and starts at zero, so every probability starts at ½.
+Both train on solutions of the same policy to the same problems. They differ in where the head is read and in who gives
+the labels. The score head has no bias and starts at zero, so every probability starts at ½.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from rlhf_lab.training.start import corpus_report, model_size
 HELD_OUT_PROBLEMS = 256
 
 
-class Micro(NamedTuple):
-    """A forward pass: rows, and the places in them that have labels."""
+class StepMicroBatch(NamedTuple):
+    """One forward pass: rows, and the (row, column) positions in them that have labels, N in all."""
 
     batch: TokenBatch
     row_N: Tensor
@@ -55,7 +55,7 @@ class StepRewardModelling(Algorithm):
         self.max_length = settings.max_length
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
         solutions = training_solutions(settings, run, Solutions(run, policy, self.encoder))
-        del policy
+        del policy  # its memory is free before the reward model is loaded
         model: Any = load_reward_model(source, model_settings, device=run.load_device)
         self.model = trainable(model, model_settings.lora, run.seed("lora"))
         self._encode(solutions)
@@ -64,75 +64,85 @@ class StepRewardModelling(Algorithm):
         self.total_steps = len(self.steps)
 
     def _encode(self, solutions: list[Trajectory]) -> None:
-        """Rows with the places that have labels; solutions without any are left out."""
+        """Tokenise solutions and find the columns that have labels; solutions without any label are left out."""
         self.rows: list[StepRow] = []
         self.columns: list[list[int]] = []
         self.labels: list[list[float]] = []
         self.cut = 0
-        for each in solutions:
-            lines = step_lines(each.reply)
-            row = step_row(self.encoder, each.prompt, each.reply, lines, self.max_length)
+        for solution in solutions:
+            lines = step_lines(solution.reply)
+            row = step_row(self.encoder, solution.prompt, solution.reply, lines, self.max_length)
             self.cut += len(lines) - len(row.ends)
-            labels = self._labels(each)[: len(row.ends)] if self.kind == "prm" else [each.correct]
-            columns = row.columns[: len(labels)] if self.kind == "prm" else [row.last]
+            if self.kind == "prm":
+                labels = self._step_labels(solution)[: len(row.ends)]
+                columns = row.columns[: len(labels)]
+            else:
+                labels = [solution.correct]
+                columns = [row.last]
             if columns:
                 self.rows.append(row)
                 self.columns.append(columns)
                 self.labels.append(labels)
 
-    def _labels(self, solution: Trajectory) -> list[float]:
-        """Step labels, up to the first wrong one where that is all that is asked."""
-        settings, labels = self.settings, list(solution.labels)
-        told = isinstance(settings, ProcessModel) and settings.labels != "monte_carlo"
-        if told and settings.up_to_first_error:
+    def _step_labels(self, solution: Trajectory) -> list[float]:
+        """Labels of a solution's steps, with `up_to_first_error` none behind the first wrong step."""
+        settings = self.settings
+        labels = list(solution.labels)
+        # Monte Carlo labels are shares of completions and not verdicts: every step keeps its own.
+        judged = isinstance(settings, ProcessModel) and settings.labels != "monte_carlo"
+        if judged and settings.up_to_first_error:
             first = first_wrong(labels)
             return labels if first == NO_ERROR else labels[: first + 1]
         return labels
 
     def collect(self, step: int) -> StepBatch:
         indices = self.steps[step]
-        parts = micro_batches(indices, self.lengths, self.settings.micro_batch_tokens)
+        splits = micro_batches(indices, self.lengths, self.settings.micro_batch_tokens)
         units = sum(len(self.columns[i]) for i in indices)
-        return StepBatch([self._micro(part) for part in parts], units=units)
+        return StepBatch([self._make_micro_batch(split) for split in splits], units=units)
 
-    def _micro(self, part: list[int]) -> Micro:
+    def _make_micro_batch(self, indices: list[int]) -> StepMicroBatch:
         device = self.run.device
-        batch = TokenBatch.from_rows([self.rows[i].row for i in part], device)
-        row_N, column_N = places([self.columns[i] for i in part], device)
-        label_N = torch.tensor([label for i in part for label in self.labels[i]], device=device)
-        return Micro(batch, row_N, column_N, label_N)
+        batch = TokenBatch.from_rows([self.rows[i].row for i in indices], device)
+        row_N, column_N = places([self.columns[i] for i in indices], device)
+        label_N = torch.tensor([label for i in indices for label in self.labels[i]], device=device)
+        return StepMicroBatch(batch, row_N, column_N, label_N)
 
-    def loss(self, micro: Micro) -> LossOutput:
+    def loss(self, micro: StepMicroBatch) -> LossOutput:
         logits_N = step_logits(self.model, micro.batch)[micro.row_N, micro.column_N]
         right_N = ((logits_N > 0) == (micro.label_N > 0.5)).float()
         return LossOutput(step_loss(logits_N, micro.label_N.to(logits_N.dtype)), {"accuracy": right_N})
 
     def finish(self) -> Result:
-        """What the model says of held-out solutions with a planted mistake, whatever it was trained on."""
-        labels = [label for each in self.labels for label in each]
-        counts = {
+        """Audit the model on held-out solutions with a planted mistake, whatever it was trained on."""
+        labels = [label for solution_labels in self.labels for label in solution_labels]
+        audit = self._audit_planted()
+        metrics = {
+            **audit,
             "positions": len(labels),
             "trajectories": len(self.rows),
             "positive": float(np.mean(labels)),
             "cut": self.cut,
+            **model_size(self.model),
+            **corpus_report(self.run.corpus, self.encoder),
         }
-        audit = self._audit()
-        known = {**counts, **model_size(self.model), **corpus_report(self.run.corpus, self.encoder)}
-        return Result(metrics={**audit, **known}, primary=[*audit, "trajectories", "positive"])
+        return Result(metrics=metrics, primary=[*audit, "trajectories", "positive"])
 
-    def _audit(self) -> dict[str, Estimate]:
+    def _audit_planted(self) -> dict[str, Estimate]:
         """Accuracy, ranking and calibration on held-out planted solutions; nothing where none could be made."""
         pairs = problems(self.run, "test", HELD_OUT_PROBLEMS)
         planted = perturbed_solutions(self.run, pairs, 1, self.run.seed("steps/held_out"))
         judge = StepJudge(self.model, self.encoder, JudgeFile(self.kind, self.max_length), self.run.device, 16384)
-        judged = judge([each.prompt for each in planted], [each.reply for each in planted])
-        rows: list[tuple[str, float, float]] = []
-        for each, said in zip(planted, judged, strict=True):
+        judgements = judge([solution.prompt for solution in planted], [solution.reply for solution in planted])
+        rows: list[tuple[str, float, float]] = []  # (prompt, probability, label) of each judged position
+        for solution, judgement in zip(planted, judgements, strict=True):
             if self.kind == "prm":
-                labels = each.labels[: first_wrong(each.labels) + 1 or None]  # for all models up to the first error
-                rows += [(each.prompt, p, label) for p, label in zip(said.steps, labels, strict=False)]
+                # Up to the first error for all models, whatever they were trained on; without an error
+                # (NO_ERROR = -1) `0 or None` is all steps. Steps beyond max_length have no probability.
+                labels = solution.labels[: first_wrong(solution.labels) + 1 or None]
+                rows += [(solution.prompt, p, label) for p, label in zip(judgement.steps, labels, strict=False)]
             else:
-                rows.append((each.prompt, said.last, each.correct))
+                rows.append((solution.prompt, judgement.last, solution.correct))
         if not rows:
             self.run.note("no held-out demonstration could be perturbed: the model is not audited")
             return {}
@@ -155,10 +165,10 @@ def training_solutions(settings: ProcessModel | OutcomeModel, run: Run, source: 
     """The labelled trajectories of a stage. Raises ConfigError where the data cannot give the labels asked for."""
     pairs = problems(run, "train", settings.problems)
     if isinstance(settings, ProcessModel) and settings.labels == "perturbed":
-        found = perturbed_solutions(run, pairs, settings.trajectories, run.seed("steps/perturbed"))
-        if not found:
+        perturbed = perturbed_solutions(run, pairs, settings.trajectories, run.seed("steps/perturbed"))
+        if not perturbed:
             raise DataError("no demonstration could be perturbed; they need steps like 5 + 3 = 8 and #### N at the end")
-        return found
+        return perturbed
     demonstrations = [source.graded(pair.prompt, pair.chosen) for pair in pairs] if settings.demonstrations else []
     sampled = source.sample([pair.prompt for pair in pairs], settings.trajectories, "steps/train")
     solutions = demonstrations + sampled

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies, prompt and padding ignored."""
+"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies; prompt and padding have no loss."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ class SupervisedFineTuning(Algorithm):
         held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
         self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
         self.held_out_prompts = prompt_ids(held_out)
-        self.lengths = [len(p) + len(r) for p, r in self.rows]
+        self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
         self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
         self.total_steps = len(self.steps)
 
     def collect(self, step: int) -> StepBatch:
-        parts = micro_batches(self.steps[step], self.lengths, self.settings.micro_batch_tokens)
-        batches = [TokenBatch.from_rows([self.rows[i] for i in part], self.run.device) for part in parts]
-        return StepBatch(batches, units=sum(len(self.rows[i][1]) for i in self.steps[step]))
+        indices = self.steps[step]
+        splits = micro_batches(indices, self.lengths, self.settings.micro_batch_tokens)
+        batches = [TokenBatch.from_rows([self.rows[i] for i in split], self.run.device) for split in splits]
+        reply_tokens = sum(len(self.rows[i][1]) for i in indices)
+        return StepBatch(batches, units=reply_tokens)
 
     def loss(self, micro: TokenBatch) -> LossOutput:
         return LossOutput(-token_logps(self.model, micro).logps_N)
@@ -49,9 +51,10 @@ class SupervisedFineTuning(Algorithm):
 
     def finish(self) -> Result:
         nll = self._held_out_nll()
-        prompts = np.repeat(self.held_out_prompts, [len(values) for values in nll])  # tokens of a prompt go together
+        # The interval clusters by prompt: tokens of one reply, and replies to one prompt, are not independent.
+        prompt_of_token = np.repeat(self.held_out_prompts, [len(token_nll) for token_nll in nll])
         metrics: dict[str, Any] = {
-            "heldout_nll": clustered_mean(np.concatenate(nll), prompts),
+            "heldout_nll": clustered_mean(np.concatenate(nll), prompt_of_token),
             "rows": len(self.rows),
             "steps": self.total_steps,
             **model_size(self.model),
@@ -61,14 +64,14 @@ class SupervisedFineTuning(Algorithm):
 
     @torch.no_grad()
     def _held_out_nll(self) -> list[np.ndarray]:
-        """−log p of each reply token of each held-out row."""
-        found = []
+        """−log p of each reply token, nats, one array per held-out row."""
+        nll_of_rows = []
         for begin in range(0, len(self.held_out), 64):
             batch = TokenBatch.from_rows(self.held_out[begin : begin + 64], self.run.device)
             logps = token_logps(self.model, batch)
-            counts = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
-            found += [-part.cpu().numpy() for part in logps.logps_N.split(counts)]
-        return found
+            tokens_per_row = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
+            nll_of_rows += [-row_logps.cpu().numpy() for row_logps in logps.logps_N.split(tokens_per_row)]
+        return nll_of_rows
 
 
 def build(settings: SFT, run: Run) -> SupervisedFineTuning:

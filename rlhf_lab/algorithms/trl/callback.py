@@ -1,4 +1,4 @@
-"""What the lab sees of a running TRL trainer: metrics, evaluations, checkpoints, the wish to stop."""
+"""The callback through which the lab logs, evaluates, checkpoints and stops a running TRL trainer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class LabCallback(TrainerCallback):
 
     def __init__(self, algorithm: Algorithm, run: Run, ticker: Ticker, stop: threading.Event):
         self.algorithm, self.run, self.ticker, self.stop = algorithm, run, ticker, stop
-        self.same, self.note = options.metrics(run.config), ""
+        self.lab_names = options.metrics(run.config)  # TRL's name of a metric → the lab's
+        self.note = ""
 
     def on_log(
         self,
@@ -36,22 +37,24 @@ class LabCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        found = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
-        if "loss" not in found:  # the summary at the end
+        trl_metrics = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
+        if "loss" not in trl_metrics:  # the summary at the end
             return
-        ours = {self.same[name]: value for name, value in found.items() if name in self.same}
-        ours["lr_scale"] = found["learning_rate"] / args.learning_rate
-        self.run.log(state.global_step, **ours, **{f"trl/{name}": value for name, value in found.items()})
-        self.note = f"loss {found['loss']:.3f}"
-        if not all(map(math.isfinite, (found["loss"], found.get("grad_norm", 0.0)))):
+        metrics = {self.lab_names[name]: value for name, value in trl_metrics.items() if name in self.lab_names}
+        metrics["lr_scale"] = trl_metrics["learning_rate"] / args.learning_rate
+        metrics |= {f"trl/{name}": value for name, value in trl_metrics.items()}
+        self.run.log(state.global_step, **metrics)
+        self.note = f"loss {trl_metrics['loss']:.3f}"
+        if not all(map(math.isfinite, (trl_metrics["loss"], trl_metrics.get("grad_norm", 0.0)))):
             raise NumericError(
-                f"loss {found['loss']} or gradient norm {found.get('grad_norm')} is not finite at step "
+                f"loss {trl_metrics['loss']} or gradient norm {trl_metrics.get('grad_norm')} is not finite at step "
                 f"{state.global_step}; lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
             )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
+        # The base class's rule: that of OnPolicy asks for experience, which only the native engine makes.
         if Algorithm.due(self.algorithm, state.global_step - 1):
             self.algorithm.evaluate(state.global_step - 1)
             control.should_save |= self.run.config.checkpoint.every_steps > 0
@@ -61,12 +64,12 @@ class LabCallback(TrainerCallback):
         return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """TRL's checkpoint is complete: the stage's points to it."""
+        """Write the stage's checkpoint, which points to TRL's; TRL's is complete by now."""
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        saved = {
+        stage_state = {
             "step": state.global_step,
             "trl": folder.name,
             "algorithm": self.algorithm.state_dict(),
             "log_size": self.run.log_size(),
         }
-        checkpoint.save(self.run.folder, saved)
+        checkpoint.save(self.run.folder, stage_state)

@@ -36,7 +36,7 @@ FOLDER = "trl"
 
 
 def load(root: Config) -> Callable[[Algorithm, Run, str], None]:
-    """`train`, once everything that it needs is known to be installed."""
+    """Return `train`. Raises MissingDependency unless TRL, and vLLM where it samples, are installed."""
     if importlib.util.find_spec("trl") is None:
         raise MissingDependency(*OPTIONAL["trl"])
     if options.trainer(root).samples and isinstance(root.rollout, Vllm) and importlib.util.find_spec("vllm") is None:
@@ -59,38 +59,47 @@ def _train(algorithm: Algorithm, run: Run, name: str) -> None:
 
     state, run.checkpoint = run.checkpoint, None
     trainer = build(algorithm, run)
-    first, saved = 0, None
+    first_step = 0
+    trl_checkpoint = None
     if state:
-        first, saved = int(state["step"]), str(run.folder / FOLDER / state["trl"])
+        first_step = int(state["step"])
+        trl_checkpoint = str(run.folder / FOLDER / state["trl"])
         algorithm.load_state_dict(state["algorithm"])
         run.rewind_log(state["log_size"])
-    with progress(name, trainer.args.max_steps, first) as ticker, _graceful_stop() as stop:
+    with progress(name, trainer.args.max_steps, first_step) as ticker, _graceful_stop() as stop:
         trainer.add_callback(LabCallback(algorithm, run, ticker, stop))
-        trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=saved)
+        trainer.remove_callback(PrinterCallback)  # it prints every log; the ticker shows them
+        trainer.train(resume_from_checkpoint=trl_checkpoint)
         if stop.is_set():
             raise Interrupted(f"stopped after step {trainer.state.global_step} of {trainer.args.max_steps}")
 
 
 def build(algorithm: Algorithm, run: Run) -> Any:
     """The trainer of a stage, ready to train: one of the classes in `trainers.py`."""
-    return _on_prompts(algorithm, run) if isinstance(algorithm, OnPolicy) else _on_corpus(algorithm, run)
+    if isinstance(algorithm, OnPolicy):
+        return _build_on_prompts(algorithm, run)
+    return _build_on_corpus(algorithm, run)
 
 
 def twin(model: nn.Module) -> Any:
-    """A module tree of its own around the same parameters and buffers, without transformers' marks of an adapter.
+    """A copy of the module tree around the very same parameters and buffers, without transformers' marks of an adapter.
 
     Its adapter is trained and saved like any other parameter: TRL knows adapters only in peft's own wrapper.
     """
+    # deepcopy takes what `memo` holds instead of copying it.
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    found = copy.deepcopy(model, memo)
+    copied = copy.deepcopy(model, memo)
     for mark in ("peft_config", "_hf_peft_config_loaded"):
-        found.__dict__.pop(mark, None)
-    return found
+        copied.__dict__.pop(mark, None)
+    return copied
 
 
-def _trainer(algorithm: Algorithm, run: Run, steps: int, more: dict[str, Any]) -> Any:
-    """Construct the stage's trainer. Argument classes and trainers of TRL load here."""
+def _construct_trainer(algorithm: Algorithm, run: Run, steps: int, inputs: dict[str, Any]) -> Any:
+    """Construct the stage's trainer. Argument classes and trainers of TRL are imported here.
+
+    Args:
+        inputs: arguments that differ between trainers: dataset, collator, reference model, reward functions.
+    """
     import trl
 
     from rlhf_lab.algorithms.trl import trainers
@@ -101,66 +110,72 @@ def _trainer(algorithm: Algorithm, run: Run, steps: int, more: dict[str, Any]) -
     model = twin(algorithm.model)
     if spec.samples:
         model.generation_config.eos_token_id = algorithm.encoder.eos_id  # a model may name more; here one ends a reply
-    found = getattr(trainers, spec.name)(
+    trainer_class = getattr(trainers, spec.name)
+    config_class = getattr(trl, spec.config)
+    trainer = trainer_class(
         model=model,
-        args=getattr(trl, spec.config)(**values),
+        args=config_class(**values),
         processing_class=copy.deepcopy(algorithm.encoder.tokenizer),
-        **more,
+        **inputs,
     )
-    found.lab = algorithm.settings
-    return found
+    trainer.lab = algorithm.settings
+    return trainer
 
 
-def _on_corpus(algorithm: Any, run: Run) -> Any:
+def _build_on_corpus(algorithm: Any, run: Run) -> Any:
     """SFT, reward model, DPO, KTO: the native engine's rows in the native engine's order."""
     from rlhf_lab.algorithms.trl.trainers import Batches
 
     kind = options.key(run.config)
     has_reference = kind in ("dpo", "kto")
     rows = algorithm.table.pairs if has_reference else algorithm.rows
-    make, parts = _batch_maker(kind, algorithm), options.passes(run.config)
-    batches, dropped = divided(algorithm.steps, parts)
+    make_batch = _batch_maker(kind, algorithm)
+    passes = options.passes(run.config)
+    batches, dropped = divided(algorithm.steps, passes)
     if dropped:
-        run.note(f"{dropped} rows were left out where a step did not divide into {parts} equal forward passes")
-    more = {
+        run.note(f"{dropped} rows were left out where a step did not divide into {passes} equal forward passes")
+    # TRL's dataset holds positions only; the collator looks the tokenised rows up.
+    inputs: dict[str, Any] = {
         "train_dataset": Dataset.from_dict({"index": list(range(len(rows)))}),
-        "data_collator": lambda chosen: make([rows[row["index"]] for row in chosen]),
-        **({"ref_model": twin(algorithm.reference)} if has_reference else {}),
+        "data_collator": lambda examples: make_batch([rows[example["index"]] for example in examples]),
     }
-    trainer = _trainer(algorithm, run, len(batches) // parts, more)
+    if has_reference:
+        inputs["ref_model"] = twin(algorithm.reference)
+    trainer = _construct_trainer(algorithm, run, len(batches) // passes, inputs)
     trainer.batches = Batches(batches)
     if kind == "reward_model":
-        trainer.model.config.pad_token_id = _padding(algorithm)
+        trainer.model.config.pad_token_id = _reward_padding_id(algorithm)
     return trainer
 
 
-def _padding(algorithm: Any) -> int:
+def _reward_padding_id(algorithm: Any) -> int:
     """A token id that ends no row of a reward model."""
     return unused_id(both_sides(algorithm.rows), algorithm.model.config.vocab_size)
 
 
 def _batch_maker(kind: str, algorithm: Any) -> Callable[[Any], dict[str, torch.Tensor]]:
-    """Rows of a forward pass → what the trainer reads."""
+    """A function from the rows of a forward pass to the tensors that the trainer reads."""
     if kind == "sft":
         return sft_batch
     if kind == "reward_model":
-        return partial(reward_batch, pad_id=_padding(algorithm), margin=algorithm.settings.margin)
+        return partial(reward_batch, pad_id=_reward_padding_id(algorithm), margin=algorithm.settings.margin)
     if kind == "kto":
         return partial(kto_batch, max_length=algorithm.max_length)
     return lambda pairs: padded(both_sides(pairs))
 
 
-def _on_prompts(algorithm: OnPolicy, run: Run) -> Any:
+def _build_on_prompts(algorithm: OnPolicy, run: Run) -> Any:
     """GRPO and RLOO: TRL samples and learns; prompts, reward and shaping are the lab's."""
     from rlhf_lab.algorithms.trl.reward import reward_function
 
-    settings, prompts = algorithm.settings, run.corpus.prompts("train")
-    copies = -(-settings.prompts_per_iteration // len(prompts))
-    more = {
+    prompts = run.corpus.prompts("train")
+    # TRL drops what does not fill an iteration, so there have to be prompts for one at least.
+    copies = -(-algorithm.settings.prompts_per_iteration // len(prompts))
+    inputs = {
         "train_dataset": Dataset.from_dict({"prompt": prompts * copies}),
         "reward_funcs": reward_function(algorithm),
     }
-    trainer = _trainer(algorithm, run, algorithm.total_steps, more)
+    trainer = _construct_trainer(algorithm, run, algorithm.total_steps, inputs)
     encoder = replace(algorithm.encoder, counts={})  # what it counts here says nothing about the corpus
     trainer.encode = partial(encoder.prompt, max_tokens=run.config.rollout.max_prompt_tokens)
     if trainer.ref_model is not None:  # TRL read it from disk; these are the same numbers and no second copy
@@ -172,20 +187,28 @@ def _on_prompts(algorithm: OnPolicy, run: Run) -> Any:
 
 @torch.no_grad()
 def _check_padding(trainer: Any, algorithm: OnPolicy, run: Run) -> None:
-    """TRL pads prompts on the left and hands no positions on: absolute positions would be others than in sampling."""
-    texts = sorted(run.corpus.prompts("train")[:64], key=len)
-    rows = [(trainer.encode(text), [algorithm.encoder.eos_id]) for text in (texts[0], texts[-1])]
+    """Raise NumericError where left padding changes log-probabilities.
+
+    TRL pads prompts on the left and passes no positions, so a model with absolute positions would see others than in
+    sampling. A short and a long prompt, each with a reply of one token, are scored by TRL and by the lab.
+    """
+    by_length = sorted(run.corpus.prompts("train")[:64], key=len)
+    rows = [(trainer.encode(text), [algorithm.encoder.eos_id]) for text in (by_length[0], by_length[-1])]
     width = max(len(prompt) for prompt, _ in rows)
-    ids = torch.tensor([[0] * (width - len(prompt)) + [*prompt, *reply] for prompt, reply in rows], device=run.device)
-    mask = torch.tensor(
-        [[0] * (width - len(prompt)) + [1] * (len(prompt) + 1) for prompt, _ in rows], device=run.device
-    )
-    theirs, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 1)
-    ours = token_logps(
-        algorithm.model, TokenBatch.from_rows(rows, run.device), temperature=algorithm.temperature
-    ).logps_N
-    gap = float((theirs[:, 0].float() - ours).abs().max())
-    if gap > (1e-3 if run.config.runtime.dtype == "float32" else 0.5):
+    padded_ids = []
+    masks = []
+    for prompt, reply in rows:
+        padding = [0] * (width - len(prompt))
+        padded_ids.append([*padding, *prompt, *reply])
+        masks.append([*padding, *([1] * (len(prompt) + len(reply)))])
+    ids = torch.tensor(padded_ids, device=run.device)
+    mask = torch.tensor(masks, device=run.device)
+    trl_logps, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 1)
+    batch = TokenBatch.from_rows(rows, run.device)
+    lab_logps_N = token_logps(algorithm.model, batch, temperature=algorithm.temperature).logps_N
+    gap = float((trl_logps[:, 0].float() - lab_logps_N).abs().max())
+    tolerance = 1e-3 if run.config.runtime.dtype == "float32" else 0.5
+    if gap > tolerance:
         raise NumericError(
             f"TRL's log-probabilities of padded prompts differ from the lab's by up to {gap:.2g} nats. TRL pads on the "
             "left and does not say where a prompt begins, which absolute positions need to know: use engine=native"

@@ -27,8 +27,10 @@ ALWAYS: Arguments = {
 def key(root: Config) -> str:
     """The trainer's name in `tables.TRAINERS`, or "" when TRL has none for this algorithm."""
     kind, settings = registry.kind_of("algorithm", root.algorithm), root.algorithm
+    if kind == "dpo" and settings.loss == "kto":
+        return "kto"
     if kind == "dpo":
-        return "kto" if settings.loss == "kto" else "dpo" if settings.loss in PAIR_LOSSES else ""
+        return "dpo" if settings.loss in PAIR_LOSSES else ""
     if kind == "grpo":
         return {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}.get(settings.advantage, "")
     return kind if kind in ("sft", "reward_model") else ""
@@ -46,26 +48,26 @@ def problems(root: Config) -> list[str]:
         return ["rollout=vllm: only TRL's trainers sample with vLLM; write engine=trl, or rollout=local"]
     if not key(root):
         return [_no_trainer(root)]
-    found = trainer(root)
-    lines = [
-        f"{section}.{name}={getattr(settings, name)} cannot be honoured by engine=trl ({found.name}): {option.refusal}"
-        for section, settings, table in found.sections(root)
-        for name, option in table.items()
-        if not option.allowed(getattr(settings, name, None), root)
-    ]
-    if found.samples and getattr(root.model, "family", "") == "gpt2":
+    spec = trainer(root)
+    lines = []
+    for section, settings, table in spec.sections(root):
+        for name, option in table.items():
+            if not option.allowed(getattr(settings, name, None), root):
+                setting = f"{section}.{name}={getattr(settings, name)}"
+                lines.append(f"{setting} cannot be honoured by engine=trl ({spec.name}): {option.refusal}")
+    if spec.samples and getattr(root.model, "family", "") == "gpt2":
         lines.append(
-            f"model.family=gpt2: {found.name} pads prompts on the left and does not say where they begin, so learned "
+            f"model.family=gpt2: {spec.name} pads prompts on the left and does not say where they begin, so learned "
             "positions would be others in training than in sampling; use model.family=llama, or engine=native"
         )
-    if found.samples and root.reward.monitor.action in ("raise_kl", "stop"):
+    if spec.samples and root.reward.monitor.action in ("raise_kl", "stop"):
         lines.append(
-            f"reward.monitor.action={root.reward.monitor.action}: {found.name} keeps its own beta and its own end; use "
+            f"reward.monitor.action={root.reward.monitor.action}: {spec.name} keeps its own beta and its own end; use "
             "log, or engine=native"
         )
-    if sampled_by_vllm and not found.samples:
+    if sampled_by_vllm and not spec.samples:
         lines.append(
-            f"rollout=vllm: {found.name} samples nothing; use rollout=local (its sampler serves the evaluation)"
+            f"rollout=vllm: {spec.name} samples nothing; use rollout=local (its sampler serves the evaluation)"
         )
     if sampled_by_vllm and root.model.lora.rank:
         lines.append(
@@ -104,34 +106,36 @@ def arguments(root: Config, *, device: str, folder: str, seed: int, steps: int) 
         seed: of everything that TRL draws.
         steps: optimiser steps of the whole run.
     """
-    found, every = trainer(root), root.checkpoint.every_steps
+    spec = trainer(root)
+    save_every = root.checkpoint.every_steps
     values: Arguments = {
         **ALWAYS,
-        **found.fixed,
+        **spec.fixed,
         "output_dir": folder,
         "max_steps": steps,
         "seed": seed,
         "use_cpu": device == "cpu",
         "bf16": root.runtime.dtype == "bfloat16",
-        "save_strategy": "steps" if every else "no",
-        **({"save_steps": every} if every else {}),
+        "save_strategy": "steps" if save_every else "no",
     }
-    for _, settings, table in found.sections(root):
+    if save_every:
+        values["save_steps"] = save_every
+    for _, settings, table in spec.sections(root):
         for name, option in table.items():
-            if hasattr(settings, name):
+            if hasattr(settings, name):  # the rollout table serves local and vLLM sampling, whose settings differ
                 values |= option.arguments(getattr(settings, name), root)
     return values
 
 
 def passes(root: Config) -> int:
     """Forward passes of an optimiser step."""
-    found = trainer(root).algorithm["batch_size"].arguments(root.algorithm.batch_size, root)
-    return found["gradient_accumulation_steps"]
+    values = trainer(root).algorithm["batch_size"].arguments(root.algorithm.batch_size, root)
+    return values["gradient_accumulation_steps"]
 
 
 def metrics(root: Config) -> dict[str, str]:
     """TRL's name of a metric → the lab's name of one that means the same."""
-    found = {"loss": "loss", "grad_norm": "grad_norm", **trainer(root).metrics}
-    if getattr(root.algorithm, "loss", "") == "ipo":  # per token here, per reply there
-        del found["rewards/margins"]
-    return found
+    lab_names = {"loss": "loss", "grad_norm": "grad_norm", **trainer(root).metrics}
+    if getattr(root.algorithm, "loss", "") == "ipo":  # the lab's margin is per token, TRL's per reply
+        del lab_names["rewards/margins"]
+    return lab_names

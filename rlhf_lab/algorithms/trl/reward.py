@@ -22,8 +22,9 @@ from rlhf_lab.sampling.experience import Experience, Group
 def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
     """A function with TRL's signature: a shaped score for each reply, None where the reward abstains."""
     encoder, rollouts, shaper = algorithm.encoder, algorithm.rollouts, algorithm.shaper
-    size, limit = algorithm.settings.group_size, algorithm.run.config.rollout.max_prompt_tokens
-    encode = partial(replace(encoder, counts={}).prompt, max_tokens=limit)
+    group_size = algorithm.settings.group_size
+    max_prompt_tokens = algorithm.run.config.rollout.max_prompt_tokens
+    encode = partial(replace(encoder, counts={}).prompt, max_tokens=max_prompt_tokens)
 
     def reward(
         prompts: list[str], completion_ids: list[list[int]], trainer_state: Any, **_columns: Any
@@ -35,25 +36,29 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         ended = [bool(ids) and ids[-1] == encoder.eos_id for ids in completion_ids]
         shaper.observe(rewards)
         scores = shaper(rewards, [len(ids) for ids in completion_ids], ended)
-        groups = [
-            Group(
-                prompts[i],
-                encode(prompts[i]),
-                completion_ids[i : i + size],
-                [],
-                texts[i : i + size],
-                ended[i : i + size],
-                rewards[i : i + size].tolist(),
-                scores[i : i + size].tolist(),
+        groups = []
+        for begin in range(0, len(prompts), group_size):  # TRL passes the replies to a prompt side by side
+            members = slice(begin, begin + group_size)
+            groups.append(
+                Group(
+                    text=prompts[begin],
+                    ids=encode(prompts[begin]),
+                    replies=completion_ids[members],
+                    logps=[],  # TRL passes none
+                    responses=texts[members],
+                    ended=ended[members],
+                    rewards=rewards[members].tolist(),
+                    scores=scores[members].tolist(),
+                )
             )
-            for i in range(0, len(prompts), size)
-        ]
         algorithm.generated += sum(map(len, completion_ids))
         rollouts.groups += len(groups)
         rollouts.wasted += sum(group.wasted for group in groups)
-        metrics = _metrics(groups) | _truth(algorithm, prompts, texts) | algorithm.monitor.see_groups(groups)
+        metrics = _rollout_metrics(groups)
+        metrics |= _true_rewards(algorithm, prompts, texts)
+        metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:
-            metrics |= _divergence(algorithm, groups)
+            metrics |= _measure_kl(algorithm, groups)
         algorithm.run.log(trainer_state.global_step, **metrics)
         return [float(score) if np.isfinite(score) else None for score in scores]
 
@@ -61,7 +66,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 
 
 @torch.no_grad()
-def _divergence(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
+def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
     """KL from the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
     experience = Experience([(group.ids, reply) for group in groups for reply in group.replies], {})
 
@@ -70,33 +75,35 @@ def _divergence(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
             experience, lambda batch: token_logps(model, batch, temperature=algorithm.temperature).logps_N
         )
 
-    now_N, ref_N = logps(algorithm.model), logps(algorithm.reference)
+    policy_N = logps(algorithm.model)
+    ref_N = logps(algorithm.reference)
     return {
-        "kl": float(experience.row_sums(k1(now_N, ref_N)).mean()),
-        "kl_k3": float(experience.row_sums(k3(now_N, ref_N)).mean()),
-        "entropy": float(-now_N.mean()),
+        "kl": float(experience.row_sums(k1(policy_N, ref_N)).mean()),
+        "kl_k3": float(experience.row_sums(k3(policy_N, ref_N)).mean()),
+        "entropy": float(-policy_N.mean()),
     }
 
 
-def _metrics(groups: list[Group]) -> dict[str, float]:
-    """What rollouts of the native engine log, under the same names."""
-    rewards, scores = (np.array([getattr(group, name) for group in groups]) for name in ("rewards", "scores"))
+def _rollout_metrics(groups: list[Group]) -> dict[str, float]:
+    """The metrics of `Rollouts` in the native engine, under the same names."""
+    rewards = np.array([group.rewards for group in groups])
+    scores = np.array([group.scores for group in groups])
     lengths = [len(reply) for group in groups for reply in group.replies]
-    known = rewards[np.isfinite(rewards)]
+    scored = rewards[np.isfinite(rewards)]
     return {
-        "reward": float(known.mean()) if len(known) else float("nan"),
-        "reward_sd": float(known.std()) if len(known) else float("nan"),
-        "score": float(np.nanmean(scores)) if len(known) else float("nan"),
+        "reward": float(scored.mean()) if len(scored) else float("nan"),
+        "reward_sd": float(scored.std()) if len(scored) else float("nan"),
+        "score": float(np.nanmean(scores)) if len(scored) else float("nan"),
         "tokens": float(np.mean(lengths)),
         "ended": float(np.mean([group.ended for group in groups])),
-        "unscored": 1 - len(known) / rewards.size,
+        "unscored": 1 - len(scored) / rewards.size,
         "generated_tokens": float(sum(lengths)),
         "wasted_groups": float(np.mean([group.wasted for group in groups])),
     }
 
 
-def _truth(algorithm: OnPolicy, prompts: list[str], texts: list[str]) -> dict[str, float]:
-    """Means of what a world with a known truth says of the samples."""
+def _true_rewards(algorithm: OnPolicy, prompts: list[str], texts: list[str]) -> dict[str, float]:
+    """Means over the samples of the true reward and its parts; nothing for data without a known truth."""
     oracle = algorithm.run.corpus.oracle
-    found = oracle.measure(prompts, texts) if oracle else {}
-    return {name: float(values.mean()) for name, values in found.items() if name in names(ROLLOUTS)}
+    truth = oracle.measure(prompts, texts) if oracle else {}
+    return {name: float(values.mean()) for name, values in truth.items() if name in names(ROLLOUTS)}

@@ -59,8 +59,8 @@ def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Ten
 
 def unused_id(rows: Sequence[Row], vocabulary: int) -> int:
     """The smallest token id that ends no row."""
-    last = {(reply or prompt)[-1] for prompt, reply in rows}
-    return next(i for i in range(vocabulary) if i not in last)
+    last_ids = {(reply or prompt)[-1] for prompt, reply in rows}
+    return next(i for i in range(vocabulary) if i not in last_ids)
 
 
 def divided(steps: Sequence[Sequence[int]], parts: int) -> tuple[list[list[int]], int]:
@@ -69,10 +69,11 @@ def divided(steps: Sequence[Sequence[int]], parts: int) -> tuple[list[list[int]]
     A batch divides evenly; what is left of an epoch in its last step may not, and its remainder is dropped, because TRL
     weighs all parts the same.
     """
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     dropped = 0
     for step in steps:
         size = len(step) // parts
         dropped += len(step) - size * parts
-        found += [list(step[i * size : (i + 1) * size]) for i in range(parts if size else 0)]
-    return found, dropped
+        if size:
+            batches += [list(step[i * size : (i + 1) * size]) for i in range(parts)]
+    return batches, dropped

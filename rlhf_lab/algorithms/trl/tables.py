@@ -13,14 +13,18 @@ PAIR_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
 
 
 def rows_per_pass(root: Config, tokens: int) -> int:
-    """Most rows of `tokens` tokens in `micro_batch_tokens`, so that equal parts make a batch."""
-    size, budget = root.algorithm.batch_size, root.algorithm.micro_batch_tokens
-    if not budget:
-        return size
-    return max(rows for rows in range(1, size + 1) if size % rows == 0 and (rows == 1 or rows * tokens <= budget))
+    """The largest divisor of `batch_size` whose rows of `tokens` tokens fit in `micro_batch_tokens`; at least 1.
+
+    A divisor, because TRL weighs all forward passes of a step the same.
+    """
+    batch_size, max_tokens = root.algorithm.batch_size, root.algorithm.micro_batch_tokens
+    if not max_tokens:
+        return batch_size
+    divisors = [rows for rows in range(1, batch_size + 1) if batch_size % rows == 0]
+    return max(rows for rows in divisors if rows == 1 or rows * tokens <= max_tokens)
 
 
-def _batch(tokens_per_row: Callable[[Config], int]) -> Option:
+def _batch_size_option(tokens_per_row: Callable[[Config], int]) -> Option:
     def arguments(size: int, root: Config) -> Arguments:
         rows = rows_per_pass(root, tokens_per_row(root))
         return {"per_device_train_batch_size": rows, "gradient_accumulation_steps": (size or 1) // rows}
@@ -71,11 +75,15 @@ PLANNED = {
 
 PAIRS = {"max_pairs": ours("pairs are chosen by the lab"), "selection": ours("pairs are chosen by the lab")}
 
-SFT_TABLE = {**PLANNED, "batch_size": _batch(_row_tokens), "skip_garbled": ours("rows are chosen by the lab")}
+SFT_TABLE = {
+    **PLANNED,
+    "batch_size": _batch_size_option(_row_tokens),
+    "skip_garbled": ours("rows are chosen by the lab"),
+}
 
 REWARD_TABLE = {
     **PLANNED,
-    "batch_size": _batch(_pair_tokens),
+    "batch_size": _batch_size_option(_pair_tokens),
     "centering": to("center_rewards_coefficient"),
     "margin": ours("column `margin` of each batch"),
     "on_policy_fraction": ours("pairs are sampled and labelled by the lab"),
@@ -103,7 +111,7 @@ PREFERENCE = {
 
 DPO_TABLE = {
     **PREFERENCE,
-    "batch_size": _batch(_pair_tokens),
+    "batch_size": _batch_size_option(_pair_tokens),
     "loss": Option("loss_type", arguments=lambda value, root: {"loss_type": [value]}),
     "label_smoothing": Option(
         "label_smoothing",
@@ -120,7 +128,7 @@ def _kto_weight(name: str) -> Option:
 
 KTO_TABLE = {
     **PREFERENCE,
-    "batch_size": _batch(_pair_tokens),
+    "batch_size": _batch_size_option(_pair_tokens),
     "micro_batch_tokens": only(
         0, "TRL estimates KTO's KL from each forward pass, not from the step; write algorithm.micro_batch_tokens=0"
     ),
@@ -138,12 +146,12 @@ def _penalised(root: Config) -> bool:
 
 def _if_penalised(value: Any, refusal: str) -> Option:
     """Must have this value where there is a KL penalty; without one it is not read."""
-    return Option(f"must be {value}", refusal, lambda found, root: found == value or not _penalised(root))
+    return Option(f"must be {value}", refusal, lambda configured, root: configured == value or not _penalised(root))
 
 
 ON_POLICY = {
     **COMMON,
-    "batch_size": _batch(_reply_tokens),
+    "batch_size": _batch_size_option(_reply_tokens),
     "epochs": Option("num_iterations", arguments=lambda value, root: {"num_iterations": round(value or 1)}),
     "length_bucket_batches": only(1, "TRL shuffles an iteration's replies; write algorithm.length_bucket_batches=1"),
     "iterations": ours("max_steps = iterations · updates per iteration"),

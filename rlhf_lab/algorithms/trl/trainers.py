@@ -22,7 +22,7 @@ from rlhf_lab.training.settings import TrainingSettings
 class Batches(Sampler[list[int]]):
     """Row indices of every forward pass, in order."""
 
-    batch_size, drop_last, sampler = None, False, None
+    batch_size, drop_last, sampler = None, False, None  # accelerate reads them of every batch sampler
 
     def __init__(self, batches: list[list[int]]):
         self.batches = batches
@@ -56,7 +56,7 @@ class LabSchedule:
 
 
 class OnCorpus(LabSchedule):
-    """Goes through given batches of rows that are tokenised already.
+    """Goes through the lab's batches, in their order, of rows that the lab has tokenised.
 
     Attributes:
         batches: set before `train`.

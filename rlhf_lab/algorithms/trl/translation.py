@@ -1,4 +1,4 @@
-"""The words in which the tables say what becomes of a setting. Imports neither torch nor TRL."""
+"""The vocabulary of the tables: how a setting is translated into TRL's arguments. Imports neither torch nor TRL."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """What becomes of one setting.
+    """How one setting is translated.
 
     Attributes:
-        note: the TRL arguments it becomes, or who sees to it.
+        note: the TRL arguments it becomes, or who takes care of it.
         refusal: why other values cannot be honoured; what to write instead. Empty where every value can be.
         allowed: (value, root config) → whether this value can be honoured.
         arguments: (value, root config) → TRL arguments.
@@ -34,7 +34,7 @@ class Trainer:
 
     Attributes:
         name: of its class; the class of its arguments is the same with Config for Trainer.
-        algorithm, rollout: setting → what becomes of it. A trainer that does not sample leaves `rollout` empty: the
+        algorithm, rollout: setting → how it is translated. A trainer that does not sample leaves `rollout` empty: the
             lab's own sampler reads it.
         fixed: arguments that no setting decides.
         metrics: TRL's name of a metric → the lab's name of one that means the same.
@@ -57,8 +57,10 @@ class Trainer:
 
     def sections(self, root: Config) -> list[tuple[str, Any, Mapping[str, Option]]]:
         """(name, settings, table) of every section of the config that a table answers for."""
-        found = [("algorithm", root.algorithm, self.algorithm)]
-        return [*found, ("rollout", root.rollout, self.rollout)] if self.samples else found
+        sections: list[tuple[str, Any, Mapping[str, Option]]] = [("algorithm", root.algorithm, self.algorithm)]
+        if self.samples:
+            sections.append(("rollout", root.rollout, self.rollout))
+        return sections
 
 
 def to(argument: str) -> Option:
@@ -71,7 +73,7 @@ def ours(note: str) -> Option:
     return Option(note)
 
 
-def only(value: Any, refusal: str, *more: Any) -> Option:
-    """TRL does what these values say and nothing else."""
-    allowed = (value, *more)
-    return Option(f"must be {' or '.join(map(str, allowed))}", refusal, lambda found, root: found in allowed)
+def only(value: Any, refusal: str, *alternatives: Any) -> Option:
+    """TRL can honour these values alone; it has no argument for the setting."""
+    allowed = (value, *alternatives)
+    return Option(f"must be {' or '.join(map(str, allowed))}", refusal, lambda configured, root: configured in allowed)
