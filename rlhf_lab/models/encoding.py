@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from rlhf_lab.models.chat import ChatTemplate
+
 Row = tuple[list[int], list[int]]
 
 
@@ -21,20 +23,26 @@ class Encoder:
 
     Args:
         to_messages: transcript → list of {role, content}; set it to format prompts with the chat template.
+        more_stop_ids: further tokens that end a reply, such as those of the model's generation_config.
 
     Attributes:
-        eos_id: the token that ends a reply.
+        eos_id: the token that ends a reply in training data: of the chat template's turns where it is used.
+        stop_ids: every token that ends a sampled reply, `eos_id` first.
         counts: what happened while encoding: rows, truncated replies, truncated prompts.
     """
 
     tokenizer: Any
     to_messages: Callable[[str], list[dict[str, str]]] | None = None
+    more_stop_ids: tuple[int, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; without one no reply can end")
-        self.eos_id: int = self.tokenizer.eos_token_id
+        self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_messages else None
+        own_stop_ids = (self.tokenizer.eos_token_id, *self.more_stop_ids)
+        self.stop_ids: tuple[int, ...] = self.chat.stop_ids if self.chat else tuple(dict.fromkeys(own_stop_ids))
+        self.eos_id: int = self.stop_ids[0]
         empty = self.tokenizer("")["input_ids"]
         bos = self.tokenizer.bos_token_id
         self._prefix = [bos] if bos is not None and empty[:1] == [bos] and bos != self.eos_id else []
@@ -42,18 +50,16 @@ class Encoder:
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def _ids(self, text: str, *, template: bool = False) -> list[int]:
-        """Token ids; "<|endoftext|>" in a data row is text, only a rendered template holds special tokens."""
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=not template)["input_ids"]
+    def _ids(self, text: str) -> list[int]:
+        """Token ids; "<|endoftext|>" in a data row is text."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
-        if self.to_messages:
-            messages = self.to_messages(text)
-            rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            ids, prefix = self._ids(rendered, template=True), []
-            if self._prefix and ids[:1] != self._prefix:
-                prefix = self._prefix
+        if self.chat and self.to_messages:
+            ids = self.chat.prompt(self.to_messages(text))
+            # A template may write BOS itself.
+            prefix = [] if ids[:1] == self._prefix else self._prefix
         else:
             ids, prefix = self._ids(text), self._prefix
         if max_tokens is not None and len(prefix) + len(ids) > max_tokens:
@@ -63,7 +69,7 @@ class Encoder:
 
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""
-        return [*self._ids(text if self.to_messages else f" {text}"), self.eos_id]
+        return self.chat.reply(text) if self.chat else [*self._ids(f" {text}"), self.eos_id]
 
     def row(self, prompt: str, response: str, max_length: int) -> Row:
         """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
@@ -76,8 +82,9 @@ class Encoder:
         return head, reply[:room]
 
     def text(self, reply_ids: Sequence[int]) -> str:
-        """The reply as text, without EOS and surrounding space."""
-        return self.tokenizer.decode([i for i in reply_ids if i != self.eos_id], skip_special_tokens=True).strip()
+        """The reply as text, without what ends it and surrounding space."""
+        spoken = [token for token in reply_ids if token not in self.stop_ids]
+        return self.tokenizer.decode(spoken, skip_special_tokens=True).strip()
 
 
 @dataclass(frozen=True)

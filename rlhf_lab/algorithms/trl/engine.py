@@ -100,7 +100,7 @@ def _trainer(algorithm: Algorithm, run: Run, steps: int, more: dict[str, Any]) -
     values = options.arguments(run.config, device=run.device, folder=str(run.folder / FOLDER), seed=seed, steps=steps)
     model = twin(algorithm.model)
     if spec.samples:
-        model.generation_config.eos_token_id = algorithm.encoder.eos_id  # a model may name more; here one ends a reply
+        model.generation_config.eos_token_id = list(algorithm.encoder.stop_ids)  # as the lab's own sampler
     found = getattr(trainers, spec.name)(
         model=model,
         args=getattr(trl, spec.config)(**values),
