@@ -209,7 +209,7 @@ def sample(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, d
     model = build(shape, device=device)
     rows = token_batch(Rows(prompts, prompt, 1), shape.vocabulary, device)
     asked = [row[:prompt] for row in rows.tokens_BT.tolist()]
-    sampler = LocalSampler(Local(max_new_tokens=new, batch_rows=prompts * group), eos_id=-1)
+    sampler = LocalSampler(Local(max_new_tokens=new, batch_rows=prompts * group), stop_ids=[-1])
     with Meter(device, tensors(model)) as meter:
         meter.restart()
         sampler.sample(model, asked, group, 0)

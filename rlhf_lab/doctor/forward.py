@@ -128,7 +128,7 @@ def step_zero(subject: Subject) -> Finding:
 def sampler_ratio(subject: Subject) -> Finding:
     """Log-probabilities that the sampler returns against those that training computes for the same tokens."""
     settings = subject.sampling
-    samples = LocalSampler(settings, subject.encoder.eos_id).sample(subject.model, subject.prompts, 2, seed=0)
+    samples = LocalSampler(settings, subject.encoder.stop_ids).sample(subject.model, subject.prompts, 2, seed=0)
     rows = [(p, r) for p, group in zip(samples.prompts, samples.replies_BG, strict=True) for r in group]
     theirs = torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
     batch = TokenBatch.from_rows(rows, subject.device)
@@ -147,10 +147,14 @@ def _has_decoder(subject: Subject) -> bool:
 
 def greedy(subject: Subject) -> Finding:
     """Greedy replies of the lab's sampler against Hugging Face's `generate`, up to the first tie."""
-    settings, eos_id = subject.sampling, subject.encoder.eos_id
-    samples = LocalSampler(settings, eos_id).sample(subject.model, subject.prompts, 1, seed=0, temperature=0.0)
+    settings, stop_ids = subject.sampling, list(subject.encoder.stop_ids)
+    samples = LocalSampler(settings, stop_ids).sample(subject.model, subject.prompts, 1, seed=0, temperature=0.0)
     plain = GenerationConfig(
-        max_new_tokens=settings.max_new_tokens, do_sample=False, num_beams=1, eos_token_id=eos_id, pad_token_id=eos_id
+        max_new_tokens=settings.max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=stop_ids,
+        pad_token_id=stop_ids[0],
     )
     same, different = 0, 0
     with _generation(subject.model, plain), torch.no_grad():

@@ -112,20 +112,21 @@ def padding_token(subject: Subject) -> Finding:
 
 def chat_template(subject: Subject) -> Finding:
     """The tokenizer's template is used exactly when the config says so."""
-    encoder, wanted = subject.encoder, bool(getattr(subject.config.model, "chat_template", False))
-    template, used = getattr(encoder.tokenizer, "chat_template", None), encoder.to_messages is not None
+    encoder, written = subject.encoder, getattr(subject.config.model, "chat_template", False)
+    template, used = getattr(encoder.tokenizer, "chat_template", None), encoder.chat is not None
+    wanted = bool(template) if written is None else written
     if wanted and not template:
         advice = "the tokenizer has no chat template; use model.chat_template=false"
         return found(False, "configured, and there is none", "a template", advice)
     measured = f"{'there is one' if template else 'there is none'}, {'used' if used else 'not used'}"
-    if used and encoder.to_messages:
+    if encoder.to_messages:
         prompt = subject.pairs[0].prompt
         rendered = encoder.tokenizer.apply_chat_template(
             encoder.to_messages(prompt), tokenize=True, add_generation_prompt=True, return_dict=False
         )
         advice = "prompts differ from the template's own tokens, such as a doubled BOS: report it with this table"
         return found(wanted and encoder.prompt(prompt) == list(rendered), measured, "the template's own tokens", advice)
-    remark = "an instruction-tuned model answers better with model.chat_template=true" if template else ""
+    remark = "an instruction-tuned model answers better with its template: model.chat_template=null" if template else ""
     return Finding("fail" if wanted else "pass", measured, "as configured", remark)
 
 

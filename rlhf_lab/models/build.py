@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    GenerationConfig,
     GPT2Config,
     LlamaConfig,
     PreTrainedTokenizerFast,
@@ -88,8 +89,27 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
         tokenizer = AutoTokenizer.from_pretrained(str(source), revision=_revision(settings, source))
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
-    uses_template = getattr(settings, "chat_template", False)
-    return Encoder(tokenizer, to_messages if uses_template else None)
+    return Encoder(tokenizer, to_messages if uses_chat_template(settings, tokenizer) else None, _stop_ids(source))
+
+
+def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:
+    """Whether prompts are written by the tokenizer's chat template. Raises ConfigError where there is none to use."""
+    wanted = settings.chat_template if isinstance(settings, HuggingFace) else False
+    there = bool(getattr(tokenizer, "chat_template", None))
+    if wanted and not there:
+        raise ConfigError("model.chat_template=true: the tokenizer has no chat template; use model.chat_template=false")
+    return there if wanted is None else wanted
+
+
+def _stop_ids(source: str | Path) -> tuple[int, ...]:
+    """Tokens that end a reply according to the model's generation_config; none where it has no such file."""
+    try:
+        stop_ids = GenerationConfig.from_pretrained(str(source)).eos_token_id
+    except (OSError, ValueError):
+        return ()
+    if stop_ids is None:
+        return ()
+    return tuple(stop_ids) if isinstance(stop_ids, list) else (stop_ids,)
 
 
 def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:

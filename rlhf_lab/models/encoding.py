@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from rlhf_lab.models.chat import ChatTemplate
+
 Row = tuple[list[int], list[int]]
 """Token ids of a prompt and of the reply to it."""
 
@@ -22,20 +24,26 @@ class Encoder:
 
     Args:
         to_messages: transcript → list of {role, content}; set it to format prompts with the chat template.
+        more_stop_ids: further tokens that end a reply, such as those of the model's generation_config.
 
     Attributes:
-        eos_id: the token that ends a reply.
+        eos_id: the token that ends a reply in training data: of the chat template's turns where it is used.
+        stop_ids: every token that ends a sampled reply, `eos_id` first.
         counts: how often each event occurred while encoding: rows, truncated replies, truncated prompts.
     """
 
     tokenizer: Any
     to_messages: Callable[[str], list[dict[str, str]]] | None = None
+    more_stop_ids: tuple[int, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; without one no reply can end")
-        self.eos_id: int = self.tokenizer.eos_token_id
+        self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_messages else None
+        own_stop_ids = (self.tokenizer.eos_token_id, *self.more_stop_ids)
+        self.stop_ids: tuple[int, ...] = self.chat.stop_ids if self.chat else tuple(dict.fromkeys(own_stop_ids))
+        self.eos_id: int = self.stop_ids[0]
         # BOS goes first only where the tokenizer itself puts it there: some define a BOS and never use it.
         bos = self.tokenizer.bos_token_id
         ids_of_empty_text = self.tokenizer("")["input_ids"]
@@ -45,16 +53,14 @@ class Encoder:
     def _count(self, event: str) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
 
-    def _ids(self, text: str, *, template: bool = False) -> list[int]:
-        """Token ids; "<|endoftext|>" in a data row is text, only a rendered template holds special tokens."""
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=not template)["input_ids"]
+    def _ids(self, text: str) -> list[int]:
+        """Token ids; "<|endoftext|>" in a data row is text."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
-        if self.to_messages:
-            messages = self.to_messages(text)
-            rendered = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            ids = self._ids(rendered, template=True)
+        if self.chat and self.to_messages:
+            ids = self.chat.prompt(self.to_messages(text))
             # Many templates write BOS themselves; it must not stand there twice.
             prefix = [] if ids[:1] == self._prefix else self._prefix
         else:
@@ -68,9 +74,10 @@ class Encoder:
 
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""
+        if self.chat:
+            return self.chat.reply(text)
         # The plain transcript ends in "Assistant:", so the space belongs to the reply's first word.
-        continuation = text if self.to_messages else f" {text}"
-        return [*self._ids(continuation), self.eos_id]
+        return [*self._ids(f" {text}"), self.eos_id]
 
     def row(self, prompt: str, response: str, max_length: int) -> Row:
         """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
@@ -84,9 +91,9 @@ class Encoder:
         return prompt_ids, reply_ids[:room]
 
     def text(self, reply_ids: Sequence[int]) -> str:
-        """The reply as text, without EOS and surrounding space."""
-        without_eos = [token for token in reply_ids if token != self.eos_id]
-        return self.tokenizer.decode(without_eos, skip_special_tokens=True).strip()
+        """The reply as text, without what ends it and surrounding space."""
+        without_end = [token for token in reply_ids if token not in self.stop_ids]
+        return self.tokenizer.decode(without_end, skip_special_tokens=True).strip()
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,14 @@ def _contains_head(tensor_names: set[str]) -> bool:
     return any(name.startswith(HEAD) for name in tensor_names)
 
 
+def lacks_chat_template(source: str) -> bool:
+    """Whether a local folder with a tokenizer has no chat template, neither in its settings nor beside them."""
+    settings = read_json(Path(source) / "tokenizer_config.json")
+    if not isinstance(settings, dict):
+        return False  # a hub id, or no tokenizer: said elsewhere
+    return "chat_template" not in settings and not any(Path(source).glob("chat_template*"))
+
+
 def config_of(source: str) -> dict[str, Any]:
     """The config of a model's folder, of an adapter's base, or of a hub model that was downloaded before; else {}."""
     folder = Path(source)

@@ -90,7 +90,7 @@ class HuggingFace:
         path: hub id or folder.
         revision: hub revision; a commit hash makes a run reproducible.
         chat_template: format prompts with the tokenizer's chat template instead of the plain Human/Assistant
-            transcript.
+            transcript. null: when the tokenizer has one.
         attention: Hugging Face's attention implementation. `auto` is `sdpa` (fused) where the model can have it, else
             `eager`: Gemma 2 caps its attention scores, which no fused kernel of PyTorch does.
         lora: train an adapter instead of all parameters.
@@ -101,7 +101,7 @@ class HuggingFace:
     small_scale: ClassVar[bool] = False
     path: str = ""
     revision: str | None = None
-    chat_template: bool = False
+    chat_template: bool | None = None
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=dict)

@@ -55,7 +55,7 @@ def end_tokens(encoder: Encoder, reply: str, ends: Sequence[int]) -> list[int]:
     A fast tokenizer says which characters each of its tokens covers. From another one, the tokens of the text up to
     there are counted, and have to be those that the whole reply begins with. Raises DataError where they are not.
     """
-    leading_space = "" if encoder.to_messages else " "  # as in Encoder.response
+    leading_space = "" if encoder.chat else " "  # as in Encoder.response
     text = leading_space + reply
     tokenizer = encoder.tokenizer
     options = {"add_special_tokens": False, "split_special_tokens": True}

@@ -32,7 +32,7 @@ class Samples:
 
     Attributes:
         prompts: B prompts as token ids.
-        replies_BG: token ids, EOS included where the reply ended.
+        replies_BG: token ids, with the one that ended the reply.
         logps_BG: log-probability of each reply's tokens under the sampled distribution, nats.
         ended_BG: False where the reply was cut at `max_new_tokens`.
     """
@@ -46,8 +46,8 @@ class Samples:
 class LocalSampler:
     """Samples replies from a Hugging Face causal LM. Weights are read at each call, so it follows training."""
 
-    def __init__(self, settings: Local, eos_id: int):
-        self.settings, self.eos_id = settings, eos_id
+    def __init__(self, settings: Local, stop_ids: Sequence[int]):
+        self.settings, self.stop_ids = settings, tuple(stop_ids)
 
     @torch.no_grad()
     def sample(
@@ -81,7 +81,7 @@ class LocalSampler:
             prompts=list(prompts),
             replies_BG=[[tokens for tokens, _ in row] for row in grouped],
             logps_BG=[[logps for _, logps in row] for row in grouped],
-            ended_BG=[[tokens[-1] == self.eos_id for tokens, _ in row] for row in grouped],
+            ended_BG=[[tokens[-1] in self.stop_ids for tokens, _ in row] for row in grouped],
         )
 
     def _sample_rows(
@@ -102,7 +102,7 @@ class LocalSampler:
             batch = [prompts[i] for i in batch_order]
             with guard():
                 tokens_RT, logps_RT = _generate_batch(
-                    decoder, batch, group, noise_RT[index_R], temperature, self.eos_id, device
+                    decoder, batch, group, noise_RT[index_R], temperature, self.stop_ids, device
                 )
             if not bool(logps_RT.isfinite().all()):
                 raise NumericError(
@@ -110,7 +110,8 @@ class LocalSampler:
                     "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
                 )
             for row, tokens, logps in zip(index_R.tolist(), tokens_RT.tolist(), logps_RT.tolist(), strict=True):
-                length = tokens.index(self.eos_id) + 1 if self.eos_id in tokens else len(tokens)
+                ends = [place for place, token in enumerate(tokens) if token in self.stop_ids]
+                length = ends[0] + 1 if ends else len(tokens)
                 rows[row] = (tokens[:length], logps[:length])
         return rows
 
@@ -122,7 +123,7 @@ class LocalSampler:
 
 
 def build(settings: Local, encoder: Encoder) -> LocalSampler:
-    return LocalSampler(settings, encoder.eos_id)
+    return LocalSampler(settings, encoder.stop_ids)
 
 
 def _generate_batch(
@@ -131,16 +132,18 @@ def _generate_batch(
     group: int,
     noise_RT: Tensor,
     temperature: float,
-    eos_id: int,
+    stop_ids: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens (R, T) and log-probabilities (R, T) of R = prompts·group rows. After a row's EOS they mean nothing."""
+    """Tokens (R, T) and log-probabilities (R, T) of R = prompts·group rows. Behind the token that ends a row
+    they mean nothing."""
     rows, slots = noise_RT.shape
     noise_TR = noise_RT.T.to(device)
     hidden_Bd, cache = decoder.start(prompts, group, device)
     position_R = torch.tensor([len(p) for p in prompts], device=device).repeat_interleave(group)
     logits_RV = decoder.logits(hidden_Bd).repeat_interleave(group, dim=0)
-    tokens_TR = torch.full((slots, rows), eos_id, device=device)
+    tokens_TR = torch.full((slots, rows), stop_ids[0], device=device)
+    stop_S = torch.tensor(stop_ids, device=device)
     logps_TR = torch.zeros(slots, rows, device=device)
     row_R = torch.arange(rows, device=device)
     live_R = torch.ones(rows, dtype=torch.bool, device=device)
@@ -148,7 +151,7 @@ def _generate_batch(
         token_R, logp_R = draw(logits_RV, noise_TR[t, row_R], temperature)
         tokens_TR[t, row_R] = token_R
         logps_TR[t, row_R] = logp_R
-        live_R &= token_R != eos_id
+        live_R &= (token_R[:, None] != stop_S).all(1)
         live_count = int(live_R.sum())
         if live_count == 0 or t == slots - 1:
             break

@@ -8,4 +8,4 @@ from rlhf_lab.sampling.settings import Vllm
 
 
 def build(settings: Vllm, encoder: Encoder) -> LocalSampler:
-    return LocalSampler(settings.local(), encoder.eos_id)
+    return LocalSampler(settings.local(), encoder.stop_ids)

@@ -98,6 +98,10 @@ def _model_problems(stage: Stage) -> list[str]:
         found += model_files.problems(path, "model.path")
     if path:
         found += _length_problems(stage, path)
+    if getattr(root.model, "chat_template", None) and model_files.lacks_chat_template(path):
+        found.append(
+            f"model.chat_template=true: the tokenizer of {path} has no chat template; use model.chat_template=false"
+        )
     for role, need in stage.needs.items():
         if not isinstance(need, External) or role in root.algorithm.data_roles:
             continue

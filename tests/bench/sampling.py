@@ -37,7 +37,7 @@ def rows(rounds: int) -> list[Row]:
 
             def ours(dtype, model=model, prompts=prompts):
                 settings = Local(max_new_tokens=NEW_TOKENS, max_prompt_tokens=PROMPT_TOKENS, dtype=dtype)
-                return lambda: LocalSampler(settings, NO_EOS).sample(model, prompts, scale.group, 1)
+                return lambda: LocalSampler(settings, [NO_EOS]).sample(model, prompts, scale.group, 1)
 
             contestants = {"theirs": generate, "float32": ours("float32"), "bfloat16": ours("bfloat16")}
             with torch.no_grad():

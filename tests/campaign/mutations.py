@@ -196,7 +196,7 @@ SAMPLING = (
     Mutant(
         "ended_by_length",
         SAMPLER,
-        "[[tokens[-1] == self.eos_id for tokens, _ in row]",
+        "[[tokens[-1] in self.stop_ids for tokens, _ in row]",
         "[[len(tokens) < slots for tokens, _ in row]",
         "a reply whose EOS is the last token allowed pays the penalty of an unfinished one",
     ),

@@ -52,7 +52,7 @@ def test_sft_memorises_a_toy_corpus(tmp_path):
     result = execute(stage)
     assert result["metrics"]["heldout_nll"]["mean"] < 0.1
     encoder = load_encoder(stage.model, Scratch())
-    sampler = LocalSampler(Local(temperature=0, max_new_tokens=12, max_prompt_tokens=32), encoder.eos_id)
+    sampler = LocalSampler(Local(temperature=0, max_new_tokens=12, max_prompt_tokens=32), encoder.stop_ids)
     prompts = [encoder.prompt(prompt_text(f"{q} is it 3")) for q in answers]
     samples = sampler.sample(load_policy(stage.model, Scratch()), prompts, 1, 0)
     assert [encoder.text(replies[0]) for replies in samples.replies_BG] == list(answers.values())

@@ -58,7 +58,7 @@ def test_log_probabilities_and_kl_are_those_of_the_cpu(family):
 def test_samples_carry_the_log_probabilities_of_the_trainer(family, dtype):
     model = random_model(CONFIGS[family]).cuda()
     prompts = [prompt for prompt, _ in rows()]
-    sampler = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=32, dtype=dtype), EOS)
+    sampler = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=32, dtype=dtype), [EOS])
     samples = sampler.sample(model, prompts, 4, 1)
     pairs = [(p, r) for p, replies in zip(prompts, samples.replies_BG, strict=True) for r in replies]
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_samples_carry_the_log_probabilities_of_the_trainer(family, dtype):
 
 def test_greedy_replies_are_those_of_the_cpu():
     model = random_model(CONFIGS["llama"])
-    sampler = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=32, dtype="float32"), EOS)
+    sampler = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=32, dtype="float32"), [EOS])
     prompts = [prompt for prompt, _ in rows()]
     here = sampler.sample(model, prompts, 1, 0, temperature=0.0).replies_BG
     assert sampler.sample(model.cuda(), prompts, 1, 0, temperature=0.0).replies_BG == here

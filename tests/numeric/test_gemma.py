@@ -72,7 +72,7 @@ def test_log_probabilities_and_sampler_are_those_of_the_models_own_forward(famil
     model = load_policy(tmp_path, HuggingFace(path=str(tmp_path)))
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 9, 3, 12)]
-    samples = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=20), EOS).sample(model, prompts, 3, seed=0)
+    samples = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=20), [EOS]).sample(model, prompts, 3, seed=0)
     rows = [(p, reply) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for reply in replies]
     sampled = torch.tensor([x for group in samples.logps_BG for reply in group for x in reply])
     with torch.no_grad():

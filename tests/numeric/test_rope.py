@@ -69,7 +69,7 @@ def loaded(rope: dict[str, Any], positions: int, folder: Path) -> nn.Module:
 
 
 def sample(model: nn.Module, tokens: int) -> Samples:
-    return LocalSampler(Local(max_new_tokens=tokens, max_prompt_tokens=8), EOS).sample(model, PROMPTS, 2, seed=0)
+    return LocalSampler(Local(max_new_tokens=tokens, max_prompt_tokens=8), [EOS]).sample(model, PROMPTS, 2, seed=0)
 
 
 def gap(model: nn.Module, samples: Samples) -> float:

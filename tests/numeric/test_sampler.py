@@ -80,7 +80,7 @@ def eager_eos(model: nn.Module, factor: float = 1.5) -> nn.Module:
 
 def sample(model: nn.Module, group: int = 3, **settings: Any) -> Samples:
     options = Local(**{"max_new_tokens": 40, "max_prompt_tokens": 64, **settings})
-    return LocalSampler(options, EOS).sample(model, prompts(), group, seed=1)
+    return LocalSampler(options, [EOS]).sample(model, prompts(), group, seed=1)
 
 
 def flat(samples: Samples) -> tuple[list[tuple[list[int], list[int]]], torch.Tensor]:
@@ -126,7 +126,7 @@ def test_an_eos_in_the_last_place_allowed_ends_the_reply(eagerness: float, ended
 
 def test_one_prompt_alone_gives_what_it_gives_among_others() -> None:
     model = random_model(CONFIGS["llama"])
-    sampler = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=64), EOS)
+    sampler = LocalSampler(Local(max_new_tokens=20, max_prompt_tokens=64), [EOS])
     alone, among = (sampler.sample(model, chosen, 4, seed=1) for chosen in (prompts()[:1], prompts()))
     assert alone.replies_BG[0] == among.replies_BG[0]
 
@@ -179,12 +179,12 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
 def test_same_seed_same_replies_and_another_seed_others() -> None:
     model = random_model(CONFIGS["llama"])
     settings = Local(max_new_tokens=8, max_prompt_tokens=64)
-    first, again, other = (LocalSampler(settings, EOS).sample(model, prompts(), 2, seed) for seed in (1, 1, 2))
+    first, again, other = (LocalSampler(settings, [EOS]).sample(model, prompts(), 2, seed) for seed in (1, 1, 2))
     assert first.replies_BG == again.replies_BG != other.replies_BG
 
 
 def test_no_prompts() -> None:
-    empty = LocalSampler(Local(max_new_tokens=4, max_prompt_tokens=4), EOS).sample(
+    empty = LocalSampler(Local(max_new_tokens=4, max_prompt_tokens=4), [EOS]).sample(
         random_model(CONFIGS["llama"]), [], 2, 0
     )
     assert empty.replies_BG == []

@@ -129,6 +129,15 @@ def test_a_reward_model_has_a_head_and_a_policy_has_none(tmp_path):
     assert "reward is a reward model: as a language model" in found
 
 
+def test_a_chat_template_that_is_not_there(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text("{}")
+    chosen = ("model=hf", f"model.path={folder}", "model.chat_template=true")
+    assert f"the tokenizer of {folder} has no chat template" in problems("sft", *chosen)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert "chat template" not in problems("sft", *chosen)
+
+
 def test_rows_that_a_model_cannot_read(tmp_path):
     short = model_folder(tmp_path / "short", n_positions=64)
     found = problems("grpo", *hf(short), f"needs.policy={short}", "reward=gold")

@@ -57,7 +57,7 @@ def confidence_rows(encoder: Encoder, pair: PairRows, sure: str, unsure: str, ma
 
     A reply that is too long loses its end, not the sentence.
     """
-    space = " " if encoder.to_messages else ""  # without a chat template `response` puts one before its text
+    space = " " if encoder.chat else ""  # without a chat template `response` puts one before its text
     ends = [encoder.response(space + sure), encoder.response(space + unsure)]
 
     def append_sentence(row: tuple[list[int], list[int]], end: list[int]) -> tuple[list[int], list[int]]:

@@ -109,7 +109,7 @@ def _construct_trainer(algorithm: Algorithm, run: Run, steps: int, inputs: dict[
     values = options.arguments(run.config, device=run.device, folder=str(run.folder / FOLDER), seed=seed, steps=steps)
     model = twin(algorithm.model)
     if spec.samples:
-        model.generation_config.eos_token_id = algorithm.encoder.eos_id  # a model may name more; here one ends a reply
+        model.generation_config.eos_token_id = list(algorithm.encoder.stop_ids)  # as the lab's own sampler
     trainer_class = getattr(trainers, spec.name)
     config_class = getattr(trl, spec.config)
     trainer = trainer_class(

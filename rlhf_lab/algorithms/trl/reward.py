@@ -33,7 +33,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         batch = rollouts.reward(prompts, texts)
         rollouts.reward.observe(batch)
         rewards = batch.total_N
-        ended = [bool(ids) and ids[-1] == encoder.eos_id for ids in completion_ids]
+        ended = [bool(ids) and ids[-1] in encoder.stop_ids for ids in completion_ids]
         shaper.observe(rewards)
         scores = shaper(rewards, [len(ids) for ids in completion_ids], ended)
         groups = []

@@ -60,10 +60,10 @@ class FollowUpReward:
 
 def build(settings: FollowUpLikelihood, run: Run) -> FollowUpReward:
     source, model = run.needs["follow_up"], run.config.model
-    if getattr(model, "chat_template", False):
+    encoder = load_encoder(source, model)
+    if encoder.chat:
         raise ConfigError("reward=flr writes a user's turn as a transcript; set model.chat_template=false")
     policy = load_policy(source, model, device=run.device).requires_grad_(False)
-    encoder = load_encoder(source, model)
     longest = max(len(encoder.response(text)) for text in (*settings.positive, *settings.negative))
     if longest >= settings.max_length:
         raise ConfigError(
