@@ -19,7 +19,7 @@ from rlhf_lab.figures.svg import DARK, LIGHT, STYLE
 from rlhf_lab.reports.run.reward_view import reliability_plot
 from rlhf_lab.reports.run.run_view import kl_frontier, run_markdown, run_view
 from rlhf_lab.reports.study.study_view import primary_dots, study_view
-from rlhf_lab.results.folders import neither
+from rlhf_lab.results.folders import no_result_message
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, is_run, read_run
 from rlhf_lab.studies.curves import curve_figure, level_curves
@@ -41,7 +41,7 @@ def write_report(folder: Path | str) -> Path:
         return write_study_report(folder)
     if is_run(folder):
         return write_run_report(folder)
-    raise DataError(neither(folder))
+    raise DataError(no_result_message(folder))
 
 
 def write_run_report(folder: Path | str) -> Path:

@@ -77,15 +77,18 @@ def answer(run: Run) -> Answer:
     config = read_config(run)
     kind = str((config.get("algorithm") or {}).get("kind", ""))
     settings = _settings_class(kind)
-    sentence = ANSWERS.get(settings.answer, primary_numbers)(run) or primary_numbers(run)
+    write_sentence = ANSWERS.get(settings.answer, primary_numbers)
+    sentence = write_sentence(run) or primary_numbers(run)
     if sentence is None:
         return Answer("No answer: this run holds no scored number.")
     return Answer(sentence[0].upper() + sentence[1:], _caveat(run, settings, config))
 
 
 def _settings_class(kind: str) -> type[StageSettings]:
-    """Of the run's algorithm; of none in particular where it is not installed any more."""
-    return registry.settings_class("algorithm", kind) if kind in registry.kinds("algorithm") else StageSettings
+    """The settings class of the run's algorithm; the general one where its plug-in is not installed any more."""
+    if kind in registry.kinds("algorithm"):
+        return registry.settings_class("algorithm", kind)
+    return StageSettings
 
 
 def read_config(run: Run) -> dict[str, Any]:
@@ -110,8 +113,8 @@ def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) 
         limits.append("gold is the true reward of a simulated world")
     elif policy_names(run) and not _verifiable(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
-    if other := OTHER_RUN.get(run.recipe):
-        limits.append(f"the question takes a second run: compare this one with that of +recipe={other}")
+    if partner := OTHER_RUN.get(run.recipe):
+        limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")
     text = "; ".join(limits) + "."
     return text[0].upper() + text[1:]
 

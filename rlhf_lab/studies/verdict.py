@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.results.wording import like, metric_phrase, p_equals, signed
+from rlhf_lab.results.wording import metric_phrase, p_equals, signed, with_digits_of
 from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetitions_to_decide
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
@@ -145,7 +145,7 @@ def more_seeds(seeds: int | None) -> str:
 def _numbers(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     part = _part(study, claim) or study
     pairs = paired_jobs(part, claim["metric"], level_name(claim["level"]), _versus(study, claim)).dropna()
-    level, versus = (like(float(pairs[side].mean()), comparison.difference) for side in ("a", "b"))
+    level, versus = (with_digits_of(float(pairs[side].mean()), comparison.difference) for side in ("a", "b"))
     return f"{level} against {versus} ({signed(comparison.difference)}, {p_equals(p_holm)})"
 
 
