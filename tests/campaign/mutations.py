@@ -516,8 +516,8 @@ STUDIES = (
     Mutant(
         "errors_of_shared_prompts_dropped",
         "rlhf_lab/studies/replicates.py",
-        "math.sqrt(of_seeds + of_prompts),",
-        "math.sqrt(of_seeds),",
+        "math.sqrt(seed_variance + prompt_variance),",
+        "math.sqrt(seed_variance),",
         "differences of metrics without values by prompt are too sure of themselves",
     ),
 )
