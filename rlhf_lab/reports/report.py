@@ -57,8 +57,8 @@ def write_report_of(run: Run) -> Path:
     if plot:
         write_text(run.path / "plot.svg", plot)
         write_text(run.path / "table.md", run_markdown(view))
-    elif reliable := reliability_plot(run):
-        write_text(run.path / "plot.svg", reliable)
+    elif reliability := reliability_plot(run):
+        write_text(run.path / "plot.svg", reliability)
     return write_page(run.path / "report.html", "run.html.j2", **view)
 
 
@@ -69,8 +69,8 @@ def write_study_report(folder: Path | str) -> Path:
     finding = write_finding(study, sections)
     write_tables(study, sections, finding)
     write_text(study.path / "plot.svg", primary_dots(study, sections, standalone=True))
-    if study.curves and (found := level_curves(study)):
-        write_text(study.path / f"{study.curves}.svg", curve_figure(found, standalone=True))
+    if study.curves and (curves := level_curves(study)):
+        write_text(study.path / f"{study.curves}.svg", curve_figure(curves, standalone=True))
     return write_page(study.path / "report.html", "study.html.j2", **study_view(study, sections, finding))
 
 
@@ -90,12 +90,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["svg"] = Markup  # only for what figures.charts wrote, which escapes its own text
-    environment.filters["code"] = _code
+    environment.filters["code"] = _backticks_as_code
     environment.filters["term"] = term
     environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), plot_style=Markup(STYLE))
     return environment
 
 
-def _code(text: str) -> Markup:
+def _backticks_as_code(text: str) -> Markup:
     """Escaped text with `backticks` as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
