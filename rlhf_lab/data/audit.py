@@ -41,11 +41,13 @@ PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
     transcript.NO_HUMAN_FIRST: ("chat templates refuse it", lambda _, oddities: transcript.NO_HUMAN_FIRST in oddities),
     transcript.MARKER_IN_BODY: (
         "the model learns to write the other side's turns",
-        lambda pair, oddities: transcript.MARKER_IN_BODY in oddities or any(map(transcript.has_marker, _replies(pair))),
+        lambda pair, oddities: (
+            transcript.MARKER_IN_BODY in oddities or any(map(transcript.has_marker, _replies_of(pair)))
+        ),
     ),
     "special token written out": (
         "a tokenizer turns it into a control token (double BOS, early EOS)",
-        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies(pair)))),
+        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies_of(pair)))),
     ),
 }
 NEED_TWO_REPLIES = (transcript.EMPTY_REJECTED, transcript.IDENTICAL, transcript.PREFIX, CONTRADICTS)
@@ -90,7 +92,7 @@ def audit(
     return report
 
 
-def _replies(pair: Pair) -> tuple[str, ...]:
+def _replies_of(pair: Pair) -> tuple[str, ...]:
     """The replies there are: a demonstration has no rejected one."""
     return (pair.chosen, pair.rejected) if pair.rejected else (pair.chosen,)
 
@@ -134,7 +136,7 @@ def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], pr
     seen: set[tuple[bytes, ...]] = set()
     duplicates, contradictions = [], []
     for pair in pairs:
-        prompt, chosen, rejected = (_digest(text) for text in (pair.prompt, pair.chosen, pair.rejected))
+        prompt, chosen, rejected = (_short_digest(text) for text in (pair.prompt, pair.chosen, pair.rejected))
         if (prompt, chosen, rejected) in seen:
             duplicates.append(pair)
         if (prompt, rejected, chosen) in seen and chosen != rejected:
@@ -151,7 +153,7 @@ def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], pr
     _add_finding(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
 
 
-def _digest(text: str) -> bytes:
+def _short_digest(text: str) -> bytes:
     """Twelve bytes in place of a text, so that sets of millions of texts stay small."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
@@ -182,9 +184,9 @@ OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
 def _check_overlap(report: AuditReport, corpus: Corpus) -> None:
     prompts = {pair.prompt: pair for pair in corpus.test}
     for check, (why, key) in OVERLAPS.items():
-        train = {_digest(key(prompt)) for prompt in corpus.prompts("train")}
+        train = {_short_digest(key(prompt)) for prompt in corpus.prompts("train")}
         # Prompts without an opening (key "") would all match one another.
-        leaked = (pair for prompt, pair in prompts.items() if key(prompt) and _digest(key(prompt)) in train)
+        leaked = (pair for prompt, pair in prompts.items() if key(prompt) and _short_digest(key(prompt)) in train)
         _add_finding(report, check, "test", "prompts", why, list(prompts), leaked)
 
 
@@ -221,7 +223,7 @@ def _check_tokens(
     flagged: dict[str, list[Pair]] = {check: [] for check in TOKEN_CHECKS}
     lengths = []
     for pair in pairs:
-        for reply in _replies(pair):
+        for reply in _replies_of(pair):
             ids = encode(pair.prompt + transcript.after_colon(reply))
             lengths.append(len(ids))
             if max_length is not None and len(ids) > max_length:

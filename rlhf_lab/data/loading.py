@@ -129,7 +129,7 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
         test=test.pairs,
         fingerprint=fingerprint(train.pairs, test.pairs),
         preferences=settings.preferences,
-        report={"train": train.finish(), "test": test.finish(), "all": _total(train, test)},
+        report={"train": train.finish(), "test": test.finish(), "all": _sum_reports(train, test)},
     )
 
 
@@ -151,7 +151,7 @@ def _read_source(
         except RowProblem as problem:
             bad.add(row.file, row.number, str(problem))
             continue
-        choose(split).add(split, _location(row), also_in=also_in)
+        choose(split).add(split, _row_location(row), also_in=also_in)
         if settings.max_pairs and all(reader.full for reader in readers):
             break  # a hub data set may have millions of further rows
     bad.finish()
@@ -161,7 +161,7 @@ def _read_source(
         unreadable.drop(UNREADABLE, f"{Path(file).name}:{number}")
 
 
-def _location(row: Row) -> str:
+def _row_location(row: Row) -> str:
     """ "file:row", without the folders."""
     return f"{row.file.rpartition('/')[2]}:{row.number}"
 
@@ -181,7 +181,7 @@ def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitRead
         raise DataError(f"{path}: no pair is left for {name} of {reader.report.rows} rows ({reasons or 'none'}); {fix}")
 
 
-def _total(*readers: SplitReader) -> SourceReport:
+def _sum_reports(*readers: SplitReader) -> SourceReport:
     """The reports of all splits added up."""
     total = SplitReader(max_pairs=0)
     for reader in readers:

@@ -84,7 +84,7 @@ def columns_problem(
     if not missing:
         return None
     proposals = {setting: _column_for(setting, row, columns) for setting in missing}
-    line = " ".join(_override(setting, name) for setting, name in proposals.items())
+    line = " ".join(_format_override(setting, name) for setting, name in proposals.items())
     unknown = [setting for setting, name in proposals.items() if not name]
     if None in proposals.values():
         meanings = ", ".join(f"data.{setting} is {meaning[setting]}" for setting in unknown)
@@ -110,6 +110,6 @@ def _column_for(role: str, row: Mapping[str, Any], columns: Mapping[str, str]) -
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _override(setting: str, name: str | None) -> str:
+def _format_override(setting: str, name: str | None) -> str:
     """A setting as it is pasted into a shell; COLUMN where the reader has to choose."""
     return shlex.quote(f"data.{setting}={literal(name)}") if name is not None else f"data.{setting}=COLUMN"

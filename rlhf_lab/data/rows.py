@@ -42,18 +42,18 @@ class BadRows:
         self.count += 1
         self._rows.setdefault((file, problem), []).append(number)
         if self.count >= self.limit + SHOWN:
-            raise self._error(stopped=True)
+            raise self._build_error(stopped=True)
 
     def finish(self) -> None:
         """Raise DataError when more rows were bad than are tolerated."""
         if self.count > self.limit:
-            raise self._error(stopped=False)
+            raise self._build_error(stopped=False)
 
     def rows(self) -> list[tuple[str, int]]:
         """(file, row number) of every bad row."""
         return [(file, number) for (file, _), numbers in self._rows.items() for number in numbers]
 
-    def _error(self, *, stopped: bool) -> DataError:
+    def _build_error(self, *, stopped: bool) -> DataError:
         count = f"{self.count} {'row' if self.count == 1 else 'rows'}"
         so_far = " (reading stopped there)" if stopped else ""
         lines = [f"{count} of {self.source} cannot be read{so_far}; data.max_bad_rows allows {self.limit}:"]

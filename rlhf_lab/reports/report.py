@@ -76,12 +76,12 @@ def write_study_report(folder: Path | str) -> Path:
 
 def write_page(page: Path, template: str, **view: object) -> Path:
     """Render a template of this package to a self-contained file; returns its path."""
-    write_text(page, _environment().get_template(template).render(**view))
+    write_text(page, _template_environment().get_template(template).render(**view))
     return page
 
 
 @cache
-def _environment() -> Environment:
+def _template_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -81,7 +81,7 @@ def answer(run: Run) -> Answer:
     sentence = write_sentence(run) or primary_numbers(run)
     if sentence is None:
         return Answer("No answer: this run holds no scored number.")
-    return Answer(sentence[0].upper() + sentence[1:], _caveat(run, settings, config))
+    return Answer(sentence[0].upper() + sentence[1:], _write_caveat(run, settings, config))
 
 
 def _settings_class(kind: str) -> type[StageSettings]:
@@ -100,7 +100,7 @@ def read_config(run: Run) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
+def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
     """What the interval does not cover, and who judges."""
     if config.get("size") == "smoke":
         return SMOKE_CAVEAT
@@ -111,7 +111,7 @@ def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) 
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
         limits.append("gold is the true reward of a simulated world")
-    elif policy_names(run) and not _verifiable(run):
+    elif policy_names(run) and not _has_verified_answers(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")
@@ -119,6 +119,6 @@ def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) 
     return text[0].upper() + text[1:]
 
 
-def _verifiable(run: Run) -> bool:
+def _has_verified_answers(run: Run) -> bool:
     """Whether replies have a final answer that is right or wrong."""
     return any("correct" in policy.metrics for policy in run.policies)

@@ -119,7 +119,7 @@ def lights(run: Run) -> list[Light]:
         if comparison is not None:
             gains[metric] = comparison
     adjusted_p = dict(zip(gains, holm([comparison.p_value for comparison in gains.values()]), strict=True))
-    moves = {metric: _direction(gains[metric], adjusted_p[metric]) for metric in gains}
+    moves = {metric: _significant_direction(gains[metric], adjusted_p[metric]) for metric in gains}
     shown = [_reward_light(gains, moves)]
     for name, metric, harmful_direction in (
         ("length", "tokens", +1),
@@ -158,7 +158,7 @@ def _reward_light(gains: dict[str, Comparison], moves: dict[str, int]) -> Light:
     return Light(name, state, f"{words}; gold did not move")
 
 
-def _direction(comparison: Comparison, p_holm: float) -> int:
+def _significant_direction(comparison: Comparison, p_holm: float) -> int:
     """+1 or −1 when the difference is real at 5 % after Holm, else 0."""
     if math.isnan(p_holm) or p_holm > 0.05:
         return 0

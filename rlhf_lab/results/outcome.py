@@ -27,12 +27,12 @@ def _policies_table(run: Run) -> Table:
     rows: list[list[Any]] = []
     for policy in run.policies:
         for name, estimate in policy.metrics.items():
-            interval = [_finite(value) for value in (estimate.mean, estimate.low, estimate.high)]
+            interval = [_finite_or_none(value) for value in (estimate.mean, estimate.low, estimate.high)]
             rows.append([policy.name, name, *interval, estimate.n])
     return Table(["policy", "metric", "mean", "low", "high", "n"], rows)
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 

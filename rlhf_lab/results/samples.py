@@ -37,7 +37,7 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
         replies.setdefault(row["prompt_id"], {}).setdefault(row["policy"], []).append(row)
     entries: dict[Any, dict[str, Any]] = {}
     used_bytes = 0
-    for prompt, why in _queue(all_prompts, _most_hacked(run, names)):
+    for prompt, why in _order_candidates(all_prompts, _most_hacked(run, names)):
         if prompt in entries:
             continue
         entry = _prompt_entry(prompt, replies[prompt], names, why)
@@ -52,7 +52,7 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
     return {"policies": names, "prompts": prompts, "total": len(all_prompts)}
 
 
-def _queue(all_prompts: list[Any], hacked: list[Any]) -> list[tuple[Any, str]]:
+def _order_candidates(all_prompts: list[Any], hacked: list[Any]) -> list[tuple[Any, str]]:
     """(prompt, why it is shown), the most wanted first. A prompt may be there several times; its first place counts."""
     stride = max(1, len(all_prompts) // 24)
     regular = all_prompts[::stride]
@@ -92,23 +92,23 @@ def _prompt_entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: lis
     """One prompt with the replies of every policy. `rows` maps a policy to its rows of evaluation.jsonl."""
     replies = [[_reply_entry(row) for row in rows.get(name, [])] for name in names]
     text = str(next(iter(rows.values()))[0]["prompt"]).strip()
-    return {"id": str(prompt), "text": _cut(text), "why": why, "replies": replies}
+    return {"id": str(prompt), "text": _cut_text(text), "why": why, "replies": replies}
 
 
 def _reply_entry(row: dict[Any, Any]) -> dict[str, Any]:
     marks = [name for name in ("verbose", "garble") if row.get(name) == 1]
     marks += ["cut off"] if row.get("ended") == 0 else []
-    numbers = {name: _rounded(row.get(name)) for name in ("proxy", "gold", "kl", "tokens")}
-    return {"text": _cut(str(row["response"])), **numbers, "marks": marks}
+    numbers = {name: _round_or_none(row.get(name)) for name in ("proxy", "gold", "kl", "tokens")}
+    return {"text": _cut_text(str(row["response"])), **numbers, "marks": marks}
 
 
-def _rounded(value: object) -> float | None:
+def _round_or_none(value: object) -> float | None:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return round(float(value), 3)
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT} more characters)"

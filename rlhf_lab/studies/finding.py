@@ -81,11 +81,11 @@ def _section_sentences(study: Study, section: Section) -> list[str]:
         # Holm's adjustment runs over the comparisons of all panels.
         sentences.append(not_told_apart(unclear, baseline, family=len(paired) * len(study.panels())))
     if unscored := [study.label(row.level) for row in paired if row not in scored]:
-        sentences.append(f"Not compared, because no seed has both sides scored: {_listed(unscored)}.")
+        sentences.append(f"Not compared, because no seed has both sides scored: {_list_in_words(unscored)}.")
     without_pair = [row for row in section.rows if row.level != study.baseline and row.versus is None]
     if without_pair:
         names = [study.label(row.level) for row in without_pair]
-        sentences.append(f"Not compared, for want of a shared seed: {_listed(names)}.")
+        sentences.append(f"Not compared, for want of a shared seed: {_list_in_words(names)}.")
     return sentences
 
 
@@ -119,11 +119,11 @@ def not_told_apart(rows: dict[str, Row], baseline: str, *, unit: str = "seed", f
     sentences = []
     if tested:
         levels = [f"{level} ({_detectable_clause(row, unit, family)})" for level, row in tested.items()]
-        sentences.append(f"Not distinguishable from {baseline}: {_listed(levels)}.")
+        sentences.append(f"Not distinguishable from {baseline}: {_list_in_words(levels)}.")
     if untested := [level for level in rows if level not in tested]:
         sentences.append(
-            f"Not tested against {baseline}: {_listed(untested)}. One shared {unit} cannot tell a difference from "
-            f"noise between {unit}s; take three or more."
+            f"Not tested against {baseline}: {_list_in_words(untested)}. "
+            f"One shared {unit} cannot tell a difference from noise between {unit}s; take three or more."
         )
     return " ".join(sentences)
 
@@ -141,5 +141,5 @@ def _detectable_clause(row: Row, unit: str, family: int) -> str:
     return ", ".join(phrases)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_in_words(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -72,13 +72,13 @@ class Study:
 
     def label(self, level: str) -> str:
         """What a level of the compared factor is called."""
-        return self._label(self.compare, level)
+        return self._label_of(self.compare, level)
 
     def panel_label(self, value: str) -> str:
         """What a value of `by` is called."""
-        return self._label(self.by, value)
+        return self._label_of(self.by, value)
 
-    def _label(self, key: str, level: str) -> str:
+    def _label_of(self, key: str, level: str) -> str:
         if level == ALL_SEEDS:
             return level
         names = self.labels.get(key)

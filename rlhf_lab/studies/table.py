@@ -63,7 +63,7 @@ def build_sections(study: Study) -> list[Section]:
     sections = []
     for metric in study.metrics:
         panels = [_build_section(panel, metric, by) for by, panel in study.panels()]
-        sections += _adjusted(panels)
+        sections += _adjust_panels(panels)
     return sections
 
 
@@ -76,7 +76,7 @@ def _build_section(study: Study, metric: str, by: str) -> Section:
     return Section(metric, by, tuple(rows))
 
 
-def _adjusted(panels: list[Section]) -> list[Section]:
+def _adjust_panels(panels: list[Section]) -> list[Section]:
     """The panels of one metric with Holm's adjustment over all their comparisons."""
     p_values = [row.versus.p_value for panel in panels for row in panel.rows if row.versus]
     adjusted_p = iter(holm(p_values))  # in the order of the rows below

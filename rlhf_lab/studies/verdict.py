@@ -52,12 +52,12 @@ def verdicts(study: Study) -> list[Verdict]:
     p_values = [claim_p(claim, comparison) for claim, comparison in claims_compared]
     adjusted = holm(p_values)
     return [
-        _verdict(study, claim, comparison, p_holm)
+        _judge_claim(study, claim, comparison, p_holm)
         for claim, comparison, p_holm in zip(study.predicts, comparisons, adjusted, strict=True)
     ]
 
 
-def _verdict(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
+def _judge_claim(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
     words = claim_in_words(study, claim)
     if comparison is None or math.isnan(p_holm):
         sentence = f"Not tested, for want of two seeds that both sides completed and scored: {words}."
@@ -67,7 +67,7 @@ def _verdict(study: Study, claim: Mapping[str, Any], comparison: Comparison | No
     if verdict == UNCLEAR:
         margin = claim["margin"] if claim["direction"] == "same" else None
         seeds = repetitions_to_decide(comparison, margin=margin, alpha=ALPHA / len(study.predicts))
-    sentence = _sentence(study, claim, verdict, comparison, p_holm, seeds)
+    sentence = _claim_sentence(study, claim, verdict, comparison, p_holm, seeds)
     return Verdict(words, verdict, sentence, comparison, p_holm, seeds)
 
 
@@ -76,7 +76,7 @@ def _compare_levels(study: Study, claim: Mapping[str, Any]) -> Comparison | None
     panel = _panel_of_claim(study, claim)
     if panel is None:
         return None
-    comparison = level_difference(panel, claim["metric"], level_name(claim["level"]), _versus(study, claim))
+    comparison = level_difference(panel, claim["metric"], level_name(claim["level"]), _versus_level(study, claim))
     if comparison is None or comparison.difference.clusters < 2:
         return None
     return comparison
@@ -91,7 +91,7 @@ def _panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
     return dict(study.panels()).get(level_name(claim["by"]))
 
 
-def _versus(study: Study, claim: Mapping[str, Any]) -> str:
+def _versus_level(study: Study, claim: Mapping[str, Any]) -> str:
     return study.baseline if claim.get("versus") is None else level_name(claim["versus"])
 
 
@@ -121,7 +121,7 @@ def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> s
 def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     """For example "verbose rate is lower with λ 0.5 than with λ 0"."""
     level = study.label(level_name(claim["level"]))
-    versus = study.label(_versus(study, claim))
+    versus = study.label(_versus_level(study, claim))
     metric = metric_phrase(claim["metric"])
     panel = ""
     if claim.get("by") is not None:
@@ -131,7 +131,7 @@ def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     return f"{metric} is {claim['direction']} with {level} than with {versus}{panel}"
 
 
-def _sentence(
+def _claim_sentence(
     study: Study, claim: Mapping[str, Any], verdict: str, comparison: Comparison, p_holm: float, seeds: int | None
 ) -> str:
     """A decided or undecided claim with its numbers, as a sentence."""
@@ -155,7 +155,7 @@ def more_seeds(seeds: int | None) -> str:
 def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     """The means of the paired jobs on both sides, their difference and its p."""
     panel = _panel_of_claim(study, claim) or study
-    pairs = paired_jobs(panel, claim["metric"], level_name(claim["level"]), _versus(study, claim)).dropna()
+    pairs = paired_jobs(panel, claim["metric"], level_name(claim["level"]), _versus_level(study, claim)).dropna()
     gap = comparison.difference
     level_mean = with_digits_of(float(pairs["a"].mean()), gap)
     versus_mean = with_digits_of(float(pairs["b"].mean()), gap)

@@ -59,10 +59,10 @@ def build(settings: Tensorboard, subject: Subject) -> TensorboardTracker:
 def markdown(table: Table) -> str:
     """A table as Markdown; line breaks and bars in its cells are made harmless."""
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
+    return "\n".join("| " + " | ".join(_format_cell(value) for value in row) + " |" for row in rows)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)

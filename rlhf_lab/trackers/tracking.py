@@ -115,13 +115,13 @@ def track(checked: root.Config, recipe: str, folder: Path, log_size: int, note: 
     tracking = Tracking(kind, identity_file, note)
     rows, ends = read_rows(folder / "metrics.jsonl")
     kept = [row for row, end in zip(rows, ends, strict=True) if end <= log_size]
-    subject = _subject(checked, settings, recipe, identity, resumed)
+    subject = _make_subject(checked, settings, recipe, identity, resumed)
     write_text(identity_file, f"{kind} {identity}\n")
     tracking.start(lambda: registry.build("tracker", settings, subject), kept=kept, repeated=len(rows) - len(kept))
     return tracking
 
 
-def _subject(checked: root.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
+def _make_subject(checked: root.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
     config = redacted(root.to_values(checked))
     del config["tracker"]
     swept = redacted(settings.swept)  # the compared setting first

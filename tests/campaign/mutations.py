@@ -509,8 +509,8 @@ STUDIES = (
     Mutant(
         "panels_adjusted_apart",
         "rlhf_lab/studies/table.py",
-        "sections += _adjusted(panels)",
-        "sections += [one for panel in panels for one in _adjusted([panel])]",
+        "sections += _adjust_panels(panels)",
+        "sections += [one for panel in panels for one in _adjust_panels([panel])]",
         "the more panels a study has, the more it finds",
     ),
     Mutant(

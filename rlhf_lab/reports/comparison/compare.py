@@ -141,18 +141,20 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
     differences = []
     scale_mismatches = mismatches(a.run, b.run)
     for metric in _shared_metrics(rows_a, rows_b):
-        values_a = _values(rows_a, metric)
-        values_b = _values(rows_b, metric)
+        values_a = _metric_values(rows_a, metric)
+        values_b = _metric_values(rows_b, metric)
         tested = not any(mismatch.covers(metric) for mismatch in scale_mismatches)
         versus = NO_TEST
         if tested:
             test = _paired_by_prompt if paired else _unpaired_by_prompt
             versus = test(values_a, values_b)
-        differences.append(Difference(metric, _estimate(values_a), _estimate(values_b), versus, tested=tested))
+        differences.append(
+            Difference(metric, _estimate_mean(values_a), _estimate_mean(values_b), versus, tested=tested)
+        )
     return adjust_p_values(differences)
 
 
-def _values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _metric_values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """A row per reply: the columns of PROMPT, and the metric as `value`."""
     values = pd.to_numeric(scores(rows, metric), errors="coerce")
     return rows[PROMPT].assign(value=values.to_numpy(float))
@@ -212,7 +214,7 @@ def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     return unpaired_difference(b["value"].to_numpy(), _prompt_numbers(b), a["value"].to_numpy(), _prompt_numbers(a))
 
 
-def _estimate(rows: pd.DataFrame) -> Estimate:
+def _estimate_mean(rows: pd.DataFrame) -> Estimate:
     estimator = clustered_rate if _is_binary(rows) else clustered_mean
     return estimator(rows["value"].to_numpy(), _prompt_numbers(rows))
 

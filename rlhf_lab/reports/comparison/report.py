@@ -104,14 +104,14 @@ def printed(view: dict[str, Any]) -> RenderableType:
     if not_shown:
         blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))
     for metric_table in view["tables"]:
-        table = _table((metric_table["first"], *HEADINGS), title=metric_table["title"])
+        table = _empty_table((metric_table["first"], *HEADINGS), title=metric_table["title"])
         for *values, _, distinguishable in metric_table["rows"]:
             table.add_row(*map(escape, values), style="bold" if distinguishable else "")
         blocks.append(table)
     blocks += [Text(test, style="dim") for test in view["tests"]]
     for heading, rows in (("stored by each run", view["stored"]), ("cost", view["costs"])):
         if rows:
-            table = _table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
+            table = _empty_table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
             for row in rows:
                 table.add_row(*map(escape, row[:4]))
             blocks.append(table)
@@ -119,7 +119,7 @@ def printed(view: dict[str, Any]) -> RenderableType:
     return Group(*blocks, Text(view["finding"]), Text(view["scope"], style="dim"))
 
 
-def _table(headings: tuple[str, ...], *, title: str = "") -> Table:
+def _empty_table(headings: tuple[str, ...], *, title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)

@@ -23,17 +23,17 @@ Change = tuple[str, str, str]
 
 def setting_changes(a: Run, b: Run) -> list[Change]:
     """Settings of the resolved configs that differ, in A's order, then those only B has."""
-    return _differing(_compared_settings(a), _compared_settings(b))
+    return _list_changes(_compared_settings(a), _compared_settings(b))
 
 
 def origin_changes(a: Run, b: Run) -> list[Change]:
     """What differs in code, versions, machine, data and the stages that the runs start from."""
-    return _differing(dict(_origin_settings(a.manifest)), dict(_origin_settings(b.manifest)))
+    return _list_changes(dict(_origin_settings(a.manifest)), dict(_origin_settings(b.manifest)))
 
 
 def plan_changes(a: Study, b: Study) -> list[Change]:
     """What differs in the plans of two studies: their fields, the overrides of all jobs, the values of each factor."""
-    return _differing(dict(_plan_settings(a)), dict(_plan_settings(b)))
+    return _list_changes(dict(_plan_settings(a)), dict(_plan_settings(b)))
 
 
 def _plan_settings(study: Study) -> Iterator[tuple[str, str]]:
@@ -78,6 +78,6 @@ def _origin_settings(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from flatten({name: data.get(name) for name in ("name", "fingerprint")}, "data")
 
 
-def _differing(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
+def _list_changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
     keys = [*a, *(key for key in b if key not in a)]
     return [(key, a.get(key, ABSENT), b.get(key, ABSENT)) for key in keys if a.get(key) != b.get(key)]

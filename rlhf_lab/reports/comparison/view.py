@@ -50,7 +50,7 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "sides": [_run_facts(side) for side in (a, b)],
         "finding": run_finding(a, b, tested) if tested else stored_finding(a, b, stored),
         "remarks": run_remarks(a, b),
-        "tables": [_table("", differences)] if differences else [],
+        "tables": [_table_view("", differences)] if differences else [],
         "tests": _test_notes(differences),
         "effects": effect_dots(a, differences),
         "frontier": policy_frontier(a, b),
@@ -80,7 +80,7 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         "sides": [_study_facts(letter, study) for letter, study in (("A", a), ("B", b))],
         "finding": study_finding(a, b, differences),
         "remarks": study_remarks(a, b),
-        "tables": [_table(metric, group) for metric, group in groups.items()],
+        "tables": [_table_view(metric, group) for metric, group in groups.items()],
         "tests": _test_notes(differences),
         "effects": None,
         "frontier": None,
@@ -154,7 +154,7 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     return " ".join(sentences)
 
 
-def _table(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
+def _table_view(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
     """Rows of the table: per metric of two runs, or per level of one metric of two studies."""
     rows = [
         (*cells(difference), metric_note(difference.metric), difference.distinguishable) for difference in differences

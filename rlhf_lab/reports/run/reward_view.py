@@ -56,7 +56,7 @@ def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]], *, standalo
     series = []
     for colour, (name, title) in enumerate(VERSIONS.items()):
         if versions.get(name):
-            bins = [_point(row, "confidence") for row in versions[name] if row.get("mean") is not None]
+            bins = [_read_point(row, "confidence") for row in versions[name] if row.get("mean") is not None]
             series.append(Series(title, bins, colour))
     points = [point for version in series for point in version.points]
     if not points:
@@ -93,7 +93,7 @@ def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]], *, standalo
 
 def accuracy_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Accuracy from pairs whose chosen reply is much shorter to those whose chosen reply is much longer."""
-    points = [_point(row, "words") for row in rows if row.get("mean") is not None]
+    points = [_read_point(row, "words") for row in rows if row.get("mean") is not None]
     if not points:
         return None
     label = "words of the chosen reply − words of the rejected one, mean of each group"
@@ -164,6 +164,6 @@ def _number_note(name: str) -> str:
     return metric_note(name) or (version_notes.get(version, "") if base in titled() else "")
 
 
-def _point(row: Mapping[str, Any], x_field: str) -> Point:
+def _read_point(row: Mapping[str, Any], x_field: str) -> Point:
     estimate = Estimate.from_dict(row)
     return Point(float(row[x_field]), estimate.mean, estimate.low, estimate.high)

@@ -31,7 +31,7 @@ def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
     for name in sorted(varying, key=_reading_order)[:CHARTS]:
         series = []
         for colour, (run, rows) in enumerate(runs.items()):
-            if points := _points(rows, name):
+            if points := _curve_points(rows, name):
                 series.append(Series(run, points, colour))
         charts.append((name, curves(series, title=name)))
     return charts
@@ -59,7 +59,7 @@ def _stage_chart(rows: pd.DataFrame, name: str) -> str:
     stages = rows["stage"].fillna("").astype(str) if "stage" in rows else pd.Series("", index=rows.index)
     series = []
     for colour, stage in enumerate(dict.fromkeys(stages)):
-        if points := _points(rows[stages == stage], name):
+        if points := _curve_points(rows[stages == stage], name):
             series.append(Series(stage or "run", points, colour))
     return curves(series, title=str(name))
 
@@ -72,7 +72,7 @@ def _numeric_columns(rows: pd.DataFrame) -> list[str]:
     return [name for name in names if not name.startswith("monitor/")]
 
 
-def _points(rows: pd.DataFrame, name: str) -> list[Point]:
+def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:
     steps_N = rows["step"].to_numpy(dtype=float)
     values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
     return _bin_points(steps_N, values_N)

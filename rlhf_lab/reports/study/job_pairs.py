@@ -39,7 +39,7 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
         {
             "index": job["index"],
             "settings": [level_name(job[factor]) for factor in study.factors],
-            "values": [compact(_estimate(job, metric)) for metric in study.metrics],
+            "values": [compact(_job_estimate(job, metric)) for metric in study.metrics],
         }
         for job in completed
     ]
@@ -58,7 +58,7 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
     }
 
 
-def _estimate(job: dict[Any, Any], metric: str) -> Estimate:
+def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
     count = int(job[f"{metric}/n"])
     return Estimate(job[metric], job[f"{metric}/low"], job[f"{metric}/high"], count, min(1, count))
 

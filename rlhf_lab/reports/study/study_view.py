@@ -31,7 +31,7 @@ def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[s
         "counts": study.frame["status"].value_counts().to_dict(),
         "headings": (study.compare.split(".")[-1], *HEADINGS[1:]),
         "sections": [_section_entry(study, section) for section in sections],
-        "figures": _figures(study),
+        "figures": _panel_figures(study),
         "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
         "method": method(study),
         "baseline": study.label(study.baseline),
@@ -65,7 +65,7 @@ def primary_dots(study: Study, sections: list[Section], *, standalone: bool = Fa
     return level_dots(study, primary, standalone=standalone)
 
 
-def _figures(study: Study) -> list[dict[str, Any]]:
+def _panel_figures(study: Study) -> list[dict[str, Any]]:
     """What the policies of each part of the study did; parts without policies are left out."""
     entries = []
     for by, panel in study.panels():
