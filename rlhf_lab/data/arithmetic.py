@@ -46,10 +46,14 @@ def build(settings: Arithmetic) -> Corpus:
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     """Of the pairs of a split: shares, 0…1, and the mean number of steps."""
-    meta = [pair.meta for pair in pairs]
+    metas = [pair.meta for pair in pairs]
+    right_answers = [meta["correct_chosen"] for meta in metas]
+    right_steps_chosen = [right for meta in metas for right in meta["steps_chosen"]]
+    right_steps_rejected = [right for meta in metas for right in meta["steps_rejected"]]
+    steps = [len(meta["steps_chosen"]) for meta in metas]
     return {
-        "share of chosen with the right answer": float(np.mean([m["correct_chosen"] for m in meta])),
-        "share of right steps, chosen": float(np.mean([step for m in meta for step in m["steps_chosen"]])),
-        "share of right steps, rejected": float(np.mean([step for m in meta for step in m["steps_rejected"]])),
-        "steps per solution": float(np.mean([len(m["steps_chosen"]) for m in meta])),
+        "share of chosen with the right answer": float(np.mean(right_answers)),
+        "share of right steps, chosen": float(np.mean(right_steps_chosen)),
+        "share of right steps, rejected": float(np.mean(right_steps_rejected)),
+        "steps per solution": float(np.mean(steps)),
     }

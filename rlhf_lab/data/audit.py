@@ -20,6 +20,7 @@ from rlhf_lab.data.audit_report import SPLITS, AuditReport, Finding, render
 __all__ = ["AuditReport", "Finding", "audit", "render"]
 
 Encode = Callable[[str], Sequence[int]]
+# Control tokens of common chat templates (Llama, Gemma, Mistral, ChatML) as they appear in scraped text.
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 NOT_WORD = re.compile(r"\W+")
 CONTRADICTS = "contradicts another pair"
@@ -40,11 +41,13 @@ PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
     transcript.NO_HUMAN_FIRST: ("chat templates refuse it", lambda _, oddities: transcript.NO_HUMAN_FIRST in oddities),
     transcript.MARKER_IN_BODY: (
         "the model learns to write the other side's turns",
-        lambda pair, oddities: transcript.MARKER_IN_BODY in oddities or any(map(transcript.has_marker, _replies(pair))),
+        lambda pair, oddities: (
+            transcript.MARKER_IN_BODY in oddities or any(map(transcript.has_marker, _replies_of(pair)))
+        ),
     ),
     "special token written out": (
         "a tokenizer turns it into a control token (double BOS, early EOS)",
-        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies(pair)))),
+        lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies_of(pair)))),
     ),
 }
 NEED_TWO_REPLIES = (transcript.EMPTY_REJECTED, transcript.IDENTICAL, transcript.PREFIX, CONTRADICTS)
@@ -72,119 +75,129 @@ def audit(
         pairs: Sequence[Pair] = getattr(corpus, split)
         oddities = [transcript.prompt_oddities(pair.prompt) for pair in pairs]
         for check, (why, test) in PAIR_CHECKS.items():
-            found = (pair for pair, odd in zip(pairs, oddities, strict=True) if test(pair, odd))
-            if corpus.preferences or check not in NEED_TWO_REPLIES:
-                _add(report, check, split, "pairs", why, pairs, found)
-        _add_duplicates(report, split, pairs, corpus.preferences)
-        _add_lengths(report, split, pairs, corpus.preferences)
+            if not corpus.preferences and check in NEED_TWO_REPLIES:
+                continue
+            flagged = (pair for pair, odd in zip(pairs, oddities, strict=True) if test(pair, odd))
+            _add_finding(report, check, split, "pairs", why, pairs, flagged)
+        _check_duplicates(report, split, pairs, corpus.preferences)
+        _describe_lengths(report, split, pairs, corpus.preferences)
     if not corpus.preferences:
         report.skipped |= dict.fromkeys(NEED_TWO_REPLIES, "preference pairs")
-    _add_overlap(report, corpus)
+    _check_overlap(report, corpus)
     if encode is None:
-        needs = "an encoder"
-        report.skipped |= dict.fromkeys((TRUNCATED, NO_ROOM, MISSING_EOS, DOUBLE_BOS), needs)
+        report.skipped |= dict.fromkeys(TOKEN_CHECKS, "an encoder")
     else:
         for split in SPLITS:
-            _add_tokens(report, split, getattr(corpus, split), encode, max_length, eos_id, bos_id)
+            _check_tokens(report, split, getattr(corpus, split), encode, max_length, eos_id, bos_id)
     return report
 
 
-def _replies(pair: Pair) -> tuple[str, ...]:
+def _replies_of(pair: Pair) -> tuple[str, ...]:
     """The replies there are: a demonstration has no rejected one."""
     return (pair.chosen, pair.rejected) if pair.rejected else (pair.chosen,)
 
 
 def example_of(pair: Pair) -> str:
     """Where a pair stands in its source, and the end of its prompt."""
-    asked = " ".join(pair.prompt.removesuffix(transcript.REPLY).split())[-50:]
+    prompt_end = " ".join(pair.prompt.removesuffix(transcript.REPLY).split())[-50:]
     source = pair.meta.get("source", "")
-    return f"{source} …{asked}" if source else f"…{asked}"
+    return f"{source} …{prompt_end}" if source else f"…{prompt_end}"
 
 
-def _add(
-    report: AuditReport, check: str, split: str, unit: str, why: str, units: Sequence[object], found: Iterable[Pair]
+def _add_finding(
+    report: AuditReport, check: str, split: str, unit: str, why: str, units: Sequence[object], flagged: Iterable[Pair]
 ) -> None:
-    count, first = 0, None
-    for pair in found:
-        first = first or pair
-        count += 1
-    example = example_of(first) if first else ""
-    report.findings.append(Finding(check, split, count, len(units), unit, why, example))
+    """Add what a check found among `units`; the first of the `flagged` pairs is the example."""
+    flagged = list(flagged)
+    example = example_of(flagged[0]) if flagged else ""
+    report.findings.append(Finding(check, split, len(flagged), len(units), unit, why, example))
 
 
 def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
     splits = [split for split in SPLITS if split in corpus.report]
     for split in splits:
-        loaded = corpus.report[split]
-        examples = getattr(loaded, "examples", {})
-        noted = {reason: count for reason, count in loaded.noted.items() if reason not in PAIR_CHECKS}
+        load_report = corpus.report[split]
+        examples = getattr(load_report, "examples", {})  # reports of embedded worlds have no source to point into
+        # What PAIR_CHECKS count is not shown a second time.
+        noted = {reason: count for reason, count in load_report.noted.items() if reason not in PAIR_CHECKS}
         for prefix, why, of, counts in (
-            ("dropped", "not in the corpus", loaded.rows, loaded.dropped),
-            ("noted", "kept; what loading saw", loaded.kept, noted),
+            ("dropped", "not in the corpus", load_report.rows, load_report.dropped),
+            ("noted", "kept; what loading saw", load_report.kept, noted),
         ):
             for reason, count in counts.items():
                 example = examples.get(reason, "")
                 report.findings.append(Finding(f"{prefix}: {reason}", split, count, of, "rows", why, example))
-    for split, loaded in corpus.report.items():
-        report.statistics |= {f"{split}/{name}, all rows read": value for name, value in loaded.statistics.items()}
+    for split, load_report in corpus.report.items():
+        for name, value in load_report.statistics.items():
+            report.statistics[f"{split}/{name}, all rows read"] = value
 
 
-def _add_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
+def _check_duplicates(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
     seen: set[tuple[bytes, ...]] = set()
     duplicates, contradictions = [], []
     for pair in pairs:
-        prompt, chosen, rejected = (_digest(text) for text in (pair.prompt, pair.chosen, pair.rejected))
+        prompt, chosen, rejected = (_short_digest(text) for text in (pair.prompt, pair.chosen, pair.rejected))
         if (prompt, chosen, rejected) in seen:
             duplicates.append(pair)
         if (prompt, rejected, chosen) in seen and chosen != rejected:
             contradictions.append(pair)
         seen.add((prompt, chosen, rejected))
     why = "counts twice in training and in every interval"
-    _add(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
+    _add_finding(report, "duplicate pair", split, "pairs", why, pairs, duplicates)
     if preferences:
-        _add(report, CONTRADICTS, split, "pairs", "the labels cancel out", pairs, contradictions)
+        _add_finding(report, CONTRADICTS, split, "pairs", "the labels cancel out", pairs, contradictions)
     counts = Counter(pair.prompt for pair in pairs)
-    repeated = (pair for pair in {p.prompt: p for p in pairs}.values() if counts[pair.prompt] > 1)
+    pair_of_prompt = {pair.prompt: pair for pair in pairs}
+    repeated = (pair for prompt, pair in pair_of_prompt.items() if counts[prompt] > 1)
     why = "pairs of one prompt are not independent: cluster intervals by prompt"
-    _add(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
+    _add_finding(report, "prompt with several pairs", split, "prompts", why, list(counts), repeated)
 
 
-def _digest(text: str) -> bytes:
+def _short_digest(text: str) -> bytes:
+    """Twelve bytes in place of a text, so that sets of millions of texts stay small."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
-def _loosely(text: str) -> str:
+def _words_only(text: str) -> str:
     return NOT_WORD.sub(" ", text.casefold()).strip()
 
 
-def _opening(prompt: str) -> str:
-    """The first human turn, compared loosely."""
-    parts = transcript.TURN.split(prompt)
-    return next((_loosely(body) for who, body in zip(parts[1::2], parts[2::2], strict=True) if who == "Human"), "")
+def _first_human_turn(prompt: str) -> str:
+    """The words of the first human turn; "" where no human speaks."""
+    parts = transcript.TURN.split(prompt)  # text before the first turn, then speaker, body, speaker, body, …
+    for speaker, body in zip(parts[1::2], parts[2::2], strict=True):
+        if speaker == "Human":
+            return _words_only(body)
+    return ""
 
 
 OVERLAPS: dict[str, tuple[str, Callable[[str], str]]] = {
     "test prompt in train": ("the test is memorised, not solved", lambda prompt: prompt),
-    "test prompt in train but for case, spacing, punctuation": ("nearly memorised", _loosely),
-    "test conversation opens like one in train": ("may be one conversation at two turns, its replies leak", _opening),
+    "test prompt in train but for case, spacing, punctuation": ("nearly memorised", _words_only),
+    "test conversation opens like one in train": (
+        "may be one conversation at two turns, its replies leak",
+        _first_human_turn,
+    ),
 }
 
 
-def _add_overlap(report: AuditReport, corpus: Corpus) -> None:
+def _check_overlap(report: AuditReport, corpus: Corpus) -> None:
     prompts = {pair.prompt: pair for pair in corpus.test}
     for check, (why, key) in OVERLAPS.items():
-        train = {_digest(key(prompt)) for prompt in corpus.prompts("train")}
-        found = (pair for prompt, pair in prompts.items() if key(prompt) and _digest(key(prompt)) in train)
-        _add(report, check, "test", "prompts", why, list(prompts), found)
+        train = {_short_digest(key(prompt)) for prompt in corpus.prompts("train")}
+        # Prompts without an opening (key "") would all match one another.
+        leaked = (pair for prompt, pair in prompts.items() if key(prompt) and _short_digest(key(prompt)) in train)
+        _add_finding(report, check, "test", "prompts", why, list(prompts), leaked)
 
 
-def _add_lengths(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
+def _describe_lengths(report: AuditReport, split: str, pairs: Sequence[Pair], preferences: bool) -> None:
     if not pairs:
         return
     if not preferences:
         report.statistics[f"{split}/median characters"] = float(np.median([len(pair.chosen) for pair in pairs]))
         return
-    chosen, rejected = (np.array([len(getattr(pair, side)) for pair in pairs]) for side in ("chosen", "rejected"))
+    chosen = np.array([len(pair.chosen) for pair in pairs])
+    rejected = np.array([len(pair.rejected) for pair in pairs])
     report.statistics[f"{split}/longer wins"] = float(np.mean(chosen > rejected))
     report.statistics[f"{split}/length ties"] = int(np.sum(chosen == rejected))
     report.statistics[f"{split}/median chosen characters"] = float(np.median(chosen))
@@ -195,9 +208,10 @@ TRUNCATED = "longer than max_length"
 NO_ROOM = "prompt leaves no room for a reply"
 MISSING_EOS = "no EOS at the end"
 DOUBLE_BOS = "two BOS at the start"
+TOKEN_CHECKS = (TRUNCATED, NO_ROOM, MISSING_EOS, DOUBLE_BOS)
 
 
-def _add_tokens(
+def _check_tokens(
     report: AuditReport,
     split: str,
     pairs: Sequence[Pair],
@@ -206,30 +220,30 @@ def _add_tokens(
     eos_id: int | None,
     bos_id: int | None,
 ) -> None:
-    found: dict[str, list[Pair]] = {check: [] for check in (TRUNCATED, NO_ROOM, MISSING_EOS, DOUBLE_BOS)}
+    flagged: dict[str, list[Pair]] = {check: [] for check in TOKEN_CHECKS}
     lengths = []
     for pair in pairs:
-        for reply in _replies(pair):
+        for reply in _replies_of(pair):
             ids = encode(pair.prompt + transcript.after_colon(reply))
             lengths.append(len(ids))
             if max_length is not None and len(ids) > max_length:
-                found[TRUNCATED].append(pair)
+                flagged[TRUNCATED].append(pair)
                 if len(encode(pair.prompt)) >= max_length:
-                    found[NO_ROOM].append(pair)
+                    flagged[NO_ROOM].append(pair)
             if eos_id is not None and list(ids[:max_length][-1:]) != [eos_id]:
-                found[MISSING_EOS].append(pair)
+                flagged[MISSING_EOS].append(pair)
             if bos_id is not None and list(ids[:2]) == [bos_id, bos_id]:
-                found[DOUBLE_BOS].append(pair)
-    for check, why, needs, value in (
+                flagged[DOUBLE_BOS].append(pair)
+    for check, why, argument, value in (
         (TRUNCATED, "the end of the reply is cut off", "max_length", max_length),
         (NO_ROOM, "nothing of the reply is left, unless the prompt is cut instead", "max_length", max_length),
         (MISSING_EOS, "the model does not learn to stop", "eos_id", eos_id),
         (DOUBLE_BOS, "not the input that the model was trained on", "bos_id", bos_id),
     ):
         if value is None:
-            report.skipped[check] = needs
+            report.skipped[check] = argument
         else:
-            _add(report, check, split, "replies", why, lengths, found[check])
+            _add_finding(report, check, split, "replies", why, lengths, flagged[check])
     if lengths:
         for name, percent in (("median", 50), ("95th percentile", 95), ("longest", 100)):
             report.statistics[f"{split}/{name} tokens"] = float(np.percentile(lengths, percent))

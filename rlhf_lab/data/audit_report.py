@@ -65,19 +65,18 @@ class AuditReport:
 
 def render(report: AuditReport) -> RenderableType:
     """The report for the console: what was found, what was not, the statistics, and which checks did not run."""
-    found = list(dict.fromkeys(finding.check for finding in report.findings if finding.count))
-    clean = dict.fromkeys(finding.check for finding in report.findings if finding.check not in found)
-    parts: list[RenderableType] = [_findings_table(report, found)]
+    failed = list(dict.fromkeys(finding.check for finding in report.findings if finding.count))
+    clean = dict.fromkeys(finding.check for finding in report.findings if finding.check not in failed)
+    blocks: list[RenderableType] = [_findings_table(report, failed)]
     if clean:
-        parts.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
-    parts += [
-        Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow")
-        for needs, checks in _by_value(report.skipped).items()
-    ]
-    return Group(*parts, "", _statistics_table(report))
+        blocks.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
+    for needs, checks in _group_by_need(report.skipped).items():
+        blocks.append(Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow"))
+    return Group(*blocks, "", _statistics_table(report))
 
 
-def _by_value(skipped: dict[str, str]) -> dict[str, list[str]]:
+def _group_by_need(skipped: dict[str, str]) -> dict[str, list[str]]:
+    """What is needed → the checks that were skipped for want of it."""
     groups: dict[str, list[str]] = {}
     for check, needs in skipped.items():
         groups.setdefault(needs, []).append(check)
@@ -93,13 +92,13 @@ def _findings_table(report: AuditReport, checks: Iterable[str]) -> Table:
         table.add_column(heading, overflow="fold")
     for check in checks:
         findings = {finding.split: finding for finding in report.findings if finding.check == check}
-        cells = [_count(findings.get(split)) for split in SPLITS]
+        cells = [_format_count(findings.get(split)) for split in SPLITS]
         first = next(finding for finding in findings.values() if finding.count)
         table.add_row(*map(Text, (check, *cells, first.why, first.example)))
     return table
 
 
-def _count(finding: Finding | None) -> str:
+def _format_count(finding: Finding | None) -> str:
     if finding is None:
         return "–"
     return f"{finding.count:,} of {finding.of:,} {finding.unit}\n{finding.share:.2%}"
@@ -113,11 +112,12 @@ def _statistics_table(report: AuditReport) -> Table:
         table.add_column(split, justify="right")
     for name in dict.fromkeys(name.partition("/")[2] for name in report.statistics):
         values = [report.statistics.get(f"{split}/{name}") for split in splits]
-        table.add_row(name, *("–" if value is None else _number(name, value) for value in values))
+        cells = ["–" if value is None else _format_statistic(name, value) for value in values]
+        table.add_row(name, *cells)
     return table
 
 
-def _number(name: str, value: float) -> str:
+def _format_statistic(name: str, value: float) -> str:
     if SHARE.search(name):
         return f"{value:.1%}"
     return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"

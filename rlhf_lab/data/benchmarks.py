@@ -67,34 +67,38 @@ class Solution:
 def read_items(benchmark: str, path: str, limit: int = 0) -> list[Item]:
     """Items of a benchmark of right and wrong replies; at most `limit` rows, of RewardMATH problems."""
     parse: Callable[[Mapping[str, Any]], Item] = {
-        "reward_bench": _pair,
-        "reward_bench_2": _best_of,
-        "reward_math": _math_solution,
+        "reward_bench": _parse_reward_bench,
+        "reward_bench_2": _parse_reward_bench_2,
+        "reward_math": _parse_reward_math,
     }[benchmark]
     if benchmark == "reward_math":  # the limit is of problems: their solutions stay together
-        return _joined(path, list(_parsed(path, 0, parse)))[: limit or None]
-    return list(_parsed(path, limit, parse))
+        return _group_by_problem(path, list(_parse_rows(path, 0, parse)))[: limit or None]
+    return list(_parse_rows(path, limit, parse))
 
 
 def read_solutions(path: str, limit: int = 0) -> list[Solution]:
     """Solutions of ProcessBench; at most `limit` rows. Raises DataError."""
-    return list(_parsed(path, limit, _solution))
+    return list(_parse_rows(path, limit, _parse_process_bench))
 
 
 def own_items(name: str, pairs: list[Pair]) -> list[Item]:
     """Labelled pairs in the form of RewardBench; where the true reward is known in its order, without its ties."""
     items = []
     for number, pair in enumerate(pairs):
-        gap = float(pair.meta["gold_chosen"]) - float(pair.meta["gold_rejected"]) if "gold_chosen" in pair.meta else 1.0
-        right, wrong = (pair.chosen, pair.rejected) if gap > 0 else (pair.rejected, pair.chosen)
-        if gap:
-            items.append(Item(str(number), name, pair.prompt, (right,), (wrong,)))
+        gold_gap = 1.0  # without a true reward the label decides
+        if "gold_chosen" in pair.meta:
+            gold_gap = float(pair.meta["gold_chosen"]) - float(pair.meta["gold_rejected"])
+        if gold_gap == 0:
+            continue
+        right, wrong = (pair.chosen, pair.rejected) if gold_gap > 0 else (pair.rejected, pair.chosen)
+        items.append(Item(str(number), name, pair.prompt, (right,), (wrong,)))
     return items
 
 
-def _parsed(path: str, limit: int, parse: Callable[[Mapping[str, Any]], Any]) -> Iterator[Any]:
-    """Parsed rows; every bad row is told at once."""
-    bad, count = BadRows(path), 0
+def _parse_rows(path: str, limit: int, parse: Callable[[Mapping[str, Any]], Any]) -> Iterator[Any]:
+    """Parsed rows. Raises one DataError that lists the bad rows, after all rows were read."""
+    bad = BadRows(path)
+    count = 0
     rows: Iterator[Row] = read_rows(path, bad)
     for row in islice(rows, limit or None):
         try:
@@ -107,24 +111,33 @@ def _parsed(path: str, limit: int, parse: Callable[[Mapping[str, Any]], Any]) ->
         raise DataError(f"{path}: there is no row in it")
 
 
-def _pair(values: Mapping[str, Any]) -> Item:
-    chosen, rejected = text_column(values, "chosen"), text_column(values, "rejected")
-    return Item(str(column(values, "id")), text_column(values, "subset"), _prompt(values), (chosen,), (rejected,))
+def _parse_reward_bench(values: Mapping[str, Any]) -> Item:
+    chosen = text_column(values, "chosen")
+    rejected = text_column(values, "rejected")
+    return Item(
+        name=str(column(values, "id")),
+        subset=text_column(values, "subset"),
+        prompt=_prompt_column(values),
+        right=(chosen,),
+        wrong=(rejected,),
+    )
 
 
-def _best_of(values: Mapping[str, Any]) -> Item:
-    chosen, rejected = _texts(values, "chosen"), _texts(values, "rejected")
-    name, subset = str(column(values, "id")), text_column(values, "subset")
+def _parse_reward_bench_2(values: Mapping[str, Any]) -> Item:
+    chosen = _text_list_column(values, "chosen")
+    rejected = _text_list_column(values, "rejected")
+    name = str(column(values, "id"))
+    subset = text_column(values, "subset")
     if subset.lower() == "ties":
         kind, _, number = name.partition(":")
         if kind not in ("ref", "tied") or not number.isdigit():
             raise RowProblem(f'column \'id\' is {describe(name)}; Ties expects "ref:NUMBER" or "tied:NUMBER"')
-    return Item(name, subset, _prompt(values), chosen, rejected)
+    return Item(name, subset, _prompt_column(values), chosen, rejected)
 
 
-def _math_solution(values: Mapping[str, Any]) -> Item:
-    """One solution of a problem; `_joined` puts those of a problem together."""
-    text = "\n".join(_lines(values, "eval_solution"))
+def _parse_reward_math(values: Mapping[str, Any]) -> Item:
+    """One solution of a problem; `_group_by_problem` puts those of a problem together."""
+    text = "\n".join(_step_lines(values, "eval_solution"))
     kind = text_column(values, "solution_type")
     if kind not in ("chosen", "rejected"):
         raise RowProblem(f"column 'solution_type' is {describe(kind)}; expected 'chosen' or 'rejected'")
@@ -133,13 +146,15 @@ def _math_solution(values: Mapping[str, Any]) -> Item:
     return Item(str(column(values, "problem_id")), "RewardMATH", prompt, right, wrong)
 
 
-def _joined(path: str, solutions: list[Item]) -> list[Item]:
+def _group_by_problem(path: str, solutions: list[Item]) -> list[Item]:
+    """One item per problem, from one item per solution. Raises DataError for a problem with one kind only."""
     groups: dict[str, list[Item]] = {}
     for solution in solutions:
         groups.setdefault(solution.name, []).append(solution)
     items = []
     for name, group in groups.items():
-        right, wrong = (tuple(t for one in group for t in getattr(one, side)) for side in ("right", "wrong"))
+        right = tuple(text for solution in group for text in solution.right)
+        wrong = tuple(text for solution in group for text in solution.wrong)
         if not right or not wrong:
             raise DataError(
                 f"{path}: problem_id {name} has {len(right)} chosen and {len(wrong)} rejected solutions; "
@@ -149,24 +164,25 @@ def _joined(path: str, solutions: list[Item]) -> list[Item]:
     return items
 
 
-def _solution(values: Mapping[str, Any]) -> Solution:
-    steps, label = _lines(values, "steps"), column(values, "label")
+def _parse_process_bench(values: Mapping[str, Any]) -> Solution:
+    steps = _step_lines(values, "steps")
+    label = column(values, "label")
     if not isinstance(label, int) or not -1 <= label < len(steps):
         raise RowProblem(f"column 'label' is {describe(label)}; expected −1 or the index of one of {len(steps)} steps")
     subset = str(column(values, "id")).rpartition("-")[0] or "ProcessBench"
     return Solution(values, subset, as_prompt(text_column(values, "problem")), steps, label)
 
 
-def _prompt(values: Mapping[str, Any]) -> str:
+def _prompt_column(values: Mapping[str, Any]) -> str:
     return as_prompt(text_column(values, "prompt"))
 
 
-def _texts(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    found = column(values, name)
-    if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
-        raise RowProblem(f"column {name!r} is {describe(found)}; expected a list of texts")
-    return tuple(found)
+def _text_list_column(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    texts = column(values, name)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise RowProblem(f"column {name!r} is {describe(texts)}; expected a list of texts")
+    return tuple(texts)
 
 
-def _lines(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(" ".join(text.split("\n")) for text in _texts(values, name))
+def _step_lines(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(" ".join(text.split("\n")) for text in _text_list_column(values, name))

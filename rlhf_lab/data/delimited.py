@@ -38,21 +38,21 @@ def read_delimited(file: Path, bad: BadRows) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            bad.add(str(file), number, _broken(str(error)))
+            bad.add(str(file), number, _quoting_problem(str(error)))
             continue
         if not fields:  # a blank line
             continue
         if header is None:
             header = _checked_header(file, fields, delimiter)
             continue
-        problem = _problem(header, fields, delimiter)
+        problem = _fields_problem(header, fields, delimiter)
         if problem:
             bad.add(str(file), number, problem)
         else:
-            yield Row(str(file), number, dict(zip(header, map(_value, fields), strict=True)))
+            yield Row(str(file), number, dict(zip(header, map(_parse_field, fields), strict=True)))
 
 
-def _broken(reason: str) -> str:
+def _quoting_problem(reason: str) -> str:
     if "unexpected end" in reason:
         return "a quoted field that begins in this row is never closed; close it, and double a quote inside a field"
     return f'broken quoting ({reason}); put the field in quotes and double a quote inside it: "say ""hi"""'
@@ -61,21 +61,21 @@ def _broken(reason: str) -> str:
 def _checked_header(file: Path, names: list[str], delimiter: str) -> list[str]:
     """The names of the columns, stripped. Raises DataError when they cannot name columns."""
     names = [name.strip() for name in names]
-    other = next((mark for mark in (";", "\t", ",") if mark != delimiter and mark in names[0]), None)
-    if len(names) == 1 and other:
+    actual = next((mark for mark in (";", "\t", ",") if mark != delimiter and mark in names[0]), None)
+    if len(names) == 1 and actual:
         raise DataError(
             f"{file}: the header is the one column {names[0]!r}; fields of a {file.name.removesuffix('.gz')[-4:]} file "
-            f"are separated by {delimiter!r}, not by {other!r}; save it with {delimiter!r} between the fields"
+            f"are separated by {delimiter!r}, not by {actual!r}; save it with {delimiter!r} between the fields"
         )
     if "" in names:
         raise DataError(f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"{file}: the header has {', '.join(map(repr, twice))} more than once; rename one of them")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise DataError(f"{file}: the header has {', '.join(map(repr, repeated))} more than once; rename one of them")
     return names
 
 
-def _problem(header: list[str], fields: list[str], delimiter: str) -> str | None:
+def _fields_problem(header: list[str], fields: list[str], delimiter: str) -> str | None:
     """What is wrong with the fields of a row, or None."""
     if len(fields) != len(header):
         return (
@@ -86,14 +86,14 @@ def _problem(header: list[str], fields: list[str], delimiter: str) -> str | None
         try:
             field.encode("utf-8")
         except UnicodeEncodeError as error:
-            byte = ord(field[error.start]) - 0xDC00
+            byte = ord(field[error.start]) - 0xDC00  # "surrogateescape" decodes byte 0xNN as U+DCNN
             return f"column {name!r} has the byte 0x{byte:02x}, not UTF-8; save the file as UTF-8"
     return None
 
 
-def _value(field: str) -> Any:
+def _parse_field(field: str) -> Any:
     """The text of a field, or the list of messages that it writes down."""
-    if not field.startswith("[{") or "role" not in field:
+    if not field.startswith("[{") or "role" not in field:  # a cheap test first: most fields are plain text
         return field
     for parse in (json.loads, ast.literal_eval):
         try:

@@ -70,6 +70,8 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "prompt_only": (("prompt",),),
 }
 TEXT_COLUMNS = ("prompt", "completion", "chosen", "rejected", "messages", "text")
+WHOLE_CONVERSATIONS = ("language_modeling", "implicit_preference")
+"""Types whose text columns hold the prompt as well as the reply."""
 
 
 def detect(row: Row) -> RowType:
@@ -83,8 +85,12 @@ def detect(row: Row) -> RowType:
             listed = ", ".join(f"{column}: {'messages' if form else 'text'}" for column, form in forms.items())
             raise DataError(f"a {name} row mixes text and messages ({listed}); expected one form in all columns")
         return RowType(name, any(forms.values()))
-    types = "; ".join(f"{name}: {' or '.join(', '.join(c) for c in variants)}" for name, variants in COLUMNS.items())
-    raise DataError(f"a row with the columns {', '.join(map(repr, row))} is of no known type; the types are {types}")
+    types = []
+    for name, variants in COLUMNS.items():
+        alternatives = " or ".join(", ".join(columns) for columns in variants)
+        types.append(f"{name}: {alternatives}")
+    listed = ", ".join(map(repr, row))
+    raise DataError(f"a row with the columns {listed} is of no known type; the types are {'; '.join(types)}")
 
 
 def _is_messages(value: object) -> bool:
@@ -115,13 +121,14 @@ def to_conversational(row: Row) -> dict[str, Any]:
         return dict(row)
     if name == "stepwise_supervision":
         raise DataError("stepwise_supervision has no conversational form; keep the row standard")
-    whole = name in ("language_modeling", "implicit_preference")
-    convert: dict[str, Callable[[Any], Any]] = {"prompt": to_messages, "text": parse}
-    convert |= dict.fromkeys(("completion", "chosen", "rejected"), parse if whole else _completion_messages)
-    return {
-        "messages" if column == "text" else column: convert[column](value) if column in convert else value
-        for column, value in row.items()
-    }
+    reply_parser = parse if name in WHOLE_CONVERSATIONS else _completion_messages
+    converters: dict[str, Callable[[Any], Any]] = {"prompt": to_messages, "text": parse}
+    converters |= dict.fromkeys(("completion", "chosen", "rejected"), reply_parser)
+    converted = {}
+    for column, value in row.items():
+        new_column = "messages" if column == "text" else column
+        converted[new_column] = converters[column](value) if column in converters else value
+    return converted
 
 
 def to_standard(row: Row) -> dict[str, Any]:
@@ -129,19 +136,20 @@ def to_standard(row: Row) -> dict[str, Any]:
     name, conversational = detect(row)
     if not conversational:
         return dict(row)
-    whole = name in ("language_modeling", "implicit_preference")
-    convert: dict[str, Callable[[Any], Any]] = {"prompt": render_prompt, "messages": render}
-    convert |= dict.fromkeys(("completion", "chosen", "rejected"), render if whole else _completion_text)
-    return {
-        "text" if column == "messages" else column: convert[column](value) if column in convert else value
-        for column, value in row.items()
-    }
+    reply_renderer = render if name in WHOLE_CONVERSATIONS else _completion_text
+    converters: dict[str, Callable[[Any], Any]] = {"prompt": render_prompt, "messages": render}
+    converters |= dict.fromkeys(("completion", "chosen", "rejected"), reply_renderer)
+    converted = {}
+    for column, value in row.items():
+        new_column = "text" if column == "messages" else column
+        converted[new_column] = converters[column](value) if column in converters else value
+    return converted
 
 
 # Rows → examples
 
 
-def _divide(text: str) -> tuple[str, str]:
+def _split_at_reply(text: str) -> tuple[str, str]:
     """(prompt, completion) at the last reply boundary, nothing stripped; ("", text) when there is none."""
     if split_reply(text) is None:
         return "", text
@@ -150,20 +158,23 @@ def _divide(text: str) -> tuple[str, str]:
 
 
 def _read_language_modeling(row: Row) -> Example:
-    prompt, completion = _divide(row["text"])
+    prompt, completion = _split_at_reply(row["text"])
     return Example(prompt, (completion,), (None,))
 
 
 def _read_implicit_preference(row: Row) -> Example:
-    (prompt, chosen), (other, rejected) = _divide(row["chosen"]), _divide(row["rejected"])
-    if prompt != other:
-        prompt, chosen, rejected = "", row["chosen"], row["rejected"]
+    prompt, chosen = _split_at_reply(row["chosen"])
+    rejected_prompt, rejected = _split_at_reply(row["rejected"])
+    if prompt != rejected_prompt:  # different histories: there is no shared prompt, the sides stay whole
+        return Example("", (row["chosen"], row["rejected"]), (True, False))
     return Example(prompt, (chosen, rejected), (True, False))
 
 
 def _read_stepwise_supervision(row: Row) -> Example:
     steps = tuple(zip(row["completions"], map(bool, row["labels"]), strict=True))
-    return Example(row["prompt"], ("".join(text for text, _ in steps),), (all(ok for _, ok in steps),), steps)
+    completion = "".join(text for text, _ in steps)
+    all_correct = all(correct for _, correct in steps)
+    return Example(row["prompt"], (completion,), (all_correct,), steps)
 
 
 READERS: dict[str, Callable[[Row], Example]] = {
@@ -180,7 +191,7 @@ READERS: dict[str, Callable[[Row], Example]] = {
 # Examples → rows
 
 
-def _prompt(example: Example) -> str:
+def _prompt_of(example: Example) -> str:
     if example.prompt:
         return example.prompt
     raise DataError(
@@ -188,7 +199,7 @@ def _prompt(example: Example) -> str:
     )
 
 
-def _liked(example: Example) -> str:
+def _liked_completion(example: Example) -> str:
     for completion, label in zip(example.completions, example.labels, strict=True):
         if label is not False:
             return completion
@@ -197,7 +208,7 @@ def _liked(example: Example) -> str:
     )
 
 
-def _two(example: Example) -> tuple[str, str]:
+def _chosen_and_rejected(example: Example) -> tuple[str, str]:
     if example.labels != (True, False):
         raise DataError(
             f"a preference needs a liked and a disliked completion; the row has the labels {list(example.labels)}"
@@ -206,12 +217,12 @@ def _two(example: Example) -> tuple[str, str]:
 
 
 def _write_preference(example: Example) -> list[dict[str, Any]]:
-    chosen, rejected = _two(example)
-    return [{"prompt": _prompt(example), "chosen": chosen, "rejected": rejected}]
+    chosen, rejected = _chosen_and_rejected(example)
+    return [{"prompt": _prompt_of(example), "chosen": chosen, "rejected": rejected}]
 
 
 def _write_implicit_preference(example: Example) -> list[dict[str, Any]]:
-    chosen, rejected = _two(example)
+    chosen, rejected = _chosen_and_rejected(example)
     return [{"chosen": example.prompt + chosen, "rejected": example.prompt + rejected}]
 
 
@@ -219,7 +230,7 @@ def _write_unpaired_preference(example: Example) -> list[dict[str, Any]]:
     if not example.labels or None in example.labels:
         raise DataError("unpaired_preference needs a label per completion, and the row has none")
     return [
-        {"prompt": _prompt(example), "completion": completion, "label": label}
+        {"prompt": _prompt_of(example), "completion": completion, "label": label}
         for completion, label in zip(example.completions, example.labels, strict=True)
     ]
 
@@ -228,13 +239,13 @@ def _write_stepwise_supervision(example: Example) -> list[dict[str, Any]]:
     if not example.steps:
         raise DataError("stepwise_supervision needs labelled steps; only a stepwise_supervision row has them")
     texts, labels = zip(*example.steps, strict=True)
-    return [{"prompt": _prompt(example), "completions": list(texts), "labels": list(labels)}]
+    return [{"prompt": _prompt_of(example), "completions": list(texts), "labels": list(labels)}]
 
 
 WRITERS: dict[str, Callable[[Example], list[dict[str, Any]]]] = {
-    "language_modeling": lambda example: [{"text": example.prompt + _liked(example)}],
-    "prompt_only": lambda example: [{"prompt": _prompt(example)}],
-    "prompt_completion": lambda example: [{"prompt": _prompt(example), "completion": _liked(example)}],
+    "language_modeling": lambda example: [{"text": example.prompt + _liked_completion(example)}],
+    "prompt_only": lambda example: [{"prompt": _prompt_of(example)}],
+    "prompt_completion": lambda example: [{"prompt": _prompt_of(example), "completion": _liked_completion(example)}],
     "preference": _write_preference,
     "implicit_preference": _write_implicit_preference,
     "unpaired_preference": _write_unpaired_preference,
@@ -247,8 +258,8 @@ def _join_unpaired(examples: Iterable[Example]) -> Iterator[Example]:
     waiting: Example | None = None
     for example in examples:
         if waiting and waiting.prompt == example.prompt and {*waiting.labels, *example.labels} == {True, False}:
-            first, second = (waiting, example) if waiting.labels[0] else (example, waiting)
-            yield Example(example.prompt, first.completions + second.completions, (True, False))
+            liked, disliked = (waiting, example) if waiting.labels[0] else (example, waiting)
+            yield Example(example.prompt, liked.completions + disliked.completions, (True, False))
             waiting = None
         elif len(example.completions) == 1 and example.labels != (None,):
             if waiting:

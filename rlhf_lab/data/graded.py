@@ -36,9 +36,12 @@ MEANING = {"prompt": "what was asked", "response": "the reply that is graded"}
 
 def build(settings: Graded) -> Corpus:
     """Load graded replies as pairs. Raises DataError; see `rlhf_lab.data.loading.load_corpus`."""
-    parse, join = partial(parse_row, settings=settings), partial(join_replies, prompt=settings.prompt)
+    parse = partial(parse_row, settings=settings)
+    join = partial(join_replies, prompt=settings.prompt)
     corpus = load_corpus("graded", settings, parse, join)
-    grades = [(p.meta["grades_chosen"], p.meta["grades_rejected"]) for p in (*corpus.train, *corpus.test)]
+    pairs = (*corpus.train, *corpus.test)
+    # The fingerprint of a corpus covers its texts; here the grades are training data as well.
+    grades = [(pair.meta["grades_chosen"], pair.meta["grades_rejected"]) for pair in pairs]
     return replace(
         corpus,
         fingerprint=sha256(f"{corpus.fingerprint} {settings.attributes} {grades}".encode()).hexdigest(),
@@ -69,13 +72,14 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
         if problem:
             raise RowProblem(problem)
     texts = [text_column(row, settings.response) for row in rows]
-    grades = [[_grade(row, name, settings) for name in settings.attributes] for row in rows]
+    grades = [[_grade_column(row, name, settings) for name in settings.attributes] for row in rows]
     prompt = transcript_of(text_column(rows[0], settings.prompt))
     if prompt is None:
         return Split("", "", "", drop=NO_QUESTION)
     if len(rows) == 1:
         return Split(prompt, texts[0].strip(), "", drop=ALONE)
-    first, second = (row[settings.attributes.index(settings.rank_by)] for row in grades)
+    rank_index = settings.attributes.index(settings.rank_by)
+    first, second = (reply_grades[rank_index] for reply_grades in grades)
     best, worst = (1, 0) if second > first else (0, 1)
     split = check(prompt, texts[best], texts[worst])
     tied = first == second and split.drop is None
@@ -98,10 +102,10 @@ def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | N
     missing = [name for name in attributes if name not in row]
     if not missing:
         return None
-    grades = [name for name in row if role_of(name) == GRADE or name in attributes]
-    settings = [f"data.attributes={literal(grades or ['COLUMN'])}"]
-    settings.append(f"data.rank_by={literal(grades[0]) if len(grades) == 1 else 'COLUMN'}")
-    line = " ".join(shlex.quote(setting) if grades else setting for setting in settings)
+    candidates = [name for name in row if role_of(name) == GRADE or name in attributes]
+    rank_by = literal(candidates[0]) if len(candidates) == 1 else "COLUMN"
+    settings = [f"data.attributes={literal(candidates or ['COLUMN'])}", f"data.rank_by={rank_by}"]
+    line = " ".join(shlex.quote(setting) if candidates else setting for setting in settings)
     return (
         f"{missing_columns(missing, row)}; write the columns of grades as {line}, with their bounds data.low= and "
         "data.high="
@@ -110,20 +114,22 @@ def grades_problem(row: Mapping[str, Any], attributes: Sequence[str]) -> str | N
 
 def transcript_of(prompt: str) -> str | None:
     """A prompt, of several turns by marks or not, as a transcript; None when its last turn is the assistant's."""
-    parts = TURN_MARK.split(prompt)
+    parts = TURN_MARK.split(prompt)  # the first user's body, then speaker, body, speaker, body, …
     if len(parts) == 1:
         return as_prompt(prompt)
-    roles = ["user", *(ROLES[speaker] for speaker in parts[1::2])]
-    messages = [{"role": role, "content": body} for role, body in zip(roles, parts[::2], strict=True)]
+    speakers, bodies = parts[1::2], parts[::2]
+    roles = ["user", *(ROLES[speaker] for speaker in speakers)]
+    messages = [{"role": role, "content": body} for role, body in zip(roles, bodies, strict=True)]
     return render_prompt(messages) if roles[-1] == "user" else None
 
 
-def _grade(row: Mapping[str, Any], name: str, settings: Graded) -> float:
+def _grade_column(row: Mapping[str, Any], name: str, settings: Graded) -> float:
     value = column(row, name)
     if isinstance(value, str):  # fields of a .csv are text
         with suppress(ValueError):
             value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not settings.low <= value <= settings.high:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not settings.low <= value <= settings.high:
         raise RowProblem(
             f"column {name!r} is {describe(value)}; expected a grade {settings.low:g}…{settings.high:g} "
             "(data.low, data.high)"

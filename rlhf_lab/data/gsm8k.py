@@ -35,12 +35,14 @@ def build(settings: GSM8K) -> Corpus:
         answer = final_answer(split.chosen)
         if split.drop or answer is None:
             return split
-        agrees = same_answer(answers.setdefault(split.prompt, answer), answer)
-        return split if agrees else dataclasses.replace(split, drop=CONTRADICTS)
+        first_answer = answers.setdefault(split.prompt, answer)  # the first row of a question decides
+        if same_answer(first_answer, answer):
+            return split
+        return dataclasses.replace(split, drop=CONTRADICTS)
 
     corpus = load_corpus("gsm8k", settings, parse)
-    key = {pair.prompt: answers[pair.prompt] for pair in (*corpus.train, *corpus.test)}
-    return dataclasses.replace(corpus, answers=key, oracle=AnswerKey(key))
+    answer_key = {pair.prompt: answers[pair.prompt] for pair in (*corpus.train, *corpus.test)}
+    return dataclasses.replace(corpus, answers=answer_key, oracle=AnswerKey(answer_key))
 
 
 def parse_row(values: Mapping[str, Any], *, strip: bool) -> Split:
@@ -49,12 +51,17 @@ def parse_row(values: Mapping[str, Any], *, strip: bool) -> Split:
     Args:
         strip: leave calculator annotations out of the solution.
     """
-    question, solution = text_column(values, "question").strip(), text_column(values, "answer").strip()
+    question = text_column(values, "question").strip()
+    solution = text_column(values, "answer").strip()
     meta = {"annotated": solution}
     if strip:
         solution = without_annotations(solution)
     prompt = render_prompt([{"role": "user", "content": question}])
-    drop = EMPTY_QUESTION if not question else NO_ANSWER if final_answer(solution) is None else None
+    drop = None
+    if not question:
+        drop = EMPTY_QUESTION
+    elif final_answer(solution) is None:
+        drop = NO_ANSWER
     return Split(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt), meta=meta)
 
 
@@ -67,14 +74,17 @@ class AnswerKey:
     """
 
     def __init__(self, answers: Mapping[str, str], *, lenient: bool = False):
-        self._answers, self._lenient = answers, lenient
+        self._answers = answers
+        self._lenient = lenient
 
     def leniently(self) -> AnswerKey:
         return AnswerKey(self._answers, lenient=True)
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """ "correct" (N,): 1 where the reply states the answer, else 0. Raises DataError for unknown prompts."""
-        return {"correct": np.array([self._is_right(p, r) for p, r in zip(prompts, responses, strict=True)], float)}
+        pairs = zip(prompts, responses, strict=True)
+        correct = [self._is_right(prompt, response) for prompt, response in pairs]
+        return {"correct": np.array(correct, float)}
 
     def _is_right(self, prompt: str, response: str) -> bool:
         if prompt not in self._answers:

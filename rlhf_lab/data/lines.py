@@ -1,4 +1,4 @@
-"""Lines of plain and gzip files. What is wrong with a file as a whole is said here, whatever its rows look like."""
+"""Lines of plain and gzip files, and the errors that concern a file as a whole rather than one of its rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def file_lines(file: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as handle:
             for number, line in enumerate(handle, start=1):
-                yield number, _first_line(file, line) if number == 1 else line
+                yield number, _check_first_line(file, line) if number == 1 else line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         if number == 0 and isinstance(error, gzip.BadGzipFile):
             raise DataError(
@@ -29,9 +29,9 @@ def file_lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{file}: cannot be read ({error.strerror or error}); check its permissions") from error
 
 
-def _first_line(file: Path, line: bytes) -> bytes:
-    """Recognise other file forms by their first bytes; drop a UTF-8 byte-order mark."""
-    forms = {
+def _check_first_line(file: Path, line: bytes) -> bytes:
+    """The line without a UTF-8 byte-order mark. Raises DataError when its first bytes are those of another format."""
+    problem_of_magic = {
         b"\x1f\x8b": f"is gzip-compressed; rename it to {file.name}.gz",
         b"\xff\xfe": f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name}",
         b"\xfe\xff": f"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {file.name}",
@@ -39,7 +39,7 @@ def _first_line(file: Path, line: bytes) -> bytes:
         b"PK\x03\x04": "is a zip archive or an Excel sheet; unpack it, or save the sheet as .csv (UTF-8)",
         b"version https://git-lfs": "is a git-lfs pointer, not the data; run: git lfs pull",
     }
-    for magic, problem in forms.items():
+    for magic, problem in problem_of_magic.items():
         if line.startswith(magic):
             raise DataError(f"{file}: the file {problem}")
     return line.removeprefix(b"\xef\xbb\xbf")

@@ -72,7 +72,8 @@ class SplitReader:
             self.drop(OVER_LIMIT, where)
         else:
             self.report.kept += 1
-            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, {"source": where, **split.meta}))
+            meta = {"source": where, **split.meta}
+            self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
             for note in split.notes:
                 self.report.note(note)
                 self.report.examples.setdefault(note, where)
@@ -88,7 +89,8 @@ class SplitReader:
 
 def held_out(prompt: str, fraction: float) -> bool:
     """Whether a prompt belongs to the test split: its SHA-256 as a number in [0, 1) is below `fraction`."""
-    return int.from_bytes(sha256(prompt.encode("utf-8", "surrogatepass")).digest()[:8]) < fraction * 2**64
+    digest = sha256(prompt.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8]) < fraction * 2**64
 
 
 def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = iter) -> Corpus:
@@ -106,17 +108,20 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     Raises:
         DataError: a file is missing or damaged, more than `max_bad_rows` rows are bad, or a split is empty.
     """
-    train, test = (SplitReader(settings.max_pairs, settings.preferences) for _ in range(2))
+    train = SplitReader(settings.max_pairs, settings.preferences)
+    test = SplitReader(settings.max_pairs, settings.preferences)
     if settings.test_path is None:
 
         def choose(split: Split) -> SplitReader:
             return test if held_out(split.prompt, settings.test_fraction) else train
 
-        _read(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
+        _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:
-        _read(settings.path, settings, parse, lambda _: train, (train,), join=join, unreadable=train)
+        _read_source(settings.path, settings, parse, lambda _: train, (train,), join=join, unreadable=train)
         seen = {pair.prompt for pair in train.pairs}
-        _read(settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen)
+        _read_source(
+            settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen
+        )
     _check_not_empty(settings, train, test)
     return Corpus(
         name=name,
@@ -124,11 +129,11 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
         test=test.pairs,
         fingerprint=fingerprint(train.pairs, test.pairs),
         preferences=settings.preferences,
-        report={"train": train.finish(), "test": test.finish(), "all": _total(train, test)},
+        report={"train": train.finish(), "test": test.finish(), "all": _sum_reports(train, test)},
     )
 
 
-def _read(
+def _read_source(
     path: str,
     settings: FileSettings,
     parse: Parse,
@@ -146,21 +151,24 @@ def _read(
         except RowProblem as problem:
             bad.add(row.file, row.number, str(problem))
             continue
-        choose(split).add(split, _where(row), also_in=also_in)
+        choose(split).add(split, _row_location(row), also_in=also_in)
         if settings.max_pairs and all(reader.full for reader in readers):
-            break
+            break  # a hub data set may have millions of further rows
     bad.finish()
+    # An unreadable row has no prompt that could choose a split; its split is the caller's decision.
     for file, number in bad.rows():
         unreadable.report.rows += 1
         unreadable.drop(UNREADABLE, f"{Path(file).name}:{number}")
 
 
-def _where(row: Row) -> str:
+def _row_location(row: Row) -> str:
+    """ "file:row", without the folders."""
     return f"{row.file.rpartition('/')[2]}:{row.number}"
 
 
 def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitReader) -> None:
-    for name, reader, path in (("train", train, settings.path), ("test", test, settings.test_path or settings.path)):
+    test_path = settings.test_path or settings.path
+    for name, reader, path in (("train", train, settings.path), ("test", test, test_path)):
         if reader.pairs:
             continue
         reasons = ", ".join(f"{count} × {reason}" for reason, count in reader.report.dropped.items())
@@ -173,22 +181,24 @@ def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitRead
         raise DataError(f"{path}: no pair is left for {name} of {reader.report.rows} rows ({reasons or 'none'}); {fix}")
 
 
-def _total(*readers: SplitReader) -> SourceReport:
+def _sum_reports(*readers: SplitReader) -> SourceReport:
     """The reports of all splits added up."""
     total = SplitReader(max_pairs=0)
     for reader in readers:
         total.report.rows += reader.report.rows
         total.report.kept += reader.report.kept
-        total.longer, total.ties = total.longer + reader.longer, total.ties + reader.ties
+        total.longer += reader.longer
+        total.ties += reader.ties
         total.compared += reader.compared
-        for counts, more in (
-            (total.report.dropped, reader.report.dropped),
-            (total.report.noted, reader.report.noted),
-        ):
-            for reason, count in more.items():
-                counts[reason] = counts.get(reason, 0) + count
-        total.report.examples = {**reader.report.examples, **total.report.examples}
+        _add_counts(total.report.dropped, reader.report.dropped)
+        _add_counts(total.report.noted, reader.report.noted)
+        total.report.examples = {**reader.report.examples, **total.report.examples}  # the first one stays
     return total.finish()
+
+
+def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
+    for reason, count in counts.items():
+        totals[reason] = totals.get(reason, 0) + count
 
 
 def fingerprint(train: list[Pair], test: list[Pair]) -> str:
@@ -203,5 +213,6 @@ def fingerprint(train: list[Pair], test: list[Pair]) -> str:
         for pair in split:
             for text in (pair.prompt, pair.chosen, pair.rejected):
                 content = text.encode("utf-8", "surrogatepass")
+                # With its length before it, no text can run into the next one.
                 digest.update(b"%d:" % len(content) + content)
     return digest.hexdigest()

@@ -34,7 +34,7 @@ def build(settings: MiniHH) -> Corpus:
         name="mini_hh",
         train=train,
         test=test,
-        fingerprint=_fingerprint(settings, (train, test)),
+        fingerprint=_corpus_fingerprint(settings, (train, test)),
         oracle=world,
         rubric=Rubric(CRITERIA, LOW, HIGH),
         report={"train": train_report, "test": test_report},
@@ -43,27 +43,30 @@ def build(settings: MiniHH) -> Corpus:
 
 def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
     """Shares, 0…1, of labelled pairs of a simulated annotator. A tie counts as half."""
-    meta = [pair.meta for pair in pairs]
-    p_chosen = np.array([m["p_chosen"] for m in meta])
+    metas = [pair.meta for pair in pairs]
+    p_chosen = np.array([meta["p_chosen"] for meta in metas])
 
     def mean(values: Iterable[float]) -> float:
         return float(np.mean(list(values)))
 
     return {
-        "longer wins": mean(_wins(m["words_chosen"], m["words_rejected"]) for m in meta),
-        "annotator agrees with gold": mean(_wins(m["gold_chosen"], m["gold_rejected"]) for m in meta),
+        "longer wins": mean(_win_or_tie(meta["words_chosen"], meta["words_rejected"]) for meta in metas),
+        "annotator agrees with gold": mean(_win_or_tie(meta["gold_chosen"], meta["gold_rejected"]) for meta in metas),
         "ideal accuracy": float(np.maximum(p_chosen, 1 - p_chosen).mean()),
-        "verbose rate": mean((m["verbose_chosen"] + m["verbose_rejected"]) / 2 for m in meta),
-        "garble rate": mean((m["garble_chosen"] + m["garble_rejected"]) / 2 for m in meta),
-        "gold mean": mean((m["gold_chosen"] + m["gold_rejected"]) / 2 for m in meta),
+        "verbose rate": mean((meta["verbose_chosen"] + meta["verbose_rejected"]) / 2 for meta in metas),
+        "garble rate": mean((meta["garble_chosen"] + meta["garble_rejected"]) / 2 for meta in metas),
+        "gold mean": mean((meta["gold_chosen"] + meta["gold_rejected"]) / 2 for meta in metas),
     }
 
 
-def _wins(chosen: float, rejected: float) -> float:
-    return 0.5 if abs(chosen - rejected) < 1e-9 else float(chosen > rejected)
+def _win_or_tie(chosen: float, rejected: float) -> float:
+    """1 where the chosen side is larger, 0 where it is smaller, 0.5 for a tie."""
+    if abs(chosen - rejected) < 1e-9:  # equal gold rewards may differ by rounding
+        return 0.5
+    return float(chosen > rejected)
 
 
-def _fingerprint(settings: MiniHH, splits: Sequence[Sequence[Pair]]) -> str:
+def _corpus_fingerprint(settings: MiniHH, splits: Sequence[Sequence[Pair]]) -> str:
     """sha256 over the version of the world, the settings and every text."""
     digest = sha256(f"dialogue world {VERSION} {settings!r}".encode())
     for pairs in splits:

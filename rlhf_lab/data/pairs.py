@@ -36,7 +36,7 @@ MEANING = {
     "chosen": "the preferred reply",
     "rejected": "the reply it was preferred to",
 }
-WHOLE = " (or data.prompt= when both sides are whole conversations)"
+OR_WHOLE_CONVERSATIONS = " (or data.prompt= when both sides are whole conversations)"
 
 
 def build(settings: Pairs) -> Corpus:
@@ -49,24 +49,26 @@ def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
     problem = column_problem(values, columns)
     if problem:
         raise RowProblem(problem)
-    chosen, rejected = (text_or_messages(values, getattr(columns, side)) for side in ("chosen", "rejected"))
+    chosen = text_or_messages(values, columns.chosen)
+    rejected = text_or_messages(values, columns.rejected)
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise RowProblem(
-            f"column {columns.chosen!r} is {_form(chosen)} and {columns.rejected!r} is {_form(rejected)}; "
+            f"column {columns.chosen!r} is {_form_of(chosen)} and {columns.rejected!r} is {_form_of(rejected)}; "
             "expected the same form on both sides"
         )
     if columns.prompt:
-        prompt = text_or_messages(values, columns.prompt)
-        return _explicit(as_prompt(prompt) if isinstance(prompt, str) else render_prompt(prompt), chosen, rejected)
+        given_prompt = text_or_messages(values, columns.prompt)
+        prompt = as_prompt(given_prompt) if isinstance(given_prompt, str) else render_prompt(given_prompt)
+        return _split_explicit(prompt, chosen, rejected)
     if isinstance(chosen, str) and isinstance(rejected, str):
         return split_pair(chosen, rejected)
-    return _implicit_messages(chosen, rejected)
+    return _split_implicit_messages(chosen, rejected)
 
 
 def column_problem(values: Mapping[str, Any], columns: Pairs) -> str | None:
     """What to say of a row that lacks columns; None for one that has them."""
     names = {role: getattr(columns, role) for role in MEANING if getattr(columns, role)}
-    return columns_problem(values, names, MEANING, "" if columns.prompt in values else WHOLE)
+    return columns_problem(values, names, MEANING, "" if columns.prompt in values else OR_WHOLE_CONVERSATIONS)
 
 
 def text_or_messages(values: Mapping[str, Any], name: str) -> Any:
@@ -87,37 +89,46 @@ def text_or_messages(values: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _form(value: object) -> str:
+def _form_of(value: object) -> str:
     return "text" if isinstance(value, str) else "a list of messages"
 
 
-def _implicit_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> Split:
-    prompt, other = render_prompt(chosen[:-1]), render_prompt(rejected[:-1])
+def _split_implicit_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> Split:
+    prompt = render_prompt(chosen[:-1])
+    rejected_prompt = render_prompt(rejected[:-1])
     if chosen[-1]["role"] != "assistant" or rejected[-1]["role"] != "assistant":
         return Split(prompt, "", "", drop=NO_REPLY)
-    left, right = chosen[-1]["content"].strip(), rejected[-1]["content"].strip()
-    if prompt != other:
-        return Split(prompt, left, right, drop=DIFFERENT_HISTORY)
-    return check(prompt, left, right)
+    chosen_reply = chosen[-1]["content"].strip()
+    rejected_reply = rejected[-1]["content"].strip()
+    if prompt != rejected_prompt:
+        return Split(prompt, chosen_reply, rejected_reply, drop=DIFFERENT_HISTORY)
+    return check(prompt, chosen_reply, rejected_reply)
 
 
-def _explicit(prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message]) -> Split:
-    left, right = _without_prompt(prompt, chosen), _without_prompt(prompt, rejected)
-    if left is None or right is None:
+def _split_explicit(prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message]) -> Split:
+    chosen_side = _strip_prompt(prompt, chosen)
+    rejected_side = _strip_prompt(prompt, rejected)
+    if chosen_side is None or rejected_side is None:
         return Split(prompt, "", "", drop=SEVERAL_MESSAGES)
-    split = check(prompt, left[0], right[0])
-    if split.drop is None and (left[1] or right[1]):
+    chosen_reply, chosen_repeats = chosen_side
+    rejected_reply, rejected_repeats = rejected_side
+    split = check(prompt, chosen_reply, rejected_reply)
+    if split.drop is None and (chosen_repeats or rejected_repeats):
         split.notes.append(PROMPT_REPEATED)
     return split
 
 
-def _without_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool] | None:
+def _strip_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool] | None:
     """(reply, whether the prompt was repeated before it); None when the side is not the prompt and one reply."""
     if isinstance(side, str):
-        whole = normalise(side)
-        return (whole[len(prompt) :], True) if whole.startswith(prompt) else (side, False)
+        transcript = normalise(side)
+        if transcript.startswith(prompt):
+            return transcript[len(prompt) :], True
+        return side, False
     if side[-1]["role"] != "assistant":
         return None
+    reply = side[-1]["content"]
     if len(side) == 1:
-        return side[0]["content"], False
-    return (side[-1]["content"], True) if render_prompt(side[:-1]) == prompt else None
+        return reply, False
+    repeats_prompt = render_prompt(side[:-1]) == prompt
+    return (reply, True) if repeats_prompt else None

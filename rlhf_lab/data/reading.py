@@ -40,14 +40,15 @@ def read_rows(source: str, bad: BadRows) -> Iterator[Row]:
     """
     folder = Path(source).expanduser()
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
-        yield from _table_rows(source, _datasets().load_from_disk(str(folder)))
+        yield from _table_rows(source, _import_datasets().load_from_disk(str(folder)))
         return
     files = local_files(source)
     if files is None:
         yield from _read_hub(source)
         return
     for file in files:
-        reader = READERS[file.suffix if file.suffix != ".gz" else Path(file.stem).suffix]
+        suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+        reader = READERS[suffix]
         yield from reader(file, bad)
 
 
@@ -63,11 +64,11 @@ def local_files(source: str) -> list[Path] | None:
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
         files = sorted(Path(name) for name in glob.glob(str(path)) if name.endswith(SUFFIXES))
         if not files:
-            raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_nearby(path)}")
+            raise DataError(f"{source}: no {', '.join(SUFFIXES)} file matches this pattern{_missing_file_hint(path)}")
         return files
     looks_local = source.startswith((".", "/", "~", os.sep)) or source.endswith(SUFFIXES)
     if looks_local or not HUB_ID.fullmatch(source):
-        raise DataError(f"{source}: there is no such file or folder{_nearby(path)}")
+        raise DataError(f"{source}: there is no such file or folder{_missing_file_hint(path)}")
     return None
 
 
@@ -85,25 +86,30 @@ def _folder_files(folder: Path) -> list[Path]:
     return files
 
 
-def _names(folder: Path) -> list[str]:
+def _data_names(folder: Path) -> list[str]:
     """Data files and folders in a folder, sorted."""
     return sorted(file.name for file in folder.iterdir() if file.is_dir() or file.name.endswith(SUFFIXES))
 
 
-def _similar(path: Path) -> str:
+def _similar_names_hint(path: Path) -> str:
     """A question whether one of the similarly named files beside `path` is meant; "" when there is none."""
-    names = _names(path.parent) if path.parent.is_dir() else []
+    names = _data_names(path.parent) if path.parent.is_dir() else []
     close = get_close_matches(path.name, names, n=2, cutoff=0.6)
-    return f" (did you mean {' or '.join(str(path.parent / name) for name in close)}?)" if close else ""
+    if not close:
+        return ""
+    candidates = " or ".join(str(path.parent / name) for name in close)
+    return f" (did you mean {candidates}?)"
 
 
-def _nearby(path: Path) -> str:
+def _missing_file_hint(path: Path) -> str:
     """The part of a "missing file" message that says what is there instead."""
     if not path.parent.is_dir():
         return f"; the folder {path.parent} does not exist either"
-    names = _names(path.parent)
-    listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "no data file"
-    return _similar(path) or f"; {path.parent} has {listed}"
+    names = _data_names(path.parent)
+    listed = "no data file"
+    if names:
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return _similar_names_hint(path) or f"; {path.parent} has {listed}"
 
 
 def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
@@ -118,7 +124,7 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
             bad.add(str(file), number, f"byte {error.start + 1} is 0x{byte:02x}, not UTF-8; save the file as UTF-8")
             continue
         except json.JSONDecodeError as error:
-            bad.add(str(file), number, _broken_json(line.decode("utf-8"), error))
+            bad.add(str(file), number, _json_problem(line.decode("utf-8"), error))
             continue
         except RecursionError:
             bad.add(str(file), number, "the JSON is nested too deeply; expected one flat object per line")
@@ -129,9 +135,8 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
             bad.add(str(file), number, not_an_object(values))
 
 
-def _broken_json(text: str, error: json.JSONDecodeError) -> str:
-    at = error.pos
-    excerpt = text[max(0, at - 20) : at + 20].strip()
+def _json_problem(text: str, error: json.JSONDecodeError) -> str:
+    excerpt = text[max(0, error.pos - 20) : error.pos + 20].strip()
     return f"broken JSON at column {error.colno} ({error.msg}) near {excerpt!r}; expected one JSON object per line"
 
 
@@ -143,7 +148,7 @@ def _read_json(file: Path, bad: BadRows) -> Iterator[Row]:
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
     except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
+        if error.msg == "Extra data":  # the first line is a whole JSON value, and more follows
             yield from _read_jsonl(file, bad)
             return
         raise DataError(
@@ -180,7 +185,7 @@ def _read_parquet(file: Path, bad: BadRows) -> Iterator[Row]:
         ) from error
 
 
-def _datasets() -> Any:
+def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError:
@@ -191,22 +196,23 @@ def _datasets() -> Any:
 def _table_rows(source: str, table: Any) -> Iterator[Row]:
     """Rows of a `datasets.Dataset`."""
     number = 0
-    for batch in table.iter(batch_size=1024):
+    for batch in table.iter(batch_size=1024):  # a batch is {column: [value]}
         for values in zip(*batch.values(), strict=True):
             number += 1
             yield Row(source, number, dict(zip(batch, values, strict=True)))
 
 
 def _read_hub(source: str) -> Iterator[Row]:
-    parts = HUB_ID.fullmatch(source)
-    assert parts is not None, f"{source} is not a hub id"
-    split = parts["split"] or "train"
-    datasets = _datasets()
-    folder, configuration = parts["folder"], None
+    match = HUB_ID.fullmatch(source)
+    assert match is not None, f"{source} is not a hub id"
+    split = match["split"] or "train"
+    datasets = _import_datasets()
+    folder, configuration = match["folder"], None
     try:
-        if folder and folder in datasets.get_dataset_config_names(parts["id"]):
+        # "owner/name/x" is a folder unless the data set declares a configuration of that name.
+        if folder and folder in datasets.get_dataset_config_names(match["id"]):
             folder, configuration = None, folder
-        table = datasets.load_dataset(parts["id"], configuration, data_dir=folder, split=split)
+        table = datasets.load_dataset(match["id"], configuration, data_dir=folder, split=split)
     except Exception as error:  # the hub client raises a different type for each of a dozen network failures
         offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
         if offline:
@@ -216,7 +222,7 @@ def _read_hub(source: str) -> Iterator[Row]:
             why = (str(error) or type(error).__name__).splitlines()[0]
             fix = "Check the id, the split and the connection"
         raise DataError(
-            f"{source}: there is no local file of this name{_similar(Path(source))}, and the hub data set "
+            f"{source}: there is no local file of this name{_similar_names_hint(Path(source))}, and the hub data set "
             f"(split {split}) cannot be loaded: {why}. {fix}, or save it as a file and write data.path=FILE.jsonl"
         ) from error
     yield from _table_rows(source, table)

@@ -65,9 +65,9 @@ def _role_of_word(word: str) -> str | None:
     negated = NEGATING_PREFIX.fullmatch(word)
     if negated and _role_of_word(negated[2]) == CHOSEN:
         return REJECTED
-    every = {word: role for role, words in WORDS.items() for word in words}
-    close = get_close_matches(word, every, n=1, cutoff=SPELLING)
-    return every[close[0]] if close else None
+    role_by_word = {word: role for role, words in WORDS.items() for word in words}
+    close = get_close_matches(word, role_by_word, n=1, cutoff=SPELLING)
+    return role_by_word[close[0]] if close else None
 
 
 def columns_problem(
@@ -83,22 +83,24 @@ def columns_problem(
     missing = {setting: name for setting, name in columns.items() if name not in row}
     if not missing:
         return None
-    chosen = {setting: _column_for(setting, row, columns) for setting in missing}
-    line = " ".join(_setting(setting, name) for setting, name in chosen.items())
-    if None in chosen.values():
-        meanings = ", ".join(f"data.{setting} is {meaning[setting]}" for setting, name in chosen.items() if not name)
+    proposals = {setting: _column_for(setting, row, columns) for setting in missing}
+    line = " ".join(_format_override(setting, name) for setting, name in proposals.items())
+    unknown = [setting for setting, name in proposals.items() if not name]
+    if None in proposals.values():
+        meanings = ", ".join(f"data.{setting} is {meaning[setting]}" for setting in unknown)
         fix = f"write {line}{hint}, where {meanings}"
     else:
-        fix = f"did you mean {' and '.join(repr(name) for name in chosen.values())}? then write {line}"
+        names = " and ".join(repr(name) for name in proposals.values())
+        fix = f"did you mean {names}? then write {line}"
     return f"{missing_columns(list(missing.values()), row)}; {fix}"
 
 
 def missing_columns(missing: list[str], row: Mapping[str, Any]) -> str:
     """The beginning of a message: what is missing and what is there."""
     listed = ", ".join(map(repr, row)) or "no column"
-    one = len(missing) == 1
     names = " and ".join(map(repr, missing))
-    return f"{'column' if one else 'columns'} {names} {'is' if one else 'are'} missing; the row has {listed}"
+    subject, verb = ("column", "is") if len(missing) == 1 else ("columns", "are")
+    return f"{subject} {names} {verb} missing; the row has {listed}"
 
 
 def _column_for(role: str, row: Mapping[str, Any], columns: Mapping[str, str]) -> str | None:
@@ -108,6 +110,6 @@ def _column_for(role: str, row: Mapping[str, Any], columns: Mapping[str, str]) -
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _setting(setting: str, name: str | None) -> str:
+def _format_override(setting: str, name: str | None) -> str:
     """A setting as it is pasted into a shell; COLUMN where the reader has to choose."""
     return shlex.quote(f"data.{setting}={literal(name)}") if name is not None else f"data.{setting}=COLUMN"

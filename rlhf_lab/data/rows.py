@@ -1,4 +1,4 @@
-"""A row, its fields, and what is wrong with it. Problems name field, what was found, what is expected and the fix."""
+"""A row of a data file and its problems. A problem names the field, what was found, what is expected and the fix."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rlhf_lab.core.errors import DataError
 
 SHOWN = 20
+"""Different problems listed in an error, and ranges of rows per problem."""
 
 
 class Row(NamedTuple):
@@ -31,7 +32,9 @@ class BadRows:
     """
 
     def __init__(self, source: str, limit: int = 0):
-        self.source, self.limit, self.count = source, limit, 0
+        self.source = source
+        self.limit = limit
+        self.count = 0
         self._rows: dict[tuple[str, str], list[int]] = {}
 
     def add(self, file: str, number: int, problem: str) -> None:
@@ -39,28 +42,29 @@ class BadRows:
         self.count += 1
         self._rows.setdefault((file, problem), []).append(number)
         if self.count >= self.limit + SHOWN:
-            raise self._error(stopped=True)
+            raise self._build_error(stopped=True)
 
     def finish(self) -> None:
         """Raise DataError when more rows were bad than are tolerated."""
         if self.count > self.limit:
-            raise self._error(stopped=False)
+            raise self._build_error(stopped=False)
 
     def rows(self) -> list[tuple[str, int]]:
         """(file, row number) of every bad row."""
         return [(file, number) for (file, _), numbers in self._rows.items() for number in numbers]
 
-    def _error(self, *, stopped: bool) -> DataError:
-        found = f"{self.count} {'row' if self.count == 1 else 'rows'}"
+    def _build_error(self, *, stopped: bool) -> DataError:
+        count = f"{self.count} {'row' if self.count == 1 else 'rows'}"
         so_far = " (reading stopped there)" if stopped else ""
-        lines = [f"{found} of {self.source} cannot be read{so_far}; data.max_bad_rows allows {self.limit}:"]
+        lines = [f"{count} of {self.source} cannot be read{so_far}; data.max_bad_rows allows {self.limit}:"]
         for (file, problem), numbers in list(self._rows.items())[:SHOWN]:
-            lines.append(f"  {file}, {'row' if len(numbers) == 1 else 'rows'} {_ranges(numbers)}: {problem}")
+            noun = "row" if len(numbers) == 1 else "rows"
+            lines.append(f"  {file}, {noun} {_ranges_in_words(numbers)}: {problem}")
         lines.append("Correct the rows, or have them counted and skipped with data.max_bad_rows=N.")
         return DataError("\n".join(lines))
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _ranges_in_words(numbers: Sequence[int]) -> str:
     """Ascending numbers in words: 1, 3, 4, 5 → "1, 3–5"; at most `SHOWN` ranges."""
     ranges: list[list[int]] = []
     for number in numbers:
@@ -77,8 +81,10 @@ def describe(value: object) -> str:
     names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
     if value is None:
         return "null"
+    type_name = names.get(type(value), type(value).__name__)
     text = repr(value)
-    return f"{names.get(type(value), type(value).__name__)} {text[:40] + '…' if len(text) > 40 else text}"
+    excerpt = text[:40] + "…" if len(text) > 40 else text
+    return f"{type_name} {excerpt}"
 
 
 def column(values: Mapping[str, Any], name: str) -> Any:

@@ -100,9 +100,10 @@ class WorldSettings(DataSettings):
     test_seed: int | None = None
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            if item.name.endswith("seed") and (getattr(self, item.name) or 0) < 0:
-                raise ValueError(f"{item.name}={getattr(self, item.name)} is negative; use 0 or more")
+        for seed_field in (item for item in fields(self) if item.name.endswith("seed")):
+            value = getattr(self, seed_field.name)
+            if (value or 0) < 0:
+                raise ValueError(f"{seed_field.name}={value} is negative; use 0 or more")
 
     def split_seeds(self) -> tuple[int, int]:
         """The seeds of the training and of the held-out split; those of seed 0 outside a run."""
@@ -153,8 +154,8 @@ class MiniHH(WorldSettings):
         return self.split_seeds()[0] if self.facts_seed is None else self.facts_seed
 
     def of_run(self, seed: int) -> Self:
-        drawn = super().of_run(seed)
-        return replace(drawn, facts_seed=drawn.world_seed())
+        settings = super().of_run(seed)
+        return replace(settings, facts_seed=settings.world_seed())
 
 
 @register("data", "arithmetic")

@@ -60,8 +60,8 @@ def normalise(text: str) -> str:
     """Put the boundary's two newlines before a transcript that lost them ("Human: hi" at the very start)."""
     if TURN.match(text):
         return text
-    lead = "\n\n" + text.lstrip()
-    return lead if TURN.match(lead) else text
+    restored = "\n\n" + text.lstrip()
+    return restored if TURN.match(restored) else text
 
 
 def is_transcript(text: str) -> bool:
@@ -116,8 +116,8 @@ def as_prompt(text: str) -> str:
 
 def last_turn(prompt: str) -> str:
     """A prompt from its last human turn on; all of it where no human speaks."""
-    begin = [turn.start() for turn in TURN.finditer(prompt) if turn[1] == "Human"]
-    return prompt[begin[-1] :] if begin else prompt
+    starts = [turn.start() for turn in TURN.finditer(prompt) if turn[1] == "Human"]
+    return prompt[starts[-1] :] if starts else prompt
 
 
 CONTEXTS: Mapping[str, Callable[[str], str]] = {"conversation": str, "last_turn": last_turn}
@@ -139,12 +139,16 @@ def split_reply(transcript: str) -> tuple[str, str] | None:
 
 def split_pair(chosen: str, rejected: str) -> Split:
     """Two whole transcripts → shared prompt and two replies, with the reason when that is not a usable pair."""
-    left, right = split_reply(chosen), split_reply(rejected)
-    if left is None or right is None:
-        return Split((left or right or ("", ""))[0], "", "", drop=NO_REPLY)
-    if left[0] != right[0]:
-        return Split(left[0], left[1], right[1], drop=DIFFERENT_HISTORY)
-    return check(left[0], left[1], right[1])
+    chosen_side = split_reply(chosen)
+    rejected_side = split_reply(rejected)
+    if chosen_side is None or rejected_side is None:
+        prompt, _ = chosen_side or rejected_side or ("", "")
+        return Split(prompt, "", "", drop=NO_REPLY)
+    prompt, chosen_reply = chosen_side
+    rejected_prompt, rejected_reply = rejected_side
+    if prompt != rejected_prompt:
+        return Split(prompt, chosen_reply, rejected_reply, drop=DIFFERENT_HISTORY)
+    return check(prompt, chosen_reply, rejected_reply)
 
 
 def check(prompt: str, chosen: str, rejected: str) -> Split:
@@ -174,15 +178,16 @@ def is_prefix(first: str, second: str) -> bool:
 
 def has_marker(body: str) -> bool:
     """Whether a turn's text names a speaker as a boundary does ("Human:")."""
+    # The two look-ups are much faster than the pattern, which nearly no text needs.
     return ("Human" in body or "Assistant" in body) and MARKER.search(body) is not None
 
 
 def prompt_oddities(prompt: str) -> list[str]:
     """What is unusual about a prompt's turns: `NOT_ALTERNATING`, `NO_HUMAN_FIRST`, `MARKER_IN_BODY`."""
-    parts = TURN.split(prompt)
+    parts = TURN.split(prompt)  # text before the first turn, then speaker, body, speaker, body, …
     speakers = [speaker for speaker in parts[1::2] if speaker != "System"]
     notes = []
-    if any(a == b for a, b in pairwise(speakers)):
+    if any(speaker == following for speaker, following in pairwise(speakers)):
         notes.append(NOT_ALTERNATING)
     if parts[0].strip() or not speakers or speakers[0] != "Human":
         notes.append(NO_HUMAN_FIRST)

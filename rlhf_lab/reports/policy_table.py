@@ -25,38 +25,39 @@ class PolicyTable:
     """
 
     def __init__(self, policies: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None = None):
-        columns = columns or {each.name: each.column for each in catalogue().values() if each.column}
+        columns = columns or {metric.name: metric.column for metric in catalogue().values() if metric.column}
+        measured = {name for policy in policies for name in policy["metrics"]}
         self.policies = policies
-        self.columns = {key: title for key, title in columns.items() if any(key in p["metrics"] for p in policies)}
+        self.columns = {name: title for name, title in columns.items() if name in measured}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         def fits(table: Table) -> bool:
             wide = options.update_width(UNLIMITED)
             return Measurement.get(console, wide, table).maximum <= options.max_width
 
-        whole = self._rows_are_policies(list(self.columns))
-        turned = self._columns_are_policies()
-        if fits(whole) or not self.columns:
-            yield whole
-        elif fits(turned):
-            yield turned
-        else:
+        full_table = self._rows_are_policies(list(self.columns))
+        transposed = self._columns_are_policies()
+        if fits(full_table) or not self.columns:
+            yield full_table
+        elif fits(transposed):
+            yield transposed
+        else:  # tables below one another, each with as many metrics as fit
             block: list[str] = []
-            for key in self.columns:
-                if block and not fits(self._rows_are_policies([*block, key])):
+            for name in self.columns:
+                if block and not fits(self._rows_are_policies([*block, name])):
                     yield self._rows_are_policies(block)
                     block = []
-                block.append(key)
+                block.append(name)
             yield self._rows_are_policies(block)
         yield Text(self._caption(), style="dim italic")
 
-    def _rows_are_policies(self, keys: Sequence[str]) -> Table:
+    def _rows_are_policies(self, metrics: Sequence[str]) -> Table:
         table = Table()
         table.add_column("policy", style="bold", min_width=max(len(policy["name"]) for policy in self.policies))
-        for key in keys:
-            table.add_column(self.columns[key], justify="right", overflow="fold")  # wrapped where needed, never cut
+        for name in metrics:
+            table.add_column(self.columns[name], justify="right", overflow="fold")  # wrapped where needed, never cut
         for policy in self.policies:
-            table.add_row(policy["name"], *(number(policy["metrics"].get(key)) for key in keys))
+            table.add_row(policy["name"], *(number(policy["metrics"].get(name)) for name in metrics))
         return table
 
     def _columns_are_policies(self) -> Table:
@@ -64,13 +65,14 @@ class PolicyTable:
         table.add_column("", style="bold")
         for policy in self.policies:
             table.add_column(policy["name"], justify="right", overflow="fold")
-        for key, title in self.columns.items():
-            table.add_row(title, *(number(policy["metrics"].get(key)) for policy in self.policies))
+        for name, title in self.columns.items():
+            table.add_row(title, *(number(policy["metrics"].get(name)) for policy in self.policies))
         return table
 
     def _caption(self) -> str:
-        first = next((p["metrics"]["kl"] for p in self.policies if "kl" in p["metrics"]), None)
-        size = "" if first is None else f"; {first.get('n')} replies, {first.get('clusters')} prompts"
+        # The counts of the evaluation, as the first KL states them.
+        kl = next((policy["metrics"]["kl"] for policy in self.policies if "kl" in policy["metrics"]), None)
+        size = "" if kl is None else f"; {kl.get('n')} replies, {kl.get('clusters')} prompts"
         lines = [f"± half of the 95 % interval, clustered by prompt{size}"]
         if "win_rate" in self.columns and not any("gold" in policy["metrics"] for policy in self.policies):
             lines.append("win rate: by the training reward, for there is no gold here")

@@ -19,7 +19,7 @@ from rlhf_lab.figures.svg import DARK, LIGHT, STYLE
 from rlhf_lab.reports.run.reward_view import reliability_plot
 from rlhf_lab.reports.run.run_view import kl_frontier, run_markdown, run_view
 from rlhf_lab.reports.study.study_view import primary_dots, study_view
-from rlhf_lab.results.folders import neither
+from rlhf_lab.results.folders import no_result_message
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, is_run, read_run
 from rlhf_lab.studies.curves import curve_figure, level_curves
@@ -41,7 +41,7 @@ def write_report(folder: Path | str) -> Path:
         return write_study_report(folder)
     if is_run(folder):
         return write_run_report(folder)
-    raise DataError(neither(folder))
+    raise DataError(no_result_message(folder))
 
 
 def write_run_report(folder: Path | str) -> Path:
@@ -57,8 +57,8 @@ def write_report_of(run: Run) -> Path:
     if plot:
         write_text(run.path / "plot.svg", plot)
         write_text(run.path / "table.md", run_markdown(view))
-    elif reliable := reliability_plot(run):
-        write_text(run.path / "plot.svg", reliable)
+    elif reliability := reliability_plot(run):
+        write_text(run.path / "plot.svg", reliability)
     return write_page(run.path / "report.html", "run.html.j2", **view)
 
 
@@ -69,19 +69,19 @@ def write_study_report(folder: Path | str) -> Path:
     finding = write_finding(study, sections)
     write_tables(study, sections, finding)
     write_text(study.path / "plot.svg", primary_dots(study, sections, standalone=True))
-    if study.curves and (found := level_curves(study)):
-        write_text(study.path / f"{study.curves}.svg", curve_figure(found, standalone=True))
+    if study.curves and (curves := level_curves(study)):
+        write_text(study.path / f"{study.curves}.svg", curve_figure(curves, standalone=True))
     return write_page(study.path / "report.html", "study.html.j2", **study_view(study, sections, finding))
 
 
 def write_page(page: Path, template: str, **view: object) -> Path:
     """Render a template of this package to a self-contained file; returns its path."""
-    write_text(page, _environment().get_template(template).render(**view))
+    write_text(page, _template_environment().get_template(template).render(**view))
     return page
 
 
 @cache
-def _environment() -> Environment:
+def _template_environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -90,12 +90,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["svg"] = Markup  # only for what figures.charts wrote, which escapes its own text
-    environment.filters["code"] = _code
+    environment.filters["code"] = _backticks_as_code
     environment.filters["term"] = term
     environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), plot_style=Markup(STYLE))
     return environment
 
 
-def _code(text: str) -> Markup:
+def _backticks_as_code(text: str) -> Markup:
     """Escaped text with `backticks` as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))

@@ -77,15 +77,18 @@ def answer(run: Run) -> Answer:
     config = read_config(run)
     kind = str((config.get("algorithm") or {}).get("kind", ""))
     settings = _settings_class(kind)
-    sentence = ANSWERS.get(settings.answer, primary_numbers)(run) or primary_numbers(run)
+    write_sentence = ANSWERS.get(settings.answer, primary_numbers)
+    sentence = write_sentence(run) or primary_numbers(run)
     if sentence is None:
         return Answer("No answer: this run holds no scored number.")
-    return Answer(sentence[0].upper() + sentence[1:], _caveat(run, settings, config))
+    return Answer(sentence[0].upper() + sentence[1:], _write_caveat(run, settings, config))
 
 
 def _settings_class(kind: str) -> type[StageSettings]:
-    """Of the run's algorithm; of none in particular where it is not installed any more."""
-    return registry.settings_class("algorithm", kind) if kind in registry.kinds("algorithm") else StageSettings
+    """The settings class of the run's algorithm; the general one where its plug-in is not installed any more."""
+    if kind in registry.kinds("algorithm"):
+        return registry.settings_class("algorithm", kind)
+    return StageSettings
 
 
 def read_config(run: Run) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def read_config(run: Run) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
+def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
     """What the interval does not cover, and who judges."""
     if config.get("size") == "smoke":
         return SMOKE_CAVEAT
@@ -108,14 +111,14 @@ def _caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) 
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
         limits.append("gold is the true reward of a simulated world")
-    elif policy_names(run) and not _verifiable(run):
+    elif policy_names(run) and not _has_verified_answers(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
-    if other := OTHER_RUN.get(run.recipe):
-        limits.append(f"the question takes a second run: compare this one with that of +recipe={other}")
+    if partner := OTHER_RUN.get(run.recipe):
+        limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")
     text = "; ".join(limits) + "."
     return text[0].upper() + text[1:]
 
 
-def _verifiable(run: Run) -> bool:
+def _has_verified_answers(run: Run) -> bool:
     """Whether replies have a final answer that is right or wrong."""
     return any("correct" in policy.metrics for policy in run.policies)

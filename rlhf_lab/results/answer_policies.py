@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlhf_lab.results.gains import compared, policy_mean, policy_names
+from rlhf_lab.results.gains import compare_policies, policy_mean, policy_names
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact, metric_title, p_equals, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate
@@ -20,15 +20,15 @@ def against_one_pass(run: Run) -> str | None:
     if ONE_PASS not in names or not rounds:
         return against_reference(run)
     metric = judge(run)
-    comparison = compared(run, rounds[-1], ONE_PASS, metric)
+    comparison = compare_policies(run, rounds[-1], ONE_PASS, metric)
     if comparison is None:
         return None
     title = metric_title(metric)
     if is_clear(comparison):
-        word, direction = ("Yes", "higher") if comparison.difference.mean > 0 else ("No", "lower")
+        verdict, direction = ("Yes", "higher") if comparison.difference.mean > 0 else ("No", "lower")
         size = unsigned(comparison.difference)
         evidence = f"{rounds[-1]} against {ONE_PASS}, {p_equals(comparison.p_value)}"
-        return f"{word}: iterating scores {size} {direction} in {title} than one pass ({evidence})."
+        return f"{verdict}: iterating scores {size} {direction} in {title} than one pass ({evidence})."
     return unclear(f"iterating and one pass of DPO ({rounds[-1]} against {ONE_PASS})", title, comparison)
 
 
@@ -38,13 +38,14 @@ def against_reference(run: Run) -> str | None:
     if len(names) < 2:
         return None
     metric = judge(run)
-    comparison = compared(run, names[-1], names[0], metric)
+    comparison = compare_policies(run, names[-1], names[0], metric)
     if comparison is None:
         return None
     title = metric_title(metric)
+    distance = at_kl(run, names[-1])
     if not is_clear(comparison):
-        return unclear(f"{names[-1]} and {names[0]}", title, comparison, at_kl(run, names[-1]))
-    return f"{_moved(names, title, comparison)}{at_kl(run, names[-1])}."
+        return unclear(f"{names[-1]} and {names[0]}", title, comparison, distance)
+    return f"{_raises_or_lowers(names, title, comparison)}{distance}."
 
 
 def reward_and_truth(run: Run) -> str | None:
@@ -53,22 +54,23 @@ def reward_and_truth(run: Run) -> str | None:
     if len(names) < 2:
         return None
     if judge(run) == "correct":
-        return _accuracy(run, names)
-    proxy, gold = (compared(run, names[-1], names[0], metric) for metric in ("proxy", "gold"))
+        return _accuracy_sentence(run, names)
+    proxy = compare_policies(run, names[-1], names[0], "proxy")
+    gold = compare_policies(run, names[-1], names[0], "gold")
     if proxy is None or gold is None or not run.has_gold:
         return against_reference(run)
     distance = at_kl(run, names[-1])
     if is_clear(proxy):
-        change = f"{_moved(names, metric_title('proxy'), proxy)}{distance}"
+        change = f"{_raises_or_lowers(names, metric_title('proxy'), proxy)}{distance}"
     else:
-        change = f"{names[-1]} does not clearly change the proxy reward ({_change(proxy)}){distance}"
+        change = f"{names[-1]} does not clearly change the proxy reward ({_change_with_p(proxy)}){distance}"
     if is_nothing(gold):
         return f"{change}; the gold reward is the same on every prompt."
     if not is_clear(gold):
-        return f"{change}; whether the gold reward follows is not distinguishable ({_change(gold)}{_reach(gold)})."
-    verb = "rises" if gold.difference.mean > 0 else "falls"
-    follows = "follows" if gold.difference.mean > 0 else "does not follow"
-    return f"{change}; the gold reward {follows}: it {verb} by {_size(gold)}."
+        evidence = f"{_change_with_p(gold)}{_detectable_clause(gold)}"
+        return f"{change}; whether the gold reward follows is not distinguishable ({evidence})."
+    follows, verb = ("follows", "rises") if gold.difference.mean > 0 else ("does not follow", "falls")
+    return f"{change}; the gold reward {follows}: it {verb} by {_size_with_p(gold)}."
 
 
 def best_policy(run: Run) -> str | None:
@@ -80,13 +82,14 @@ def best_policy(run: Run) -> str | None:
         return None
     best, second = sorted(scored, key=lambda name: scored[name].mean, reverse=True)[:2]
     title = metric_title(metric)
-    lead = f"{best} has the highest {title}, {compact(scored[best])}{at_kl(run, best)}"
-    comparison = compared(run, best, second, metric)
+    winner = f"{best} has the highest {title}, {compact(scored[best])}{at_kl(run, best)}"
+    comparison = compare_policies(run, best, second, metric)
     if comparison is None:
-        return f"{lead}; next is {second} with {compact(scored[second])}."
+        return f"{winner}; next is {second} with {compact(scored[second])}."
     if is_clear(comparison):
-        return f"{lead}; that is {_size(comparison)} above {second}."
-    return f"{lead}, but is not distinguishable from {second} ({_change(comparison)}{_reach(comparison)})."
+        return f"{winner}; that is {_size_with_p(comparison)} above {second}."
+    evidence = f"{_change_with_p(comparison)}{_detectable_clause(comparison)}"
+    return f"{winner}, but is not distinguishable from {second} ({evidence})."
 
 
 def judge(run: Run) -> str:
@@ -109,13 +112,19 @@ def is_clear(comparison: Comparison) -> bool:
     return not math.isnan(comparison.p_value) and comparison.p_value <= 0.05
 
 
-def unclear(sides: str, title: str, comparison: Comparison, more: str = "") -> str:
-    """The sentence for a difference that the data cannot tell from none."""
+def unclear(sides: str, title: str, comparison: Comparison, circumstance: str = "") -> str:
+    """The sentence for a difference that the data cannot tell from none.
+
+    Args:
+        sides: the two policies, "a and b".
+        circumstance: a clause that holds for the comparison, such as the KL: starts with a comma.
+    """
     if is_nothing(comparison):
-        return f"No difference: {sides} have the same {title} on every prompt{more}."
+        return f"No difference: {sides} have the same {title} on every prompt{circumstance}."
     gap = signed(comparison.difference)
     evidence = "" if math.isnan(comparison.p_value) else f" ({p_equals(comparison.p_value)})"
-    return f"Not distinguishable: {sides} differ by {gap} in {title}{evidence}{more}{_reach(comparison)}."
+    detectable = _detectable_clause(comparison)
+    return f"Not distinguishable: {sides} differ by {gap} in {title}{evidence}{circumstance}{detectable}."
 
 
 def is_nothing(comparison: Comparison) -> bool:
@@ -128,41 +137,44 @@ def unsigned(value: Estimate) -> str:
     """A difference without its sign, for words that say the direction."""
     if value.mean >= 0:
         return compact(value)
-    return compact(Estimate(-value.mean, -value.high, -value.low, value.n, value.clusters, value.level))
+    negated = Estimate(-value.mean, -value.high, -value.low, value.n, value.clusters, value.level)
+    return compact(negated)
 
 
-def _moved(names: Sequence[str], title: str, comparison: Comparison) -> str:
+def _raises_or_lowers(names: Sequence[str], title: str, comparison: Comparison) -> str:
     verb = "raises" if comparison.difference.mean > 0 else "lowers"
-    size, evidence = unsigned(comparison.difference), p_equals(comparison.p_value)
-    return f"{names[-1]} {verb} the {title} by {size} over {names[0]} ({evidence})"
+    size = unsigned(comparison.difference)
+    return f"{names[-1]} {verb} the {title} by {size} over {names[0]} ({p_equals(comparison.p_value)})"
 
 
-def _size(comparison: Comparison) -> str:
+def _size_with_p(comparison: Comparison) -> str:
     return f"{unsigned(comparison.difference)} ({p_equals(comparison.p_value)})"
 
 
-def _change(comparison: Comparison) -> str:
+def _change_with_p(comparison: Comparison) -> str:
     evidence = "" if math.isnan(comparison.p_value) else f", {p_equals(comparison.p_value)}"
     return f"{signed(comparison.difference)}{evidence}"
 
 
-def _reach(comparison: Comparison) -> str:
+def _detectable_clause(comparison: Comparison) -> str:
+    """What the data could have found; empty where that is not known or nothing."""
     effect = comparison.minimum_detectable_effect
     if not math.isfinite(effect) or effect == 0:
         return ""
     return f"; a difference of {compact(effect)} would have been found with 80 % power"
 
 
-def _accuracy(run: Run, names: list[str]) -> str | None:
+def _accuracy_sentence(run: Run, names: list[str]) -> str | None:
     """Accuracy of samples, paired; greedy accuracy has no rows per prompt, so both values stand side by side."""
-    comparison = compared(run, names[-1], names[0], "correct")
+    comparison = compare_policies(run, names[-1], names[0], "correct")
     if comparison is None:
         return None
     if is_clear(comparison):
-        text = f"{_moved(names, metric_title('correct'), comparison)}{at_kl(run, names[-1])}"
+        sentence = f"{_raises_or_lowers(names, metric_title('correct'), comparison)}{at_kl(run, names[-1])}"
     else:
-        text = unclear(f"{names[-1]} and {names[0]}", metric_title("correct"), comparison).rstrip(".")
-    before, after = (policy_mean(run, name, "correct_greedy") for name in (names[0], names[-1]))
+        sentence = unclear(f"{names[-1]} and {names[0]}", metric_title("correct"), comparison).rstrip(".")
+    before = policy_mean(run, names[0], "correct_greedy")
+    after = policy_mean(run, names[-1], "correct_greedy")
     if before is None or after is None:
-        return f"{text}."
-    return f"{text}; greedy accuracy goes from {compact(before)} to {compact(after)}."
+        return f"{sentence}."
+    return f"{sentence}; greedy accuracy goes from {compact(before)} to {compact(after)}."

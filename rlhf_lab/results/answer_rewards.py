@@ -9,6 +9,7 @@ from rlhf_lab.results.wording import compact, metric_title
 from rlhf_lab.statistics.inference import Estimate, unpaired_from_intervals
 
 NOT_RESULTS = ("data/", "encoding/", "selection/", "parameters", "checkpoint_mib", "alarm", "monitor/")
+"""How metrics begin that describe the data, the model or the monitor, and answer no question."""
 
 
 def held_out_loss(run: Run) -> str | None:
@@ -22,45 +23,54 @@ def held_out_loss(run: Run) -> str | None:
 
 def pair_ranking(run: Run) -> str | None:
     """Reward models: held-out pairs ordered as labelled, next to length alone; then filler and disagreement."""
-    sentence = _ranking(run)
+    sentence = _ranking_clause(run)
     if sentence is None:
         return None
-    more = ""
     if (shift := run.results.get("filler_shift")) is not None:
-        effect = "does not clearly change" if not shift.excludes_zero else "raises" if shift.mean > 0 else "lowers"
-        more += f"; filler {effect} its score ({compact(shift)})"
+        effect = "does not clearly change"
+        if shift.excludes_zero:
+            effect = "raises" if shift.mean > 0 else "lowers"
+        sentence += f"; filler {effect} its score ({compact(shift)})"
     if (spread := run.results.get("disagreement")) is not None:
-        more += f"; its members disagree by {compact(spread)} sd per reply"
-    return f"{sentence}{more}."
+        sentence += f"; its members disagree by {compact(spread)} sd per reply"
+    return f"{sentence}."
 
 
-def _ranking(run: Run) -> str | None:
-    accuracy, baseline = run.results.get("accuracy"), run.results.get("longer_wins")
+def _ranking_clause(run: Run) -> str | None:
+    """How many held-out pairs the reward orders as labelled, and whether length alone does as well; no full stop."""
+    accuracy = run.results.get("accuracy")
+    baseline = run.results.get("longer_wins")
     if accuracy is None or math.isnan(accuracy.mean):
         return None
     sentence = f"The reward orders {compact(accuracy)} of held-out pairs as labelled"
     if baseline is None:
         return sentence
-    return f"{sentence}, {_difference(accuracy, baseline)} “the longer reply wins” ({compact(baseline)})"
+    return f"{sentence}, {_against_baseline(accuracy, baseline)} “the longer reply wins” ({compact(baseline)})"
 
 
-def _difference(value: Estimate, baseline: Estimate) -> str:
-    """More than, fewer than, or not distinguishable from; unpaired, so rather too careful."""
-    _, p = unpaired_from_intervals(baseline, value)
-    if math.isnan(p) or p > 0.05:
+def _against_baseline(value: Estimate, baseline: Estimate) -> str:
+    """More than, fewer than, or not distinguishable from.
+
+    Both rates are of the same pairs, but only their intervals are stored: the unpaired test errs on the careful side.
+    """
+    _, p_value = unpaired_from_intervals(baseline, value)
+    if math.isnan(p_value) or p_value > 0.05:
         return "which is not distinguishable from"
-    return f"{compact(abs(value.mean - baseline.mean))} {'more' if value.mean > baseline.mean else 'fewer'} than"
+    size = compact(abs(value.mean - baseline.mean))
+    return f"{size} {'more' if value.mean > baseline.mean else 'fewer'} than"
 
 
 def report_card(run: Run) -> str | None:
     """What a reward is worth: how often right, how much of it length, and whether its confidence can be believed."""
-    sentence, results = _ranking(run), run.results
+    sentence = _ranking_clause(run)
     if sentence is None:
         return None
+    results = run.results
     if (length := results.get("length_correlation/given_gold", results.get("length_correlation"))) is not None:
-        held = " with the truth held fixed" if "length_correlation/given_gold" in results else ""
-        sentence += f"; its correlation with length{held} is {compact(length)}"
-    error, perfect = results.get("ece"), results.get("ece_perfect")
+        condition = " with the truth held fixed" if "length_correlation/given_gold" in results else ""
+        sentence += f"; its correlation with length{condition} is {compact(length)}"
+    error = results.get("ece")
+    perfect = results.get("ece_perfect")  # a calibrated model's error on as many pairs is not 0 either
     if error is not None and perfect is not None:
         verdict = "cannot be believed as it is" if error.mean > perfect.high else "shows no miscalibration"
         sentence += f"; its confidence {verdict} (calibration error {compact(error)}, {compact(perfect)} if perfect)"
@@ -69,13 +79,14 @@ def report_card(run: Run) -> str | None:
 
 def benchmark(run: Run) -> str | None:
     """The benchmark's one number, or its first."""
-    name = "score" if "score" in run.results else next((n for n, value in run.results.items() if value.n), None)
+    measured = [name for name, value in run.results.items() if value.n]
+    name = "score" if "score" in run.results else next(iter(measured), None)
     if name is None or math.isnan(run.results[name].mean):
         return None
-    what = "" if name == "score" else f" on {metric_title(name)}"
+    metric_clause = "" if name == "score" else f" on {metric_title(name)}"
     items = run.results.get("items")
     count = f" over {items.mean:.0f} items" if items is not None else ""
-    return f"This reward scores {compact(run.results[name])}{what} by the benchmark's own rule{count}."
+    return f"This reward scores {compact(run.results[name])}{metric_clause} by the benchmark's own rule{count}."
 
 
 def cross_fitted(run: Run) -> str | None:
@@ -96,8 +107,10 @@ def steps(run: Run) -> str | None:
     accuracy = run.results.get("accuracy/planted", run.results.get("accuracy"))
     if accuracy is None:
         return None
-    where = "held-out solutions with and without a planted mistake" if "accuracy/planted" in run.results else "labels"
-    sentence = f"The head is right on {compact(accuracy)} of what it judges in {where}"
+    judged = "labels"
+    if "accuracy/planted" in run.results:
+        judged = "held-out solutions with and without a planted mistake"
+    sentence = f"The head is right on {compact(accuracy)} of what it judges in {judged}"
     if (ranking := run.results.get("auroc/planted")) is not None:
         sentence += f"; a right position scores above a wrong one with probability {compact(ranking)}"
     return f"{sentence}."
@@ -111,7 +124,8 @@ def step_judge(run: Run) -> str | None:
         return None
     planted = " planted" if "caught_5" not in results else ""
     sentence = f"The judge catches {compact(caught)} of{planted} wrong steps behind right answers at 5 % false alarms"
-    chosen, vote = results.get("best_of_n"), results.get("majority")
+    chosen = results.get("best_of_n")
+    vote = results.get("majority")
     if chosen is not None and vote is not None:
         sentence += f"; the sample it likes best is right in {compact(chosen)}, a majority vote in {compact(vote)}"
     return f"{sentence}."
@@ -119,9 +133,11 @@ def step_judge(run: Run) -> str | None:
 
 def primary_numbers(run: Run) -> str | None:
     """The first estimates of a run whose algorithm has no sentence of its own."""
-    last = run.policies[-1].metrics if run.policies else {}
-    scored = {name: value for name, value in (*run.results.items(), *last.items()) if not math.isnan(value.mean)}
+    last_policy = run.policies[-1].metrics if run.policies else {}
+    metrics = (*run.results.items(), *last_policy.items())
+    scored = {name: value for name, value in metrics if not math.isnan(value.mean)}
     shown = [name for name in scored if not name.startswith(NOT_RESULTS)][:3]
     if not shown:
         return None
-    return "Measured: " + ", ".join(f"{metric_title(name)} {compact(scored[name])}" for name in shown) + "."
+    numbers = ", ".join(f"{metric_title(name)} {compact(scored[name])}" for name in shown)
+    return f"Measured: {numbers}."

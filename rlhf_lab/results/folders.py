@@ -14,7 +14,7 @@ def find_run(folder: Path | str) -> Path:
     if is_run(folder):
         return folder
     if not (folder / "job.json").is_file():
-        raise DataError(neither(folder))
+        raise DataError(no_result_message(folder))
     job = read_json(folder / "job.json", [])
     if not job.get("run"):
         fault = str(job.get("error") or "it was interrupted").strip().splitlines()[-1]
@@ -25,19 +25,24 @@ def find_run(folder: Path | str) -> Path:
     return run
 
 
-def neither(folder: Path) -> str:
+def no_result_message(folder: Path) -> str:
     """Say what was expected of a folder, and name run or study directories below or beside it."""
-    if not folder.is_dir():
-        start, fault = folder.parent, f"{folder} does not exist"
+    if folder.is_dir():
+        search_root = folder
+        fault = f"{folder} is neither a run (manifest.json, result.json) nor a study (study.json)"
     else:
-        start, fault = folder, f"{folder} is neither a run (manifest.json, result.json) nor a study (study.json)"
-    files = [file for name in ("study.json", "manifest.json") for file in _below(start, name)]
-    near = sorted({file.parent for file in files}, key=lambda path: path.stat().st_mtime, reverse=True)[:5]
-    if not near:
+        search_root = folder.parent
+        fault = f"{folder} does not exist"
+    files = [*_files_below(search_root, "study.json"), *_files_below(search_root, "manifest.json")]
+    newest_first = sorted({file.parent for file in files}, key=lambda path: path.stat().st_mtime, reverse=True)
+    if not newest_first:
         return f"{fault}. Give the directory that a finished command names in its last lines."
-    return f"{fault}. Near by: " + ", ".join(map(str, near))
+    return f"{fault}. Near by: " + ", ".join(map(str, newest_first[:5]))
 
 
-def _below(folder: Path, name: str, depth: int = 4) -> list[Path]:
+def _files_below(folder: Path, name: str, depth: int = 4) -> list[Path]:
     """Files called `name` at most `depth` folders down."""
-    return [file for level in range(1, depth + 1) for file in folder.glob("*/" * level + name)]
+    files: list[Path] = []
+    for level in range(1, depth + 1):  # "**" knows no limit of depth
+        files += folder.glob("*/" * level + name)
+    return files

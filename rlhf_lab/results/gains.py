@@ -20,8 +20,6 @@ from rlhf_lab.statistics.inference import Comparison, Estimate, clustered_mean, 
 
 PROMPT = ["prompt_id", "prompt"]
 """What makes two prompts the same: their place in the held-out set and their text."""
-
-
 MONITOR = "monitor, during training"
 
 
@@ -36,9 +34,9 @@ class Light:
 
 def policy_names(run: Run) -> list[str]:
     """Evaluated policies in order of training; the first is the starting point."""
-    listed = [policy.name for policy in run.policies]
+    names = [policy.name for policy in run.policies]
     sampled = run.evaluation["policy"].unique().tolist() if len(run.evaluation) else []
-    return listed + [name for name in sampled if name not in listed]
+    return names + [name for name in sampled if name not in names]
 
 
 def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
@@ -49,8 +47,8 @@ def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
 
 def prompt_means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     """Means over the replies to each prompt, unscored ones left out: index PROMPT, a column per metric there is."""
-    found = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
-    return rows[PROMPT].assign(**found).groupby(PROMPT, sort=False).mean()
+    columns = {name: pd.to_numeric(scores(rows, name), errors="coerce") for name in metrics if name in rows}
+    return rows[PROMPT].assign(**columns).groupby(PROMPT, sort=False).mean()
 
 
 def by_prompt(run: Run, policy: str, metric: str) -> pd.Series:
@@ -70,26 +68,35 @@ def policy_mean(run: Run, policy: str, metric: str) -> Estimate | None:
     if metric not in rows:
         return None
     rows = rows[rows["policy"] == policy]
-    estimate = clustered_mean(rows[metric].to_numpy(dtype=float), rows["prompt_id"].astype(str).to_numpy())
+    values_N = rows[metric].to_numpy(dtype=float)
+    prompt_N = rows["prompt_id"].astype(str).to_numpy()
+    estimate = clustered_mean(values_N, prompt_N)
     return estimate if estimate.n else None
 
 
 def gain(run: Run, policy: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
     """Mean of `metric` under `policy` minus under the first policy, paired by prompt, divided by `scale`."""
-    return compared(run, policy, policy_names(run)[0], metric, scale=scale)
+    return compare_policies(run, policy, policy_names(run)[0], metric, scale=scale)
 
 
-def compared(run: Run, policy: str, other: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
-    """Mean of `metric` under `policy` minus under `other`, paired by prompt, divided by `scale`; None if unscored."""
-    pair = pd.concat([by_prompt(run, policy, metric), by_prompt(run, other, metric)], axis=1, join="inner")
-    if len(pair.dropna()):
-        values = pair.to_numpy(dtype=float) / scale
-        return paired_difference(values[:, 0], values[:, 1], np.arange(len(pair)))
-    new, old = policy_mean(run, policy, metric), policy_mean(run, other, metric)
-    if new is None or old is None or math.isnan(new.mean - old.mean):
+def compare_policies(run: Run, policy: str, reference: str, metric: str, *, scale: float = 1.0) -> Comparison | None:
+    """Mean of `metric` under `policy` minus under `reference`, paired by prompt, over `scale`; None if unscored."""
+    policy_scores = by_prompt(run, policy, metric)
+    reference_scores = by_prompt(run, reference, metric)
+    pairs = pd.concat([policy_scores, reference_scores], axis=1, join="inner")
+    if len(pairs.dropna()):
+        values_B2 = pairs.to_numpy(dtype=float) / scale
+        # Prompts are rows here, and each is a cluster of its own.
+        return paired_difference(values_B2[:, 0], values_B2[:, 1], np.arange(len(pairs)))
+    policy_estimate = policy_mean(run, policy, metric)
+    reference_estimate = policy_mean(run, reference, metric)
+    if policy_estimate is None or reference_estimate is None:
         return None
-    bare = Estimate((new.mean - old.mean) / scale, -math.inf, math.inf, 0, 0)
-    return Comparison(bare, math.nan, math.inf, "none: no samples per prompt")
+    gap = policy_estimate.mean - reference_estimate.mean
+    if math.isnan(gap):
+        return None
+    without_interval = Estimate(gap / scale, -math.inf, math.inf, 0, 0)
+    return Comparison(without_interval, math.nan, math.inf, "none: no samples per prompt")
 
 
 def spread_of_first(run: Run, metric: str) -> float:
@@ -106,18 +113,26 @@ def lights(run: Run) -> list[Light]:
     if len(names) < 2:
         return []
     metrics = ("proxy", "gold", "tokens", "verbose", "garble", "ended")
-    found = {metric: gain(run, names[-1], metric) for metric in metrics}
-    known = {metric: comparison for metric, comparison in found.items() if comparison is not None}
-    adjusted = dict(zip(known, holm([comparison.p_value for comparison in known.values()]), strict=True))
-    moves = {metric: _move(known[metric], adjusted[metric]) for metric in known}
-    shown = [_reward_light(known, moves)]
-    rules = (("length", "tokens", +1), ("padding", "verbose", +1), ("garbling", "garble", +1))
-    for name, metric, wrong in (*rules, ("missing endings", "ended", -1)):
-        if metric in known:
-            numbers = f"{metric} {signed(known[metric].difference)}, {p_equals(adjusted[metric])}"
-            shown.append(Light(name, sign_state(name, alarm=moves[metric] == wrong), numbers))
-    if watched := monitor_state(run, moves.get("gold")):
-        shown.append(Light(MONITOR, *watched))
+    gains: dict[str, Comparison] = {}
+    for metric in metrics:
+        comparison = gain(run, names[-1], metric)
+        if comparison is not None:
+            gains[metric] = comparison
+    adjusted_p = dict(zip(gains, holm([comparison.p_value for comparison in gains.values()]), strict=True))
+    moves = {metric: _significant_direction(gains[metric], adjusted_p[metric]) for metric in gains}
+    shown = [_reward_light(gains, moves)]
+    for name, metric, harmful_direction in (
+        ("length", "tokens", +1),
+        ("padding", "verbose", +1),
+        ("garbling", "garble", +1),
+        ("missing endings", "ended", -1),
+    ):
+        if metric in gains:
+            state = sign_state(name, alarm=moves[metric] == harmful_direction)
+            numbers = f"{metric} {signed(gains[metric].difference)}, {p_equals(adjusted_p[metric])}"
+            shown.append(Light(name, state, numbers))
+    if monitor := monitor_state(run, moves.get("gold")):
+        shown.append(Light(MONITOR, *monitor))
     return shown
 
 
@@ -128,20 +143,22 @@ def light_remark(shown: Sequence[Light]) -> str:
     return disagreement(monitor, list(states.values()))
 
 
-def _reward_light(known: dict[str, Comparison], moves: dict[str, int]) -> Light:
+def _reward_light(gains: dict[str, Comparison], moves: dict[str, int]) -> Light:
     """Over-optimisation: the proxy rose and the truth did not follow."""
-    words = ", ".join(f"{name} {signed(known[name].difference)}" for name in ("proxy", "gold") if name in known)
-    if "gold" not in known:
-        return Light("over-optimisation", "unknown", f"{words}; no gold reward, so not decidable".lstrip("; "))
+    name = "over-optimisation"
+    words = ", ".join(f"{metric} {signed(gains[metric].difference)}" for metric in ("proxy", "gold") if metric in gains)
+    if "gold" not in gains:
+        return Light(name, "unknown", f"{words}; no gold reward, so not decidable".lstrip("; "))
     if moves["gold"] > 0:
-        return Light("over-optimisation", "good", words)
+        return Light(name, "good", words)
     if moves["gold"] < 0:
-        return Light("over-optimisation", sign_state("over-optimisation", alarm=True), words)
+        return Light(name, sign_state(name, alarm=True), words)
     # the proxy alone is a symptom: whether the truth falls is not seen yet
-    return Light("over-optimisation", "watch" if moves.get("proxy", 0) > 0 else "good", f"{words}; gold did not move")
+    state = "watch" if moves.get("proxy", 0) > 0 else "good"
+    return Light(name, state, f"{words}; gold did not move")
 
 
-def _move(comparison: Comparison, p_holm: float) -> int:
+def _significant_direction(comparison: Comparison, p_holm: float) -> int:
     """+1 or −1 when the difference is real at 5 % after Holm, else 0."""
     if math.isnan(p_holm) or p_holm > 0.05:
         return 0
@@ -150,6 +167,8 @@ def _move(comparison: Comparison, p_holm: float) -> int:
 
 def five_numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...] | None:
     """The 5, 25, 50, 75 and 95 % quantiles of the scored values; None when nothing is scored."""
-    known = np.asarray(values, dtype=float)
-    known = known[~np.isnan(known)]
-    return tuple(float(value) for value in np.quantile(known, (0.05, 0.25, 0.5, 0.75, 0.95))) if known.size else None
+    values_N = np.asarray(values, dtype=float)
+    scored_N = values_N[~np.isnan(values_N)]
+    if not scored_N.size:
+        return None
+    return tuple(float(value) for value in np.quantile(scored_N, (0.05, 0.25, 0.5, 0.75, 0.95)))

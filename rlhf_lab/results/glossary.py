@@ -30,6 +30,7 @@ GLOSSARY = {
     "win rate": "share of replies preferred over those of the starting policy",
     "seeds": "independent training runs that differ in chance alone",
 }
+# Other ways in which the same words head a table.
 FORMS = {"nats": "nat", "garbled": "garble", "gold reward": "gold", "proxy reward": "proxy", "kl, nats": "kl"}
 FORMS |= {"p holm": "p (holm)", "minimum detectable effect": "detectable", "p (holm over metrics)": "p (holm)"}
 
@@ -42,7 +43,8 @@ def meaning(text: str) -> str:
 
 def term(text: str, note: str = "") -> Markup:
     """Escaped text, with its meaning (`note`, or else that of the glossary) where it has one."""
-    explained = note or meaning(text)
-    if not explained:
+    explanation = note or meaning(text)
+    if not explanation:
         return escape(text)
-    return Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(explained, text)
+    # tabindex makes the title reachable by keyboard and touch; Markup.format escapes what it inserts
+    return Markup('<abbr tabindex="0" title="{}">{}</abbr>').format(explanation, text)

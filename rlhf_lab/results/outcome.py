@@ -1,4 +1,4 @@
-"""What a tracker is told of a finished stage: its numbers, its policies with intervals, replies side by side."""
+"""What a tracker receives when a stage ends: its numbers, its policies with intervals, replies side by side."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from rlhf_lab.trackers.tracker import Outcome, Table
 
 
 def outcome(folder: Path) -> Outcome:
-    """Read from the run directory; a stage that failed has what it got to."""
+    """The outcome of a run directory; a stage that failed has what it got to."""
     run = read_run(folder)
-    last = run.policies[-1].metrics if run.policies else {}
-    found = {**last, **run.results, **run.cost}
-    tables = {"policies": _policies(run), "samples": _samples(run)}
+    last_policy = run.policies[-1].metrics if run.policies else {}
+    metrics = {**last_policy, **run.results, **run.cost}
+    tables = {"policies": _policies_table(run), "samples": _samples_table(run)}
     return Outcome(
-        final={name: estimate.mean for name, estimate in found.items() if math.isfinite(estimate.mean)},
+        final={name: estimate.mean for name, estimate in metrics.items() if math.isfinite(estimate.mean)},
         tables={name: table for name, table in tables.items() if table.rows},
     )
 
 
-def _policies(run: Run) -> Table:
-    rows = [
-        [policy.name, name, *map(_finite, (found.mean, found.low, found.high)), found.n]
-        for policy in run.policies
-        for name, found in policy.metrics.items()
-    ]
+def _policies_table(run: Run) -> Table:
+    rows: list[list[Any]] = []
+    for policy in run.policies:
+        for name, estimate in policy.metrics.items():
+            interval = [_finite_or_none(value) for value in (estimate.mean, estimate.low, estimate.high)]
+            rows.append([policy.name, name, *interval, estimate.n])
     return Table(["policy", "metric", "mean", "low", "high", "n"], rows)
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _samples(run: Run) -> Table:
+def _samples_table(run: Run) -> Table:
     """A prompt in each row, the first reply of each policy in its column."""
-    picked = pick_samples(run)
-    rows: list[list[Any]] = [
-        [entry["text"], *(replies[0]["text"] if replies else "" for replies in entry["replies"])]
-        for entry in picked["prompts"]
-    ]
-    return Table(["prompt", *picked["policies"]], rows)
+    samples = pick_samples(run)
+    rows: list[list[Any]] = []
+    for entry in samples["prompts"]:
+        first_replies = [replies[0]["text"] if replies else "" for replies in entry["replies"]]
+        rows.append([entry["text"], *first_replies])
+    return Table(["prompt", *samples["policies"]], rows)

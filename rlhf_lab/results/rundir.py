@@ -69,9 +69,10 @@ class Run:
     @property
     def has_gold(self) -> bool:
         """Whether the true reward is known, that is whether the run played in a simulated world."""
-        sampled = "gold" in self.evaluation and bool(self.evaluation["gold"].notna().any())
+        if "gold" in self.evaluation and bool(self.evaluation["gold"].notna().any()):
+            return True
         stored = (policy.metrics.get("gold") for policy in self.policies)
-        return sampled or any(gold is not None and not math.isnan(gold.mean) for gold in stored)
+        return any(gold is not None and not math.isnan(gold.mean) for gold in stored)
 
     def metric(self, name: str) -> Estimate | None:
         """A run-level number, or else that metric of the last policy."""
@@ -96,12 +97,12 @@ def read_run(folder: Path | str) -> Run:
     result = read_json(folder / "result.json", problems)
     config_file = folder / "config.yaml"
     metrics = read_rows(folder / "metrics.jsonl", problems)
-    evaluation = _evaluation(read_rows(folder / "evaluation.jsonl", problems))
-    policies = tuple(
-        Policy(str(row.get("name", f"policy {number}")), estimates(row.get("metrics"), problems))
-        for number, row in enumerate(result.get("policies") or [])
-        if isinstance(row, Mapping)
-    )
+    evaluation = _typed_evaluation(read_rows(folder / "evaluation.jsonl", problems))
+    policies = []
+    for number, row in enumerate(result.get("policies") or []):
+        if isinstance(row, Mapping):
+            name = str(row.get("name", f"policy {number}"))
+            policies.append(Policy(name, estimates(row.get("metrics"), problems)))
     if changed := seal.changed(folder):
         problems.append(f"{', '.join(changed)} changed since it was sealed ({seal.NAME})")
     seconds = result.get("seconds", manifest.get("seconds"))
@@ -114,18 +115,18 @@ def read_run(folder: Path | str) -> Run:
         status=str(result.get("status") or "unfinished"),
         error=result.get("error"),
         seconds=None if seconds is None else float(seconds),
-        policies=policies,
+        policies=tuple(policies),
         results=estimates(result.get("metrics"), problems),
-        cost=estimates(_cost(result), problems),
+        cost=estimates(_cost_values(result), problems),
         changed=tuple(changed),
         problems=tuple(problems),
         notes=tuple(str(note) for note in result.get("notes") or []),
     )
 
 
-def _cost(result: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
-    return whole | (result.get("training") or {})
+def _cost_values(result: Mapping[str, Any]) -> dict[str, Any]:
+    stage_cost = {key: result[key] for key in ("seconds", "peak_gib") if result.get(key) is not None}
+    return stage_cost | (result.get("training") or {})
 
 
 def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
@@ -179,19 +180,21 @@ def as_estimate(value: object) -> Estimate | None:
 
 def estimates(values: object, problems: list[str]) -> dict[str, Estimate]:
     """Every numeric entry of a metrics object. An impossible estimate is refused and noted."""
-    found: dict[str, Estimate] = {}
-    for name, value in values.items() if isinstance(values, Mapping) else ():
+    if not isinstance(values, Mapping):
+        return {}
+    parsed: dict[str, Estimate] = {}
+    for name, value in values.items():
         try:
             estimate = as_estimate(value)
         except (NumericError, TypeError, ValueError) as fault:
             problems.append(f"result.json: {name} is refused: {fault}")
             continue
         if estimate is not None:
-            found[str(name)] = estimate
-    return found
+            parsed[str(name)] = estimate
+    return parsed
 
 
-def _evaluation(rows: pd.DataFrame) -> pd.DataFrame:
+def _typed_evaluation(rows: pd.DataFrame) -> pd.DataFrame:
     """Numeric columns as floats (null = unscored = NaN), text columns as strings."""
     if rows.empty:
         return rows

@@ -10,14 +10,14 @@ import json
 import math
 from typing import Any
 
-import pandas as pd
-
 from rlhf_lab.results.gains import by_prompt, policy_names
 from rlhf_lab.results.rundir import Run
 
 BUDGET_BYTES = 40_000
 MAX_TEXT = 1_200
+"""Characters of a prompt or reply that are shown."""
 PER_PROMPT = 2
+"""Replies per policy and prompt."""
 
 
 def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
@@ -27,34 +27,42 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
         {"policies": [name], "prompts": [{"id", "text", "why": "regular" | "hacked", "replies": [[{"text", "proxy",
         "gold", "kl", "tokens", "marks"}] per policy]}], "total": prompts that were evaluated}.
     """
-    rows, names = run.evaluation, policy_names(run)
+    rows = run.evaluation
+    names = policy_names(run)
     if rows.empty:
         return {"policies": names, "prompts": [], "total": 0}
-    order = rows["prompt_id"].drop_duplicates().tolist()
-    hacked = _most_hacked(run, names)
-    stride = max(1, len(order) // 24)
-    regular = order[::stride]
-    queue = [choice for pair in zip(regular, hacked, strict=False) for choice in ((pair[0], 0), (pair[1], 1))]
-    queue += [(prompt, 0) for prompt in regular[len(hacked) :]]
-    queue += [(prompt, 1) for prompt in hacked] + [(prompt, 0) for prompt in order]
+    all_prompts = rows["prompt_id"].drop_duplicates().tolist()
     replies: dict[Any, dict[str, list[dict[Any, Any]]]] = {}
     for row in rows.groupby(["prompt_id", "policy"], sort=False).head(PER_PROMPT).to_dict("records"):
         replies.setdefault(row["prompt_id"], {}).setdefault(row["policy"], []).append(row)
-    chosen: dict[Any, dict[str, Any]] = {}
-    used = 0
-    for prompt, is_hacked in queue:
-        if prompt in chosen:
+    entries: dict[Any, dict[str, Any]] = {}
+    used_bytes = 0
+    for prompt, why in _order_candidates(all_prompts, _most_hacked(run, names)):
+        if prompt in entries:
             continue
-        entry = _entry(prompt, replies[prompt], names, "hacked" if is_hacked else "regular")
+        entry = _prompt_entry(prompt, replies[prompt], names, why)
         size = len(pack(entry))
-        if used + size > budget and chosen:
+        if used_bytes + size > budget and entries:  # a page shows one prompt however long it is
             break
-        used += size
-        chosen[prompt] = entry
-    places = {prompt: place for place, prompt in enumerate(order)}
-    listed = sorted(chosen, key=lambda prompt: (chosen[prompt]["why"] == "hacked", places[prompt]))
-    prompts = [chosen[prompt] for prompt in listed]
-    return {"policies": names, "prompts": prompts, "total": len(order)}
+        used_bytes += size
+        entries[prompt] = entry
+    places = {prompt: place for place, prompt in enumerate(all_prompts)}
+    in_page_order = sorted(entries, key=lambda prompt: (entries[prompt]["why"] == "hacked", places[prompt]))
+    prompts = [entries[prompt] for prompt in in_page_order]
+    return {"policies": names, "prompts": prompts, "total": len(all_prompts)}
+
+
+def _order_candidates(all_prompts: list[Any], hacked: list[Any]) -> list[tuple[Any, str]]:
+    """(prompt, why it is shown), the most wanted first. A prompt may be there several times; its first place counts."""
+    stride = max(1, len(all_prompts) // 24)
+    regular = all_prompts[::stride]
+    queue: list[tuple[Any, str]] = []
+    for regular_prompt, hacked_prompt in zip(regular, hacked, strict=False):
+        queue += [(regular_prompt, "regular"), (hacked_prompt, "hacked")]
+    queue += [(prompt, "regular") for prompt in regular[len(hacked) :]]
+    queue += [(prompt, "hacked") for prompt in hacked]  # those beyond the regular ones
+    queue += [(prompt, "regular") for prompt in all_prompts]
+    return queue
 
 
 def pack(value: object) -> str:
@@ -69,35 +77,38 @@ def _most_hacked(run: Run, names: list[str]) -> list[Any]:
     """Up to 12 prompts whose proxy gain exceeds their gold gain the most, last policy against first."""
     if len(names) < 2 or not run.has_gold:
         return []
-    gap = sum(
-        sign * by_prompt(run, names[place], metric)
-        for sign, place, metric in ((1, -1, "proxy"), (-1, 0, "proxy"), (-1, -1, "gold"), (1, 0, "gold"))
-    )
-    if not isinstance(gap, pd.Series):
-        return []
-    gap = gap.dropna()
-    return gap[gap > 0].sort_values(ascending=False).index.get_level_values("prompt_id")[:12].tolist()
+    first, last = names[0], names[-1]
+    gap = (
+        by_prompt(run, last, "proxy")
+        - by_prompt(run, first, "proxy")
+        - by_prompt(run, last, "gold")
+        + by_prompt(run, first, "gold")
+    ).dropna()
+    largest_first = gap[gap > 0].sort_values(ascending=False)
+    return largest_first.index.get_level_values("prompt_id")[:12].tolist()
 
 
-def _entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: list[str], why: str) -> dict[str, Any]:
+def _prompt_entry(prompt: Any, rows: dict[str, list[dict[Any, Any]]], names: list[str], why: str) -> dict[str, Any]:
     """One prompt with the replies of every policy. `rows` maps a policy to its rows of evaluation.jsonl."""
-    replies = [[_reply(row) for row in rows.get(name, [])] for name in names]
+    replies = [[_reply_entry(row) for row in rows.get(name, [])] for name in names]
     text = str(next(iter(rows.values()))[0]["prompt"]).strip()
-    return {"id": str(prompt), "text": _cut(text), "why": why, "replies": replies}
+    return {"id": str(prompt), "text": _cut_text(text), "why": why, "replies": replies}
 
 
-def _reply(row: dict[Any, Any]) -> dict[str, Any]:
+def _reply_entry(row: dict[Any, Any]) -> dict[str, Any]:
     marks = [name for name in ("verbose", "garble") if row.get(name) == 1]
     marks += ["cut off"] if row.get("ended") == 0 else []
-    numbers = {name: _number(row.get(name)) for name in ("proxy", "gold", "kl", "tokens")}
-    return {"text": _cut(str(row["response"])), **numbers, "marks": marks}
+    numbers = {name: _round_or_none(row.get(name)) for name in ("proxy", "gold", "kl", "tokens")}
+    return {"text": _cut_text(str(row["response"])), **numbers, "marks": marks}
 
 
-def _number(value: object) -> float | None:
+def _round_or_none(value: object) -> float | None:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return round(float(value), 3)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f" … ({len(text) - MAX_TEXT} more characters)"
+def _cut_text(text: str) -> str:
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT} more characters)"

@@ -34,51 +34,53 @@ def monitor_state(run: Run, gold_move: int | None) -> tuple[str, str] | None:
     """
     if "alarm/warning" not in run.results:
         return None
-    level = next((name for name in ("hard_stop", "warning") if run.results[f"alarm/{name}"].mean == 1), None)
-    if level is None:
+    alarms = [name for name in ("hard_stop", "warning") if run.results[f"alarm/{name}"].mean == 1]
+    if not alarms:
         return "good", "no signal in alarm during training"
+    level = alarms[0]  # the strongest
     share = run.results[f"alarm_share/{level}"].mean
     first = run.results[f"alarm_at/{level}"].mean
     words = f"{level_name(level)} first at iteration {first + 1:.0f}, at {share:.0%} of checkpoints; {reaction(run)}"
-    fell = gold_move == -1 or _flag(run, "hacked") == 1
-    strong = level == "hard_stop" and (gold_move is None or fell)
-    return ("bad" if strong else "watch"), words
+    gold_fell = gold_move == -1 or _scored_result(run, "hacked") == 1
+    is_bad = level == "hard_stop" and (gold_move is None or gold_fell)
+    return ("bad" if is_bad else "watch"), words
 
 
 def reaction(run: Run) -> str:
     """What the monitor did about its strong warnings."""
-    if (stopped := _flag(run, "stopped_at")) is not None:
+    if (stopped := _scored_result(run, "stopped_at")) is not None:
         return f"it stopped training at iteration {stopped + 1:.0f}"
-    factor = _flag(run, "kl_raised")
-    if factor is not None and factor > 1:
+    factor = _scored_result(run, "kl_raised")
+    if factor is None:
+        return "training went on (reward.monitor.action=log only tells)"
+    if factor > 1:
         return f"it raised the KL coefficient {compact(factor)} times"
-    return "training went on (reward.monitor.action=log only tells)" if factor is None else "training went on"
+    return "training went on"
 
 
-def disagreement(monitor: str | None, others: list[str]) -> str:
+def disagreement(monitor: str | None, light_states: list[str]) -> str:
     """A sentence for a monitor and held-out lights that do not say the same; empty where they agree.
 
     Args:
         monitor: the monitor's state.
-        others: states of the lights.
+        light_states: states of the lights.
     """
     if monitor is None:
         return ""
-    held_out = next((state for state in ("bad", "watch", "good") if state in others), None)
+    worst_light = next((state for state in ("bad", "watch", "good") if state in light_states), None)
     alarmed = monitor in ("watch", "bad")
-    if held_out is None or alarmed == (held_out != "good"):
+    if worst_light is None or alarmed == (worst_light != "good"):
         return ""
-    what = (
-        "The monitor was in alarm, the held-out replies show no sign"
-        if alarmed
-        else ("The monitor saw nothing, the held-out replies show a sign")
-    )
+    if alarmed:
+        contrast = "The monitor was in alarm, the held-out replies show no sign"
+    else:
+        contrast = "The monitor saw nothing, the held-out replies show a sign"
     return (
-        f"{what}: the monitor compares samples of training with those of its warm-up, the lights compare replies to "
-        "held-out prompts, last policy against first."
+        f"{contrast}: the monitor compares samples of training with those of its warm-up, the lights compare replies "
+        "to held-out prompts, last policy against first."
     )
 
 
-def _flag(run: Run, name: str) -> float | None:
+def _scored_result(run: Run, name: str) -> float | None:
     value = run.results.get(name)
     return None if value is None or math.isnan(value.mean) else value.mean

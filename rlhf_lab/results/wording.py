@@ -46,30 +46,31 @@ SMOKE_CAVEAT = "Smoke size: it ran; its numbers mean nothing."
 def compact(value: Estimate | float) -> str:
     """A number with a sensible count of decimals; an estimate with its interval, when it has one."""
     if not isinstance(value, Estimate):
-        return "–" if math.isnan(value) else _minus(f"{value:.{digits_for(value)}f}")
+        return "–" if math.isnan(value) else _typographic_minus(f"{value:.{digits_for(value)}f}")
     if value.n == 0 and not math.isnan(value.mean):  # a bare number: nothing is known about its uncertainty
         return compact(value.mean)
     half = (value.high - value.low) / 2 if value.bounded else 0.0
     digits = _digits_for_error(half) if half > 0 else digits_for(value.mean)
-    return _minus(format_estimate(value, digits=digits))
+    return _typographic_minus(format_estimate(value, digits=digits))
 
 
-def like(value: float, gap: Estimate) -> str:
+def with_digits_of(value: float, gap: Estimate) -> str:
     """A number with as many decimals as a difference that it is part of."""
     half = (gap.high - gap.low) / 2 if gap.bounded else 0.0
     digits = _digits_for_error(half) if half > 0 else digits_for(gap.mean)
-    return "–" if math.isnan(value) else _minus(f"{value:.{digits}f}")
+    return "–" if math.isnan(value) else _typographic_minus(f"{value:.{digits}f}")
 
 
 def rough(value: float) -> str:
     """A number to two significant digits, never in powers of ten."""
     if not math.isfinite(value) or value == 0:
         return compact(value)
-    return f"{value:.{min(4, max(0, 1 - math.floor(math.log10(abs(value)))))}f}"
+    digits = min(4, max(0, 1 - math.floor(math.log10(abs(value)))))
+    return f"{value:.{digits}f}"
 
 
-def _minus(text: str) -> str:
-    """A typographic minus, and none before a zero."""
+def _typographic_minus(text: str) -> str:
+    """A typographic minus, and none before a number that rounds to zero."""
     return re.sub(r"-(?=0(\.0*)?( |$))", "", text).replace("-", "−")
 
 
@@ -81,13 +82,17 @@ def signed(value: Estimate) -> str:
 def p_text(p: float) -> str:
     if math.isnan(p):
         return "–"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def p_equals(p: float) -> str:
-    """A p-value with its name, on one line."""
+    """A p-value with its name; no-break spaces keep it on one line."""
     text = p_text(p)
-    return f"p {text}".replace(" ", "\u00a0") if text.startswith("<") else f"p\u00a0=\u00a0{text}"
+    if text.startswith("<"):
+        return f"p {text}".replace(" ", "\u00a0")
+    return f"p\u00a0=\u00a0{text}"
 
 
 def duration(seconds: float | None) -> str:

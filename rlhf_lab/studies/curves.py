@@ -54,43 +54,52 @@ class LevelCurve:
 
 def level_curves(study: Study) -> list[LevelCurve]:
     """Points and fits of every level that has evaluated policies."""
-    found = []
+    curves = []
     for level in study.levels:
-        points = _points(study, level)
-        if len(points):
-            form: Form = "bon" if _kind(study, level) == "best_of_n" else "rl"
-            (gold, problem), (proxy, _) = (_fit(form, points, metric) for metric in ("gold", "proxy"))
-            found.append(LevelCurve(study.label(level), form, points, gold, proxy, problem))
-    return found
+        points = _gain_points(study, level)
+        if not len(points):
+            continue
+        form: Form = "bon" if _algorithm_kind(study, level) == "best_of_n" else "rl"
+        gold, problem = _fit_metric(form, points, "gold")
+        proxy, _ = _fit_metric(form, points, "proxy")
+        curves.append(LevelCurve(study.label(level), form, points, gold, proxy, problem))
+    return curves
 
 
-def _points(study: Study, level: str) -> pd.DataFrame:
+def _gain_points(study: Study, level: str) -> pd.DataFrame:
     """Every policy of a level after the first of its run, as gains over that first one."""
     rows = study.policies
     if rows.empty or "kl" not in rows:
         return pd.DataFrame()
-    parts = []
+    points_of_runs = []
     for _, run in rows[rows["level"] == level].groupby("index"):
-        first, later = run[run["position"] == 0], run[run["position"] > 0]
-        part = later[["seed", "position"]].assign(d=np.sqrt(later["kl"].clip(lower=0)))
+        first = run[run["position"] == 0]
+        later = run[run["position"] > 0]
+        # An estimate of a small KL from samples may come out below 0.
+        points = later[["seed", "position"]].assign(d=np.sqrt(later["kl"].clip(lower=0)))
         for metric in ("proxy", "gold"):
-            known = metric in run and len(first)
-            part[metric] = later[metric] - first[metric].iloc[0] if known else math.nan
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True).dropna(subset="d") if parts else pd.DataFrame()
+            has_start = metric in run and len(first)
+            points[metric] = later[metric] - first[metric].iloc[0] if has_start else math.nan
+        points_of_runs.append(points)
+    if not points_of_runs:
+        return pd.DataFrame()
+    return pd.concat(points_of_runs, ignore_index=True).dropna(subset="d")
 
 
-def _kind(study: Study, level: str) -> str:
+def _algorithm_kind(study: Study, level: str) -> str:
     """The algorithm of a level, from the config of its first run."""
-    done = study.completed
-    for run in done.loc[done["level"] == level, "run"]:
+    completed = study.completed
+    for run in completed.loc[completed["level"] == level, "run"]:
         file = Path(run) / "config.yaml"
         if file.is_file():
-            return str(((yaml.safe_load(file.read_text(encoding="utf-8")) or {}).get("algorithm") or {}).get("kind"))
+            config = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            algorithm = config.get("algorithm") or {}
+            return str(algorithm.get("kind"))
     return ""
 
 
-def _fit(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits | None, str]:
+def _fit_metric(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits | None, str]:
+    """(fits over the seeds, ""), or (None, why there are none)."""
     if points[metric].isna().all():
         return None, f"no {metric} reward is known"
     try:
@@ -106,72 +115,78 @@ def fit_rows(curves: Sequence[LevelCurve]) -> list[tuple[str, ...]]:
         if curve.gold is None:
             rows.append((curve.level, FORMULAS[curve.form], curve.problem, "–", "–", "–", "–", "–"))
             continue
-        fits = curve.gold.fits
-        mean_r2 = float(np.mean([fit.r_squared for fit in fits]))
-        kinds = (
-            (f"{len(fits)} seed{'s' * (len(fits) != 1)}", curve.gold.over_seeds, fits, mean_r2),
-            ("pooled", curve.gold.bootstrap, (curve.gold.pooled,), curve.gold.pooled.r_squared),
-        )
-        for name, summary, own, r2 in kinds:
-            peak = _turning(own)
-            kl = peak if summary.peak_kl is None else _on_log_scale(summary.peak_kl)
-            gain = peak if summary.peak_gain is None else _open(summary.peak_gain)
-            mark = "" if not summary.peak_kl or all(fit.place == "inside" for fit in own) else " (extrapolated)"
-            cells = (_open(summary.alpha), _open(summary.beta), kl + mark, gain, compact(r2))
-            rows.append((curve.level, FORMULAS[curve.form], name, *cells))
+        seed_fits = curve.gold.fits
+        mean_r2 = float(np.mean([fit.r_squared for fit in seed_fits]))
+        seed_count = f"{len(seed_fits)} seed{'s' * (len(seed_fits) != 1)}"
+        pooled = curve.gold.pooled
+        for name, summary, fits, r2 in (
+            (seed_count, curve.gold.over_seeds, seed_fits, mean_r2),
+            ("pooled", curve.gold.bootstrap, (pooled,), pooled.r_squared),
+        ):
+            no_peak = _turning_count(fits)
+            kl = no_peak if summary.peak_kl is None else _on_ratio_scale(summary.peak_kl)
+            gain = no_peak if summary.peak_gain is None else _with_open_end(summary.peak_gain)
+            if summary.peak_kl and not all(fit.place == "inside" for fit in fits):
+                kl += " (extrapolated)"
+            alpha, beta = _with_open_end(summary.alpha), _with_open_end(summary.beta)
+            rows.append((curve.level, FORMULAS[curve.form], name, alpha, beta, kl, gain, compact(r2)))
     return rows
 
 
-def _turning(fits: Sequence[Fit]) -> str:
+def _turning_count(fits: Sequence[Fit]) -> str:
+    """How many curves turn, where no mean of their peaks can be given."""
     turning = sum(math.isfinite(fit.peak_kl) for fit in fits)
     return f"{turning} of {len(fits)} turn" if len(fits) > 1 else "no turn"
 
 
-def _open(value: Estimate) -> str:
+def _with_open_end(value: Estimate) -> str:
     """An estimate whose upper bound alone may be infinite."""
     if math.isfinite(value.low) and not math.isfinite(value.high):
         return f"{compact(value.mean)} [{compact(value.low)}, ∞]"
     return compact(value)
 
 
-def _on_log_scale(value: Estimate) -> str:
+def _on_ratio_scale(value: Estimate) -> str:
     """An estimate of a ratio scale: bounds that lie far apart have their own digits each."""
     if not value.bounded or value.high < 2 * value.low:
-        return _open(value)
-    mean, low, high = (
-        "<0.01" if 0 <= number < 0.005 else compact(number) for number in (value.mean, value.low, value.high)
-    )
+        return _with_open_end(value)
+    numbers = (value.mean, value.low, value.high)
+    mean, low, high = ("<0.01" if 0 <= number < 0.005 else compact(number) for number in numbers)
     return f"{mean} [{low}, {high}]"
 
 
 def curve_finding(study: Study) -> str:
     """A sentence per level: where its gold turns, or how far it was seen not to."""
-    if study.curves != NAME or not study.has_gold:
-        return "No gold reward is known here, so nothing says where it turns." if study.curves == NAME else ""
-    return " ".join(_sentence(curve) for curve in level_curves(study))
+    if study.curves != NAME:
+        return ""
+    if not study.has_gold:
+        return "No gold reward is known here, so nothing says where it turns."
+    return " ".join(_level_sentence(curve) for curve in level_curves(study))
 
 
-def _sentence(curve: LevelCurve) -> str:
+def _level_sentence(curve: LevelCurve) -> str:
     if curve.gold is None:
         return f"No curve is fitted with {curve.level}: {curve.problem}."
-    fits, over = curve.gold.fits, curve.gold.over_seeds
-    seen = [fit for fit in fits if fit.place in ("inside", "before")]
-    reach = compact(min(fit.d_max for fit in fits) ** 2)
-    if not seen:
+    fits = curve.gold.fits
+    over_seeds = curve.gold.over_seeds
+    turned = [fit for fit in fits if fit.place in ("inside", "before")]
+    if not turned:
+        observed_kl = compact(min(fit.d_max for fit in fits) ** 2)  # d = √KL; what every seed was followed to
         beyond = [fit for fit in fits if fit.place == "beyond"]
-        lead = (
-            f"; {len(beyond)} of {len(fits)} fitted curves turn farther out, which is extrapolation" if beyond else ""
-        )
-        return f"No turn of gold is seen with {curve.level} up to KL {reach}{lead}."
-    if len(seen) < len(fits) or over.peak_kl is None:
-        middle = math.exp(float(np.mean([2 * fit.log_peak for fit in seen])))
-        where = f"turns near KL {compact(middle)}" if middle > 0 else "falls from the start"
-        return f"Gold with {curve.level} {where} in {len(seen)} of {len(fits)} seeds; no interval."
-    unsure = over.beta.bounded and over.beta.low <= 0
+        extrapolation = ""
+        if beyond:
+            extrapolation = f"; {len(beyond)} of {len(fits)} fitted curves turn farther out, which is extrapolation"
+        return f"No turn of gold is seen with {curve.level} up to KL {observed_kl}{extrapolation}."
+    if len(turned) < len(fits) or over_seeds.peak_kl is None:
+        geometric_mean_kl = math.exp(float(np.mean([2 * fit.log_peak for fit in turned])))
+        # 0 where a curve falls from the start: the logarithm of its peak is −∞
+        turn = f"turns near KL {compact(geometric_mean_kl)}" if geometric_mean_kl > 0 else "falls from the start"
+        return f"Gold with {curve.level} {turn} in {len(turned)} of {len(fits)} seeds; no interval."
+    unsure = over_seeds.beta.bounded and over_seeds.beta.low <= 0
     doubt = " The interval of β holds 0, so a curve that never turns fits as well." if unsure else ""
     early = sum(fit.place == "before" for fit in fits)
     before = f", in {early} of {len(fits)} seeds before the first evaluated policy" if early else ""
-    return f"Gold with {curve.level} turns at KL {_on_log_scale(over.peak_kl)}{before}.{doubt}"
+    return f"Gold with {curve.level} turns at KL {_on_ratio_scale(over_seeds.peak_kl)}{before}.{doubt}"
 
 
 def curve_markdown(study: Study) -> str:
@@ -187,25 +202,23 @@ def curve_markdown(study: Study) -> str:
 def curve_view(study: Study) -> dict[str, object] | None:
     """What the report's section shows; None when the study asks for no curves or has none yet."""
     curves = level_curves(study) if study.curves == NAME else []
-    return (
-        {"headings": HEADINGS, "rows": fit_rows(curves), "figure": curve_figure(curves), "note": NOTE}
-        if curves
-        else None
-    )
+    if not curves:
+        return None
+    return {"headings": HEADINGS, "rows": fit_rows(curves), "figure": curve_figure(curves), "note": NOTE}
 
 
 def curve_figure(curves: Sequence[LevelCurve], *, standalone: bool = False) -> str:
     """Gold (solid) and proxy (dashed) gains against √KL: single policies faint, the mean of the seeds' curves drawn."""
     points = pd.concat([curve.points for curve in curves])
     gains = [*points["gold"], *points["proxy"]]
-    extra = legend_extra([curve.level for curve in curves], 640)
+    extra = legend_extra([curve.level for curve in curves], 640)  # pixels that further rows of the legend take
     canvas = Canvas(
         640,
         400 + extra,
         span([0.0, *points["d"]], pad=0.03),
         span(gains, pad=0.06, include=[0.0]),
         "Proxy and gold reward gained against distance from the reference policy",
-        "; ".join(map(_description, curves)),
+        "; ".join(map(_last_point_in_words, curves)),
         top=46 + extra,
         left=56,
         right=20,
@@ -215,13 +228,13 @@ def curve_figure(curves: Sequence[LevelCurve], *, standalone: bool = False) -> s
     canvas.parts.append(f'<path class="axis" d="M{canvas.left} {canvas.y(0):.1f}H{canvas.width - canvas.right}"/>')
     for colour, curve in enumerate(curves):
         for metric, fits in (("proxy", curve.proxy), ("gold", curve.gold)):
-            _draw(canvas, curve, metric, fits, colour)
+            _draw_curve(canvas, curve, metric, fits, colour)
     canvas.legend([(curve.level, colour) for colour, curve in enumerate(curves)])
     canvas.text(canvas.left, 33 + extra, "gold: solid line, filled marks · proxy: dashed line, crosses", kind="soft")
     return canvas.render(standalone=standalone)
 
 
-def _draw(canvas: Canvas, curve: LevelCurve, metric: str, fits: SeedFits | None, colour: int) -> None:
+def _draw_curve(canvas: Canvas, curve: LevelCurve, metric: str, fits: SeedFits | None, colour: int) -> None:
     """One level's points of one metric and the mean of their fitted curves."""
     for d, gain in zip(curve.points["d"], curve.points[metric], strict=True):
         if math.isfinite(gain) and metric == "gold":
@@ -233,10 +246,12 @@ def _draw(canvas: Canvas, curve: LevelCurve, metric: str, fits: SeedFits | None,
     if fits is not None:
         d_N = np.linspace(0.0, float(curve.points["d"].max()), 60)
         line = list(zip(d_N.tolist(), fits.gain(d_N).tolist(), strict=True))
-        gold = metric == "gold"
-        canvas.line(line, colour, dash="" if gold else "5 4", width=2.2 if gold else 1.3)
+        if metric == "gold":
+            canvas.line(line, colour, dash="", width=2.2)
+        else:
+            canvas.line(line, colour, dash="5 4", width=1.3)
 
 
-def _description(curve: LevelCurve) -> str:
+def _last_point_in_words(curve: LevelCurve) -> str:
     last = curve.points.sort_values("d").iloc[-1]
     return f"{curve.level}: at √KL {compact(last['d'])} gold {compact(last['gold'])}, proxy {compact(last['proxy'])}"

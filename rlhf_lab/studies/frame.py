@@ -72,13 +72,13 @@ class Study:
 
     def label(self, level: str) -> str:
         """What a level of the compared factor is called."""
-        return self._label(self.compare, level)
+        return self._label_of(self.compare, level)
 
     def panel_label(self, value: str) -> str:
         """What a value of `by` is called."""
-        return self._label(self.by, value)
+        return self._label_of(self.by, value)
 
-    def _label(self, key: str, level: str) -> str:
+    def _label_of(self, key: str, level: str) -> str:
         if level == ALL_SEEDS:
             return level
         names = self.labels.get(key)
@@ -86,14 +86,17 @@ class Study:
             return names.replace("{}", level)
         if names and level in names:
             return str(names[level])
-        plain = is_choice(key) or key.startswith("needs.")
-        return level if plain else f"{key.rpartition('.')[2].replace('_', ' ')} {level}"
+        if is_choice(key) or key.startswith("needs."):  # names of components and recipes speak for themselves
+            return level
+        setting = key.rpartition(".")[2].replace("_", " ")
+        return f"{setting} {level}"
 
     @property
     def levels(self) -> list[str]:
         """Levels of the compared factor: the baseline, then the others in job order."""
-        found = list(dict.fromkeys(self.frame["level"]))
-        return [level for level in found if level == self.baseline] + [x for x in found if x != self.baseline]
+        levels = list(dict.fromkeys(self.frame["level"]))
+        baseline = [level for level in levels if level == self.baseline]
+        return baseline + [level for level in levels if level != self.baseline]
 
     @property
     def completed(self) -> pd.DataFrame:
@@ -104,14 +107,14 @@ class Study:
         if self.by not in self.factors:  # or it was given one value on the command line
             return [("", self)]
         values = self.frame[self.by].map(level_name)
-        found = []
+        panels = []
         for value in dict.fromkeys(values):
             frame = self.frame[values == value]
             policies = self.policies
             if len(policies):
                 policies = policies[policies["index"].isin(frame["index"])]
-            found.append((value, dataclasses.replace(self, frame=frame, policies=policies)))
-        return found
+            panels.append((value, dataclasses.replace(self, frame=frame, policies=policies)))
+        return panels
 
     @property
     def incomplete(self) -> pd.DataFrame:
@@ -131,8 +134,9 @@ def is_study(folder: Path) -> bool:
 def read_study(folder: Path | str) -> Study:
     """Read a study directory. Raises DataError when study.json is missing or lacks a field."""
     folder = Path(folder)
-    plan = _plan(folder)
-    compare, metrics = str(plan["compare"]), [str(name) for name in plan["metrics"]]
+    plan = _read_plan(folder)
+    compare = str(plan["compare"])
+    metrics = [str(name) for name in plan["metrics"]]
     primary = str(plan.get("primary") or metrics[0])
     metrics = [primary] + [name for name in metrics if name != primary]
     factors = tuple(dict.fromkeys(key for job in plan["jobs"] for key in job.get("overrides", {})))
@@ -143,23 +147,24 @@ def read_study(folder: Path | str) -> Study:
     prompts: dict[int, pd.DataFrame] = {}
     for number, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
-        row, run = _job(folder, int(job.get("index", number)), metrics)
+        row, run = _read_job(folder, int(job.get("index", number)), metrics)
         row["level"] = ALL_SEEDS if compare == "seed" else level_name(overrides.get(compare))
         rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             has_gold |= run.has_gold
             if replication.shares_prompts and len(run.evaluation):
-                last = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
-                prompts[row["index"]] = prompt_means(last, metrics)
+                last_policy = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+                prompts[row["index"]] = prompt_means(last_policy, metrics)
+            job_keys = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
             for position, policy in enumerate(run.policies):
-                place = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
-                values = {name: estimate.mean for name, estimate in policy.metrics.items()}
-                policies.append({**place, "position": position, "policy": policy.name, **values})
+                means = {name: estimate.mean for name, estimate in policy.metrics.items()}
+                policies.append({**job_keys, "position": position, "policy": policy.name, **means})
     baseline = ALL_SEEDS if compare == "seed" else plan.get("baseline")
+    recipe = str(plan.get("recipe") or folder.name)
     return Study(
         path=folder,
-        recipe=str(plan.get("recipe") or folder.name),
-        command=str(plan.get("command") or f"python -m rlhf_lab +recipe={plan.get('recipe') or folder.name}"),
+        recipe=recipe,
+        command=str(plan.get("command") or f"python -m rlhf_lab +recipe={recipe}"),
         question=str(plan.get("question") or ""),
         hypothesis=plan.get("hypothesis"),
         compare=compare,
@@ -180,7 +185,7 @@ def read_study(folder: Path | str) -> Study:
     )
 
 
-def _plan(folder: Path) -> dict[str, Any]:
+def _read_plan(folder: Path) -> dict[str, Any]:
     problems: list[str] = []
     plan = read_json(folder / "study.json", problems)
     problems += [f"study.json lacks {key!r}" for key in ("compare", "metrics", "jobs") if not plan.get(key)]
@@ -189,7 +194,7 @@ def _plan(folder: Path) -> dict[str, Any]:
     return plan
 
 
-def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], Run | None]:
+def _read_job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], Run | None]:
     """Status, error, run path and metrics of one job."""
     row: dict[str, Any] = {"index": index, "status": "not run", "error": "", "run": None, "changed": ""}
     for name in metrics:
@@ -209,7 +214,7 @@ def _job(folder: Path, index: int, metrics: list[str]) -> tuple[dict[str, Any], 
         return row, None
     run = read_run(row["run"])
     row["changed"] = ", ".join(run.changed)
-    if row["status"] == COMPLETED and run.status != COMPLETED:
+    if row["status"] == COMPLETED and run.status != COMPLETED:  # job and run disagree: the run counts
         row |= {"status": run.status, "error": run.error or f"its run is {run.status}"}
     row["error"] = row["error"] or run.error or ""
     for name in metrics:

@@ -19,15 +19,22 @@ def seeds(jobs: pd.DataFrame) -> np.ndarray:
 def partners(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Jobs of `a` and of `b` that agree in all `keys`, row by row in a's order.
 
-    A job with several partners is there several times, so that its row count tells.
+    A job with several partners is there several times: its `index` is then not unique.
     """
-    sides = [
-        jobs.assign(partner=[str([level_name(job[key]) for key in keys]) for job in jobs.to_dict("records")])
-        for jobs in (a.reset_index(drop=True), b.reset_index(drop=True))
-    ]
-    places = [side[["partner"]].reset_index() for side in sides]
-    pairs = places[0].merge(places[1], on="partner", suffixes=("_a", "_b"))
-    return sides[0].loc[pairs["index_a"]], sides[1].loc[pairs["index_b"]]
+    a = _with_partner_key(a, keys)
+    b = _with_partner_key(b, keys)
+    # only `partner` and the row number (as `index`): jobs have a column `index` of their own
+    rows_a = a[["partner"]].reset_index()
+    rows_b = b[["partner"]].reset_index()
+    pairs = rows_a.merge(rows_b, on="partner", suffixes=("_a", "_b"))
+    return a.loc[pairs["index_a"]], b.loc[pairs["index_b"]]
+
+
+def _with_partner_key(jobs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The jobs with a column `partner`, the same text for jobs that agree in all `keys`; rows numbered from 0."""
+    jobs = jobs.reset_index(drop=True)
+    values = [str([level_name(job[key]) for key in keys]) for job in jobs.to_dict("records")]
+    return jobs.assign(partner=values)
 
 
 def paired_jobs(study: Study, metric: str, level: str, versus: str | None = None) -> pd.DataFrame:
@@ -35,8 +42,11 @@ def paired_jobs(study: Study, metric: str, level: str, versus: str | None = None
 
     Columns: a, b, index_a, index_b, seed.
     """
-    done, keys = study.completed, [factor for factor in study.factors if factor != study.compare]
-    a, b = partners(done[done["level"] == level], done[done["level"] == (versus or study.baseline)], keys)
+    completed = study.completed
+    keys = [factor for factor in study.factors if factor != study.compare]
+    of_level = completed[completed["level"] == level]
+    of_versus = completed[completed["level"] == (versus or study.baseline)]
+    a, b = partners(of_level, of_versus, keys)
     columns: dict[str, object] = {"seed": seeds(a)}
     for side, jobs in (("a", a), ("b", b)):
         columns |= {side: jobs[metric].to_numpy(dtype=float), f"index_{side}": jobs["index"].to_numpy()}

@@ -38,7 +38,7 @@ FLOOR = (
     "1), nor below that of a coin for outcomes of 0 and 1. Differences are taken not to be strongly skewed"
 )
 RULE = f"Differences are judged by a paired t test over seeds. {FLOOR}"
-"""How a difference is judged, in words for a page."""
+"""How a difference is tested, in words for a page."""
 RULE_SHARED = (
     "Differences are judged by a t test with seeds and test prompts crossed; metrics that are no means over prompts "
     f"add the error that each run states. {FLOOR}"
@@ -68,38 +68,50 @@ def level_difference(study: Study, metric: str, level: str, versus: str | None =
 
 def jobs_mean(study: Study, metric: str, jobs: pd.DataFrame) -> Estimate:
     """Mean of a metric over completed jobs."""
-    values_N, seed_N = jobs[metric].to_numpy(dtype=float), seeds(jobs)
+    values_N = jobs[metric].to_numpy(dtype=float)
+    seed_N = seeds(jobs)
     if OUTCOMES.match(metric):
         return clustered_rate(values_N, seed_N)
     least_N = least_sd(values_N, errors_near_bounds(jobs, metric))
-    tables = _by_prompt(metric, [(study, jobs)])
-    if tables is not None and len(set(seed_N)) == len(jobs):
+    tables = _prompt_tables(metric, [(study, jobs)])
+    if tables is not None and len(set(seed_N)) == len(jobs):  # crossing needs one run per seed
         return crossed_mean(tables[0], least_sd_S=least_N)
     mean = clustered_mean(values_N, seed_N, least_sd_N=least_N)
-    return _with_prompts(mean, run_errors(jobs, metric)) if study.replication.shares_prompts else mean
+    if study.replication.shares_prompts:
+        return _add_prompt_error(mean, run_errors(jobs, metric))
+    return mean
 
 
 def jobs_difference(metric: str, a: Side, b: Side) -> Comparison:
     """Jobs of one side against their partners of the other, row by row, paired by the seeds of a."""
-    sides = [jobs for _, jobs in (a, b)]
-    (a_N, b_N), seed_N = (side[metric].to_numpy(dtype=float) for side in sides), seeds(sides[0])
+    study_a, jobs_a = a
+    study_b, jobs_b = b
+    a_N = jobs_a[metric].to_numpy(dtype=float)
+    b_N = jobs_b[metric].to_numpy(dtype=float)
+    seed_N = seeds(jobs_a)
     if OUTCOMES.match(metric):
-        return _of_outcomes(paired_difference(a_N, b_N, seed_N, least_sd_N=least_sd_of_outcomes(a_N, b_N)))
-    least_N = np.hypot(*(least_sd(side[metric], errors_near_bounds(side, metric)) for side in sides))
-    tables = _by_prompt(metric, [a, b])
-    if tables is not None and len(set(seed_N)) == len(seed_N):
+        comparison = paired_difference(a_N, b_N, seed_N, least_sd_N=least_sd_of_outcomes(a_N, b_N))
+        return _within_rate_bounds(comparison)
+    least_a_N = least_sd(jobs_a[metric], errors_near_bounds(jobs_a, metric))
+    least_b_N = least_sd(jobs_b[metric], errors_near_bounds(jobs_b, metric))
+    least_N = np.hypot(least_a_N, least_b_N)
+    tables = _prompt_tables(metric, [a, b])
+    if tables is not None and len(set(seed_N)) == len(seed_N):  # crossing needs one pair of runs per seed
         return crossed_difference(*tables, least_sd_S=least_N)
-    found = paired_difference(a_N, b_N, seed_N, least_sd_N=least_N)
-    if not (a[0].replication.shares_prompts or b[0].replication.shares_prompts):
-        return found
-    return _difference_with_prompts(found, np.hypot(*(run_errors(side, metric) for side in sides)))
+    comparison = paired_difference(a_N, b_N, seed_N, least_sd_N=least_N)
+    if not (study_a.replication.shares_prompts or study_b.replication.shares_prompts):
+        return comparison
+    errors_N = np.hypot(run_errors(jobs_a, metric), run_errors(jobs_b, metric))
+    return _add_prompt_error_to_difference(comparison, errors_N)
 
 
 def run_errors(jobs: pd.DataFrame, metric: str) -> FloatArray:
     """The standard error that each run states of its own value, (N,); NaN where it states none, or none above 0."""
     half_N = (jobs[f"{metric}/high"] - jobs[f"{metric}/low"]).to_numpy(dtype=float) / 2
-    stated_N = np.isfinite(half_N) & (half_N > 0) & (jobs[f"{metric}/n"].to_numpy(dtype=float) > 1)
-    return np.where(stated_N, half_N / float(stats.norm.ppf((1 + LEVEL) / 2)), np.nan)
+    samples_N = jobs[f"{metric}/n"].to_numpy(dtype=float)
+    stated_N = np.isfinite(half_N) & (half_N > 0) & (samples_N > 1)
+    quantile = float(stats.norm.ppf((1 + LEVEL) / 2))  # of a 95 % interval: 1.96 errors
+    return np.where(stated_N, half_N / quantile, np.nan)
 
 
 def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
@@ -110,8 +122,8 @@ def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
     little of the next one, and without this the mean of rates of .005 was covered by .6 of its intervals.
     """
     errors_N = run_errors(jobs, metric)
-    arms_N2 = np.zeros((len(jobs), 2))  # of intervals that state no error, too
-    stated_N = errors_N > 0
+    arms_N2 = np.zeros((len(jobs), 2))  # (low − mean, high − mean); 0 where no error is stated
+    stated_N = errors_N > 0  # False where the error is NaN
     for side, bound in enumerate(("low", "high")):
         arm_N = (jobs[f"{metric}/{bound}"] - jobs[metric]).to_numpy(dtype=float)
         arms_N2[stated_N, side] = arm_N[stated_N]
@@ -120,29 +132,32 @@ def errors_near_bounds(jobs: pd.DataFrame, metric: str) -> FloatArray:
     return errors_N * np.maximum(1.0, LEANING * lean_N)
 
 
-def _by_prompt(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | None:
+def _prompt_tables(metric: str, sides: Sequence[Side]) -> list[pd.DataFrame] | None:
     """Per side its runs × prompts; None unless all runs have the same prompts and the metric is their mean."""
     tables: list[pd.DataFrame] = []
     for study, jobs in sides:
-        runs = [study.prompts[index][metric] for index in jobs["index"] if metric in study.prompts.get(index, ())]
-        if len(runs) < 2 or len(runs) < len(jobs):
+        values = [study.prompts[index][metric] for index in jobs["index"] if metric in study.prompts.get(index, ())]
+        if len(values) < 2 or len(values) < len(jobs):
             return None
-        stated_N, means_N = jobs[metric].to_numpy(dtype=float), np.array([run.mean() for run in runs])
+        stated_N = jobs[metric].to_numpy(dtype=float)
+        means_N = np.array([values_of_run.mean() for values_of_run in values])
         if not np.allclose(stated_N, means_N, rtol=1e-3, atol=1e-3):  # another number of the same name
             return None
-        prompts = tables[0].columns if tables else runs[0].index
-        if any(set(run.index) != set(prompts) for run in runs):
+        prompts = tables[0].columns if tables else values[0].index
+        if any(set(values_of_run.index) != set(prompts) for values_of_run in values):
             return None
-        tables.append(pd.concat(runs, axis=1).T[prompts])
+        tables.append(pd.concat(values, axis=1).T[prompts])
     return tables if tables[0].shape[1] > 1 else None
 
 
-def _of_outcomes(found: Comparison) -> Comparison:
+def _within_rate_bounds(comparison: Comparison) -> Comparison:
     """A difference of two rates lies between −1 and 1, and so does one that could be found."""
-    gap = found.difference
-    inside = dataclasses.replace(gap, low=max(gap.low, -1.0), high=min(gap.high, 1.0)) if gap.bounded else gap
-    effect = found.minimum_detectable_effect
-    return dataclasses.replace(found, difference=inside, minimum_detectable_effect=effect if effect <= 1 else math.inf)
+    gap = comparison.difference
+    if gap.bounded:
+        gap = dataclasses.replace(gap, low=max(gap.low, -1.0), high=min(gap.high, 1.0))
+    effect = comparison.minimum_detectable_effect
+    detectable = effect if effect <= 1 else math.inf
+    return dataclasses.replace(comparison, difference=gap, minimum_detectable_effect=detectable)
 
 
 def _prompt_variance(errors_N: FloatArray) -> float:
@@ -151,28 +166,34 @@ def _prompt_variance(errors_N: FloatArray) -> float:
     return float(np.square(stated_N).mean()) if stated_N.size else 0.0
 
 
-def _with_prompts(mean: Estimate, errors_N: FloatArray) -> Estimate:
+def _add_prompt_error(mean: Estimate, errors_N: FloatArray) -> Estimate:
     """The interval widened by the error of the shared prompts."""
-    half = math.hypot(mean.high - mean.mean, float(stats.norm.ppf((1 + LEVEL) / 2)) * _prompt_variance(errors_N) ** 0.5)
-    return dataclasses.replace(mean, low=mean.mean - half, high=mean.mean + half) if mean.bounded else mean
+    if not mean.bounded:
+        return mean
+    prompt_half = float(stats.norm.ppf((1 + LEVEL) / 2)) * _prompt_variance(errors_N) ** 0.5
+    half = math.hypot(mean.high - mean.mean, prompt_half)
+    return dataclasses.replace(mean, low=mean.mean - half, high=mean.mean + half)
 
 
-def _difference_with_prompts(found: Comparison, errors_N: FloatArray) -> Comparison:
+def _add_prompt_error_to_difference(comparison: Comparison, errors_N: FloatArray) -> Comparison:
     """The comparison with the error of the shared prompts added, as if the two sides had been tested on different ones.
 
     Without values by prompt nothing is known of how alike the sides are, so this errs on the wide side.
     """
-    of_seeds, of_prompts = found.standard_error**2, _prompt_variance(errors_N)
-    if not of_seeds > 0 or of_prompts == 0:
-        return found
-    gap = found.difference
+    seed_variance = comparison.standard_error**2
+    prompt_variance = _prompt_variance(errors_N)
+    if not seed_variance > 0 or prompt_variance == 0:
+        return comparison
+    # Welch-Satterthwaite; the prompts are many, so their variance counts as known and has no term.
+    freedom = comparison.freedom * (1 + prompt_variance / seed_variance) ** 2
+    gap = comparison.difference
     return t_comparison(
         gap.mean,
-        math.sqrt(of_seeds + of_prompts),
-        found.freedom * (1 + of_prompts / of_seeds) ** 2,  # prompts are many: no term of theirs
-        f"{found.test}, error of the shared prompts added",
+        math.sqrt(seed_variance + prompt_variance),
+        freedom,
+        f"{comparison.test}, error of the shared prompts added",
         n=gap.n,
         clusters=gap.clusters,
         unscored=gap.unscored,
-        fixed_error=math.sqrt(of_prompts),
+        fixed_error=math.sqrt(prompt_variance),
     )

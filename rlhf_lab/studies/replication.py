@@ -33,31 +33,33 @@ class Replication:
 
     def sentence(self, seeds: Sequence[int]) -> str:
         """What the intervals of a study over these seeds speak for."""
-        named = f"{len(seeds)} seeds ({', '.join(map(str, seeds))})"
+        seeds_in_words = f"{len(seeds)} seeds ({', '.join(map(str, seeds))})"
         if self.data == "redrawn":
             text = (
-                f"Each of the {named} draws its own facts, corpus, labels and test prompts and trains on them: "
-                "intervals speak for another run of the whole experiment."
+                f"Each of the {seeds_in_words} draws its own facts, corpus, labels and test prompts and trains on "
+                "them: intervals speak for another run of the whole experiment."
             )
         elif self.data == "given":
             text = (
-                f"The data are given and the same for all {named}: intervals speak for another training run on them, "
-                "tested on other prompts of the same kind, and not for other training data."
+                f"The data are given and the same for all {seeds_in_words}: intervals speak for another training run "
+                "on them, tested on other prompts of the same kind, and not for other training data."
             )
         elif self.data == "kept":
             prompts = "; test prompts count as drawn from others of their kind" if self.shares_prompts else ""
-            same = _listed([drawn for name, drawn in DRAWN_BY.items() if self._keeps(name)])
+            kept_data = _list_in_words([drawn for name, drawn in DRAWN_BY.items() if self._keeps(name)])
             text = (
-                f"Of the data, {same} are the same for all {named}: intervals do not cover what others would "
-                f"change{prompts}."
+                f"Of the data, {kept_data} are the same for all {seeds_in_words}: intervals do not cover what others "
+                f"would change{prompts}."
             )
         else:
             return (
-                f"All {named} may share one corpus and one test set (the study does not say): intervals then cover "
-                "training alone."
+                f"All {seeds_in_words} may share one corpus and one test set (the study does not say): intervals then "
+                "cover training alone."
             )
-        others = [setting for setting in self.kept if not setting.startswith("data.")]
-        return f"{text} The same for several seeds: {_listed(others)}." if others else text
+        kept_besides_data = [setting for setting in self.kept if not setting.startswith("data.")]
+        if not kept_besides_data:
+            return text
+        return f"{text} The same for several seeds: {_list_in_words(kept_besides_data)}."
 
     def _keeps(self, name: str) -> bool:
         return any(setting.partition("=")[0] == f"data.{name}" for setting in self.kept)
@@ -73,7 +75,7 @@ class Replication:
 UNKNOWN = Replication("unknown")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_in_words(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
@@ -87,47 +89,56 @@ def replication(stages: Sequence[Stage], jobs: Sequence[Mapping[str, Any]]) -> R
         stages: the last stage of each job.
         jobs: what each job sweeps.
     """
-    groups: dict[str, dict[int, dict[str, str]]] = {}
+    repetitions: dict[str, dict[int, dict[str, str]]] = {}  # swept settings but the seed → seed → its sources
     for stage, job in zip(stages, jobs, strict=True):
-        others = level_name({key: value for key, value in job.items() if key != "seed"})
-        groups.setdefault(others, {})[stage.config.seed] = _sources(stage)
-    kept: dict[str, set[str]] = {}
-    for sources in groups.values():
-        for key in dict.fromkeys(name for found in sources.values() for name in found):
-            values = [found[key] for found in sources.values() if key in found]
+        swept = level_name({key: value for key, value in job.items() if key != "seed"})
+        repetitions.setdefault(swept, {})[stage.config.seed] = _sources_of_randomness(stage)
+    kept: dict[str, set[str]] = {}  # setting → the values that several seeds share
+    for sources_by_seed in repetitions.values():
+        for key in dict.fromkeys(name for sources in sources_by_seed.values() for name in sources):
+            values = [sources[key] for sources in sources_by_seed.values() if key in sources]
             if len(set(values)) < len(values):
                 kept.setdefault(key, set()).update(values)
-    _forget_lone_prompts(kept)
-    named = tuple(f"{key}={next(iter(values))}" if len(values) == 1 else key for key, values in kept.items())
+    _drop_implied_settings(kept)
+    settings = tuple(f"{key}={next(iter(values))}" if len(values) == 1 else key for key, values in kept.items())
     if not all(stage.config.data.drawn for stage in stages):
-        return Replication("given", named)
-    return Replication("kept" if any(key.startswith("data.") for key in kept) else "redrawn", named)
+        return Replication("given", settings)
+    keeps_data = any(key.startswith("data.") for key in kept)
+    return Replication("kept" if keeps_data else "redrawn", settings)
 
 
-def _sources(last: Stage) -> dict[str, str]:
+def _sources_of_randomness(last: Stage) -> dict[str, str]:
     """What a job's randomness comes from: seeds of the data and of every stage, and models that are not built."""
     sources = _data_seeds(last)
     for stage in last.upstream():
         if stage is not last:
-            own = {"seed": str(stage.config.seed), **_data_seeds(stage)}
-            sources |= {f"stages.{stage.recipe}.{name}": value for name, value in own.items()}
-        sources |= {f"needs.{role}": need.source for role, need in stage.needs.items() if isinstance(need, External)}
+            seeds = {"seed": str(stage.config.seed), **_data_seeds(stage)}
+            sources |= {f"stages.{stage.recipe}.{name}": value for name, value in seeds.items()}
+        for role, need in stage.needs.items():
+            if isinstance(need, External):
+                sources[f"needs.{role}"] = need.source
     return sources
 
 
 def _data_seeds(stage: Stage) -> dict[str, str]:
     """Setting → value, of the seeds that draw a stage's data; none for data that are given."""
     data = stage.config.data
-    return {f"data.{name}": str(getattr(data, name)) for name in DRAWN_BY if data.drawn and hasattr(data, name)}
+    if not data.drawn:
+        return {}
+    return {f"data.{name}": str(getattr(data, name)) for name in DRAWN_BY if hasattr(data, name)}
 
 
-def _forget_lone_prompts(kept: dict[str, set[str]]) -> None:
-    """Prompts are drawn in a world: a seed of theirs alone does not keep them. Nor is what follows from the data named
-    once more for every stage."""
-    world = "data.facts_seed" if any(key.endswith("facts_seed") for key in kept) else "data.seed"
-    if world not in kept:
+def _drop_implied_settings(kept: dict[str, set[str]]) -> None:
+    """Drop from `kept` what does not keep anything, or is in it already.
+
+    Test prompts are drawn in a world, so their seed alone does not keep them. Upstream stages repeat the settings of
+    the data.
+    """
+    world_seed = "data.facts_seed" if any(key.endswith("facts_seed") for key in kept) else "data.seed"
+    world_redrawn = world_seed not in kept
+    if world_redrawn:
         kept.pop("data.test_seed", None)
     for key in [key for key in kept if key.startswith("stages.")]:
-        _, _, own = key.removeprefix("stages.").partition(".")
-        if own in kept or (own == "data.test_seed" and world not in kept):
+        _, _, setting = key.removeprefix("stages.").partition(".")  # stages.RECIPE.SETTING
+        if setting in kept or (setting == "data.test_seed" and world_redrawn):
             del kept[key]

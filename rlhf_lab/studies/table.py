@@ -62,12 +62,12 @@ def build_sections(study: Study) -> list[Section]:
     """Compare every level with the baseline, for every metric, the primary one first, within every value of `by`."""
     sections = []
     for metric in study.metrics:
-        panels = [_section(part, metric, by) for by, part in study.panels()]
-        sections += _adjusted(panels)
+        panels = [_build_section(panel, metric, by) for by, panel in study.panels()]
+        sections += _adjust_panels(panels)
     return sections
 
 
-def _section(study: Study, metric: str, by: str) -> Section:
+def _build_section(study: Study, metric: str, by: str) -> Section:
     rows = []
     for level in study.levels:
         jobs = int((study.completed["level"] == level).sum())
@@ -76,17 +76,15 @@ def _section(study: Study, metric: str, by: str) -> Section:
     return Section(metric, by, tuple(rows))
 
 
-def _adjusted(panels: list[Section]) -> list[Section]:
+def _adjust_panels(panels: list[Section]) -> list[Section]:
     """The panels of one metric with Holm's adjustment over all their comparisons."""
     p_values = [row.versus.p_value for panel in panels for row in panel.rows if row.versus]
-    adjusted = iter(holm(p_values))
-    return [
-        dataclasses.replace(
-            panel,
-            rows=tuple(dataclasses.replace(row, p_holm=next(adjusted)) if row.versus else row for row in panel.rows),
-        )
-        for panel in panels
-    ]
+    adjusted_p = iter(holm(p_values))  # in the order of the rows below
+    adjusted_panels = []
+    for panel in panels:
+        rows = [dataclasses.replace(row, p_holm=next(adjusted_p)) if row.versus else row for row in panel.rows]
+        adjusted_panels.append(dataclasses.replace(panel, rows=tuple(rows)))
+    return adjusted_panels
 
 
 def label(study: Study) -> str:
@@ -106,6 +104,7 @@ def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
     for section in sections:
         for row in section.rows:
             gap = row.versus.difference if row.versus else None
+            detectable_low, detectable_high = detectable_bounds(row)
             rows.append(
                 {
                     "metric": section.metric,
@@ -124,7 +123,8 @@ def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
                     "p": row.versus.p_value if row.versus else math.nan,
                     "p_holm": math.nan if row.p_holm is None else row.p_holm,
                     "minimum_detectable_effect": row.versus.minimum_detectable_effect if row.versus else math.nan,
-                    **dict(zip(("detectable_low", "detectable_high"), detectable_bounds(row), strict=True)),
+                    "detectable_low": detectable_low,
+                    "detectable_high": detectable_high,
                     "test": row.versus.test if row.versus else "",
                 }
             )
@@ -136,13 +136,19 @@ HEADINGS = ("level", "seeds", "mean", "difference", "p", "p (Holm)", "detectable
 
 def cells(study: Study, row: Row) -> tuple[str, ...]:
     """One row as text, in the order of HEADINGS."""
-    known = (study.label(row.level), str(row.mean.clusters), compact(row.mean))
+    level_cells = (study.label(row.level), str(row.mean.clusters), compact(row.mean))
     if row.level == study.baseline:
-        return (*known, "baseline", "", "", "")
+        return (*level_cells, "baseline", "", "", "")
     if row.versus is None:
-        return (*known, "no shared seed", "", "", "")
+        return (*level_cells, "no shared seed", "", "", "")
     p_holm = math.nan if row.p_holm is None else row.p_holm
-    return (*known, signed(row.versus.difference), p_text(row.versus.p_value), p_text(p_holm), detectable(row.versus))
+    return (
+        *level_cells,
+        signed(row.versus.difference),
+        p_text(row.versus.p_value),
+        p_text(p_holm),
+        detectable(row.versus),
+    )
 
 
 def detectable_bounds(row: Row) -> tuple[float, float]:
@@ -154,9 +160,9 @@ def detectable(comparison: Comparison) -> str:
     effect = comparison.minimum_detectable_effect
     if math.isinf(effect):
         return "nothing"
-    low, high = comparison.detectable_range()
-    if not comparison.freedom < 30 or effect == 0:
+    if not comparison.freedom < 30 or effect == 0:  # many repetitions: the bounds are close to the value
         return compact(effect)
+    low, high = comparison.detectable_range()
     return f"{rough(effect)} ({rough(low)}–{rough(high)})"
 
 
@@ -191,7 +197,8 @@ def markdown(study: Study, sections: list[Section], finding: Answer) -> str:
     for section in sections:
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
-        page.write(_markdown_row((study.compare, *HEADINGS[1:])) + _markdown_row(["---"] + ["---:"] * 6))
+        page.write(_markdown_row((study.compare, *HEADINGS[1:])))
+        page.write(_markdown_row(["---"] + ["---:"] * 6))
         for row in section.rows:
             page.write(_markdown_row(cells(study, row)))
     page.write(curve_markdown(study))
@@ -217,8 +224,8 @@ def method(study: Study) -> str:
 
 def job_line(job: Mapping[Hashable, Any]) -> str:
     """One job without a result: which, its status, and the last line of its error."""
-    fault = str(job["error"]).strip().splitlines()[-1:]
-    return ": ".join([f"job {job['index']}, {job['level']}", str(job["status"]), *fault])
+    last_line = str(job["error"]).strip().splitlines()[-1:]  # a list: empty without an error
+    return ": ".join([f"job {job['index']}, {job['level']}", str(job["status"]), *last_line])
 
 
 def changed_lines(study: Study) -> list[str]:
@@ -233,10 +240,11 @@ def change(job: Mapping[Hashable, Any]) -> str:
 
 def write_tables(study: Study, sections: list[Section], finding: Answer) -> tuple[Path, Path]:
     """Write table.md and table.csv into the study directory."""
-    text, rows = study.path / "table.md", study.path / "table.csv"
-    write_text(text, markdown(study, sections, finding))
-    write_text(rows, table_frame(study, sections).to_csv(index=False))
-    return text, rows
+    markdown_file = study.path / "table.md"
+    csv_file = study.path / "table.csv"
+    write_text(markdown_file, markdown(study, sections, finding))
+    write_text(csv_file, table_frame(study, sections).to_csv(index=False))
+    return markdown_file, csv_file
 
 
 def _markdown_row(values: tuple[str, ...] | list[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.config.overrides import level_name
-from rlhf_lab.results.wording import like, metric_phrase, p_equals, signed
+from rlhf_lab.results.wording import metric_phrase, p_equals, signed, with_digits_of
 from rlhf_lab.statistics.inference import Comparison, equivalence, holm, repetitions_to_decide
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import paired_jobs
@@ -47,13 +47,17 @@ class Verdict:
 
 def verdicts(study: Study) -> list[Verdict]:
     """One per claim of the study, in its order."""
-    comparisons = [_compare(study, claim) for claim in study.predicts]
-    p_values = [claim_p(claim, found) for claim, found in zip(study.predicts, comparisons, strict=True)]
+    comparisons = [_compare_levels(study, claim) for claim in study.predicts]
+    claims_compared = zip(study.predicts, comparisons, strict=True)
+    p_values = [claim_p(claim, comparison) for claim, comparison in claims_compared]
     adjusted = holm(p_values)
-    return [_verdict(study, *row) for row in zip(study.predicts, comparisons, adjusted, strict=True)]
+    return [
+        _judge_claim(study, claim, comparison, p_holm)
+        for claim, comparison, p_holm in zip(study.predicts, comparisons, adjusted, strict=True)
+    ]
 
 
-def _verdict(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
+def _judge_claim(study: Study, claim: Mapping[str, Any], comparison: Comparison | None, p_holm: float) -> Verdict:
     words = claim_in_words(study, claim)
     if comparison is None or math.isnan(p_holm):
         sentence = f"Not tested, for want of two seeds that both sides completed and scored: {words}."
@@ -63,28 +67,31 @@ def _verdict(study: Study, claim: Mapping[str, Any], comparison: Comparison | No
     if verdict == UNCLEAR:
         margin = claim["margin"] if claim["direction"] == "same" else None
         seeds = repetitions_to_decide(comparison, margin=margin, alpha=ALPHA / len(study.predicts))
-    sentence = _outcome(study, claim, verdict, comparison, p_holm, seeds)
+    sentence = _claim_sentence(study, claim, verdict, comparison, p_holm, seeds)
     return Verdict(words, verdict, sentence, comparison, p_holm, seeds)
 
 
-def _compare(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
-    part = _part(study, claim)
-    if part is None:
+def _compare_levels(study: Study, claim: Mapping[str, Any]) -> Comparison | None:
+    """Level − versus of a claim; None where fewer than two seeds have both."""
+    panel = _panel_of_claim(study, claim)
+    if panel is None:
         return None
-    found = level_difference(part, claim["metric"], level_name(claim["level"]), _versus(study, claim))
-    return found if found is not None and found.difference.clusters > 1 else None
+    comparison = level_difference(panel, claim["metric"], level_name(claim["level"]), _versus_level(study, claim))
+    if comparison is None or comparison.difference.clusters < 2:
+        return None
+    return comparison
 
 
-def _part(study: Study, claim: Mapping[str, Any]) -> Study | None:
+def _panel_of_claim(study: Study, claim: Mapping[str, Any]) -> Study | None:
     """The jobs that a claim is about: those with one value of the study's `by`, or all; None where there are none."""
     if claim.get("by") is None:
         return study
-    if study.by not in study.factors:  # given one value on the command line, which the claims that are left are about
+    if study.by not in study.factors:  # the command line gave it one value, and left the claims about that value
         return study
     return dict(study.panels()).get(level_name(claim["by"]))
 
 
-def _versus(study: Study, claim: Mapping[str, Any]) -> str:
+def _versus_level(study: Study, claim: Mapping[str, Any]) -> str:
     return study.baseline if claim.get("versus") is None else level_name(claim["versus"])
 
 
@@ -103,7 +110,7 @@ def claim_p(claim: Mapping[str, Any], comparison: Comparison | None) -> float:
 
 def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
     """The verdict on one claim, at 5 % after Holm's adjustment over the claims of the study."""
-    if not p_holm <= ALPHA:
+    if not p_holm <= ALPHA:  # also for NaN
         return UNCLEAR
     gap = comparison.difference.mean
     if claim["direction"] == "same":
@@ -113,25 +120,28 @@ def decide(claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> s
 
 def claim_in_words(study: Study, claim: Mapping[str, Any]) -> str:
     """For example "verbose rate is lower with λ 0.5 than with λ 0"."""
-    level, versus = study.label(level_name(claim["level"])), study.label(_versus(study, claim))
-    title, where = metric_phrase(claim["metric"]), ""
+    level = study.label(level_name(claim["level"]))
+    versus = study.label(_versus_level(study, claim))
+    metric = metric_phrase(claim["metric"])
+    panel = ""
     if claim.get("by") is not None:
-        where = f" ({study.panel_label(level_name(claim['by']))})"
+        panel = f" ({study.panel_label(level_name(claim['by']))})"
     if claim["direction"] == "same":
-        return f"{title} with {level} is within {claim['margin']:g} of that with {versus}{where}"
-    return f"{title} is {claim['direction']} with {level} than with {versus}{where}"
+        return f"{metric} with {level} is within {claim['margin']:g} of that with {versus}{panel}"
+    return f"{metric} is {claim['direction']} with {level} than with {versus}{panel}"
 
 
-def _outcome(
+def _claim_sentence(
     study: Study, claim: Mapping[str, Any], verdict: str, comparison: Comparison, p_holm: float, seeds: int | None
 ) -> str:
     """A decided or undecided claim with its numbers, as a sentence."""
-    words, numbers = claim_in_words(study, claim), _numbers(study, claim, comparison, p_holm)
+    words = claim_in_words(study, claim)
+    numbers = _means_and_difference(study, claim, comparison, p_holm)
     if verdict == CONFIRMED:
         return f"{words[0].upper()}{words[1:]}: {numbers}."
     if verdict == REFUTED:
-        found = "the difference is larger" if claim["direction"] == "same" else "the opposite is found"
-        return f"It was claimed that {words}; {found}: {numbers}."
+        contrary = "the difference is larger" if claim["direction"] == "same" else "the opposite is found"
+        return f"It was claimed that {words}; {contrary}: {numbers}."
     return f"Not decided whether {words}: {numbers}{more_seeds(seeds)}."
 
 
@@ -142,11 +152,14 @@ def more_seeds(seeds: int | None) -> str:
     return f"; about {seeds} seeds would decide it if the difference is what it looks like"
 
 
-def _numbers(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
-    part = _part(study, claim) or study
-    pairs = paired_jobs(part, claim["metric"], level_name(claim["level"]), _versus(study, claim)).dropna()
-    level, versus = (like(float(pairs[side].mean()), comparison.difference) for side in ("a", "b"))
-    return f"{level} against {versus} ({signed(comparison.difference)}, {p_equals(p_holm)})"
+def _means_and_difference(study: Study, claim: Mapping[str, Any], comparison: Comparison, p_holm: float) -> str:
+    """The means of the paired jobs on both sides, their difference and its p."""
+    panel = _panel_of_claim(study, claim) or study
+    pairs = paired_jobs(panel, claim["metric"], level_name(claim["level"]), _versus_level(study, claim)).dropna()
+    gap = comparison.difference
+    level_mean = with_digits_of(float(pairs["a"].mean()), gap)
+    versus_mean = with_digits_of(float(pairs["b"].mean()), gap)
+    return f"{level_mean} against {versus_mean} ({signed(gap)}, {p_equals(p_holm)})"
 
 
 def verdict_numbers(verdict: Verdict) -> str:
@@ -162,15 +175,15 @@ def verdict_summary(rows: list[Verdict]) -> str:
         return ""
     counts = {name: sum(row.verdict == name for row in rows) for name in (CONFIRMED, REFUTED, UNCLEAR, UNTESTED)}
     if len(rows) in counts.values():
-        every = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
-        return f"{every} {_decided(rows[0].verdict)}."
-    named = [f"{count} {_decided(name)}" for name, count in counts.items() if count]
-    verb = "is" if named[0].startswith("1 ") else "are"
-    named[0] = named[0].replace(" ", f" {verb} ", 1)
-    return f"Of {len(rows)} claims, {', '.join(named[:-1])} and {named[-1]}."
+        subject = "The claim is" if len(rows) == 1 else f"All {len(rows)} claims are"
+        return f"{subject} {_in_words(rows[0].verdict)}."
+    phrases = [f"{count} {_in_words(name)}" for name, count in counts.items() if count]
+    verb = "is" if phrases[0].startswith("1 ") else "are"
+    phrases[0] = phrases[0].replace(" ", f" {verb} ", 1)  # "2 confirmed" → "2 are confirmed"
+    return f"Of {len(rows)} claims, {', '.join(phrases[:-1])} and {phrases[-1]}."
 
 
-def _decided(verdict: str) -> str:
+def _in_words(verdict: str) -> str:
     """What a claim is: levels are not distinguishable, claims are undecided."""
     return "undecided" if verdict == UNCLEAR else verdict
 

@@ -130,12 +130,13 @@ def workspace(entity: str = "", project: str = NAME) -> Any:
         import wandb_workspaces.workspaces as workspaces
     except ImportError as error:
         raise MissingDependency("the dashboard", "'rlhf_lab[wandb]'") from error
-    sections = [
-        workspaces.Section(name=name, panels=[_drawn(reports, panel) for panel in panels], is_open=True)
-        for name, panels in SECTIONS.items()
-    ]
+    sections = []
+    for name, panels in SECTIONS.items():
+        library_panels = [_to_library_panel(reports, panel) for panel in panels]
+        sections.append(workspaces.Section(name=name, panels=library_panels, is_open=True))
     tables: list[Any] = [reports.WeavePanelSummaryTable(table_name=name) for name in TABLES]
-    sections.insert(-1, workspaces.Section(name="Evaluation: policies and samples", panels=tables, is_open=True))
+    evaluation = workspaces.Section(name="Evaluation: policies and samples", panels=tables, is_open=True)
+    sections.insert(-1, evaluation)  # the comparison of levels stays last
     return workspaces.Workspace(
         entity=entity,
         project=project,
@@ -145,11 +146,12 @@ def workspace(entity: str = "", project: str = NAME) -> Any:
     )
 
 
-def _drawn(reports: Any, panel: Panel) -> Any:
+def _to_library_panel(reports: Any, panel: Panel) -> Any:
     """A panel as the library's object."""
     by_level = {"groupby": reports.Config(LEVEL), "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
     if isinstance(panel, Points):
-        x, y = (reports.SummaryMetric(f"final/{name}") for name in (panel.x, panel.y))
+        x = reports.SummaryMetric(f"final/{panel.x}")
+        y = reports.SummaryMetric(f"final/{panel.y}")
         return reports.ScatterPlot(title=panel.title, x=x, y=y)
     if isinstance(panel, Bars):
         metric = reports.SummaryMetric(f"final/{panel.metric}")
@@ -162,7 +164,8 @@ def _drawn(reports: Any, panel: Panel) -> Any:
 
 def write(path: Path) -> Path:
     """Write the dashboard as JSON, as W&B stores a view."""
-    write_json(path, json.loads(workspace()._to_model().model_dump_json(by_alias=True, exclude_none=True)))
+    view = workspace()._to_model()
+    write_json(path, json.loads(view.model_dump_json(by_alias=True, exclude_none=True)))
     return path
 
 

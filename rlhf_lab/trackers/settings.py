@@ -34,10 +34,10 @@ class Shared:
     swept: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        odd = sorted(set(self.project) & set("/\\#?%:"))
+        forbidden = sorted(set(self.project) & set("/\\#?%:"))  # W&B refuses these in the name of a project
         require(
             (bool(self.project), "project is empty; write a name, e.g. rlhf_lab"),
-            (not odd, f"project={self.project} has {' '.join(odd)} in it; use letters, digits, - and _"),
+            (not forbidden, f"project={self.project} has {' '.join(forbidden)} in it; use letters, digits, - and _"),
         )
 
 
@@ -69,7 +69,10 @@ class Tensorboard(Shared):
 
 
 def marked(tracker: Any, *, group: str = "", swept: Mapping[str, Any] | None = None) -> Any:
-    """The settings with what a command knows of its runs. A group that was written stays; `files` marks nothing."""
+    """The settings with the group and the swept settings of a command's runs. A group that was written stays.
+
+    `tracker=files` has neither and stays as it is.
+    """
     if not isinstance(tracker, Shared):
         return tracker
     return dataclasses.replace(tracker, group=tracker.group or group, swept=dict(swept or {}))

@@ -23,21 +23,21 @@ class TensorboardTracker:
 
     def __init__(self, writer: Any):
         self._writer = writer
-        self._last = 0
+        self._last_step = 0
 
     def log(self, row: Row) -> None:
-        self._last = int(row["step"])
+        self._last_step = int(row["step"])
         for name, value in row.items():
             if name != "step":
-                self._writer.add_scalar(name, value, self._last)
+                self._writer.add_scalar(name, value, self._last_step)
         self._writer.flush()
 
     def finish(self, status: str, outcome: Outcome) -> None:
         for name, value in outcome.final.items():
-            self._writer.add_scalar(f"final/{name}", value, self._last)
+            self._writer.add_scalar(f"final/{name}", value, self._last_step)
         for name, table in outcome.tables.items():
-            self._writer.add_text(name, markdown(table), self._last)
-        self._writer.add_text("status", status, self._last)
+            self._writer.add_text(name, markdown(table), self._last_step)
+        self._writer.add_text("status", status, self._last_step)
         self._writer.close()
 
 
@@ -50,7 +50,8 @@ def build(settings: Tensorboard, subject: Subject) -> TensorboardTracker:
     folder = subject.folder / "tensorboard" / settings.project / subject.group.replace("/", "-") / subject.id
     shutil.rmtree(folder, ignore_errors=True)
     writer = SummaryWriter(str(folder))
-    writer.add_text("config", f"```yaml\n{yaml.safe_dump(subject.config, sort_keys=False, allow_unicode=True)}```")
+    config = yaml.safe_dump(subject.config, sort_keys=False, allow_unicode=True)
+    writer.add_text("config", f"```yaml\n{config}```")
     writer.add_text("run", f"{subject.name}: {subject.question}  \ntags: {', '.join(subject.tags) or 'none'}")
     return TensorboardTracker(writer)
 
@@ -58,9 +59,11 @@ def build(settings: Tensorboard, subject: Subject) -> TensorboardTracker:
 def markdown(table: Table) -> str:
     """A table as Markdown; line breaks and bars in its cells are made harmless."""
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
+    return "\n".join("| " + " | ".join(_format_cell(value) for value in row) + " |" for row in rows)
 
 
-def _cell(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")

@@ -1,4 +1,4 @@
-"""What a tracker gets and what it has to do. Trackers are an extra: metrics.jsonl is the record, and all is read there.
+"""The protocol of a tracker, and what it receives. The record of a run is its metrics.jsonl: nothing reads a tracker.
 
 A module of a tracker has `build(settings, subject)`, which starts the tracked run.
 """
@@ -93,15 +93,20 @@ def redacted(value: Any) -> Any:
         return {key: "…" if _is_secret(str(key), item) else redacted(item) for key, item in value.items()}
     if isinstance(value, list):
         return [redacted(item) for item in value]
-    return QUERY.sub(_query, LOGIN.sub("…@", value)) if isinstance(value, str) else value
+    if isinstance(value, str):  # an address may carry a login or a key
+        return QUERY.sub(_redact_query, LOGIN.sub("…@", value))
+    return value
 
 
 def _is_secret(name: str, value: Any) -> bool:
     """Whether api_key, api-key, apiKey, Authorization, … holds something; numbers of tokens or keys are counts."""
-    last = (WORD.findall(name) or [""])[-1].lower()
-    plural = last.endswith("s") and last.removesuffix("s") in SECRET
-    return bool(value) and (last in SECRET or (plural and not isinstance(value, int | float)))
+    last_word = (WORD.findall(name) or [""])[-1].lower()
+    if last_word in SECRET:
+        return bool(value)
+    is_plural = last_word.endswith("s") and last_word.removesuffix("s") in SECRET
+    return bool(value) and is_plural and not isinstance(value, int | float)
 
 
-def _query(match: re.Match[str]) -> str:
-    return f"{match[1]}=…" if _is_secret(match[1], match[2]) else match[0]
+def _redact_query(match: re.Match[str]) -> str:
+    name, value = match[1], match[2]
+    return f"{name}=…" if _is_secret(name, value) else match[0]

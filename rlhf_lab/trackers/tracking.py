@@ -1,4 +1,4 @@
-"""Tracks one stage: starts its tracker, hands it every logged row, ends it. Whatever a tracker does, the stage goes on.
+"""Tracks one stage: starts its tracker, passes it every logged row, ends it. A failing tracker never stops the stage.
 
 A tracker that fails is noted once and not used again. After a kill, the rows that a stage logged since its checkpoint
 are cut off metrics.jsonl and logged a second time. A tracker that still has them does not get them twice; one that
@@ -27,7 +27,7 @@ fails: the next attempt is a new tracked run."""
 
 
 class Tracking:
-    """Stands between a stage and its tracker.
+    """A stage's side of its tracker: keeps failures away from the stage and repeated rows away from the tracker.
 
     Args:
         identity: file that is deleted when the tracker fails.
@@ -35,9 +35,11 @@ class Tracking:
     """
 
     def __init__(self, kind: str = "files", identity: Path | None = None, note: Callable[[str], None] = console.print):
-        self.kind, self._identity, self._note = kind, identity, note
+        self.kind = kind
+        self._identity = identity
+        self._note = note
         self._tracker: Tracker | None = None
-        self._skip = 0
+        self._rows_to_skip = 0
 
     def start(self, build: Callable[[], Tracker], kept: list[dict[str, Any]], repeated: int) -> None:
         """Start the tracked run.
@@ -49,32 +51,36 @@ class Tracking:
         Raises MissingDependency when the tracker is not installed; anything else is noted.
         """
 
-        def begin() -> None:
+        def start_and_catch_up() -> None:
             self._tracker = build()
-            self._skip = repeated if self._tracker.continues else 0
-            for row in [] if self._tracker.continues else kept:
-                self._tracker.log(_numbers(row))
+            if self._tracker.continues:
+                self._rows_to_skip = repeated
+                return
+            self._rows_to_skip = 0
+            for row in kept:
+                self._tracker.log(_without_nulls(row))
 
-        self._attempt(begin)
+        self._run_safely(start_and_catch_up)
 
     def log(self, row: Mapping[str, float | None]) -> None:
-        """Hand on one row of metrics.jsonl."""
+        """Pass one row of metrics.jsonl to the tracker."""
         tracker = self._tracker
         if tracker is None:
             return
-        if self._skip:
-            self._skip -= 1
+        if self._rows_to_skip:  # the tracker has this row from the attempt before
+            self._rows_to_skip -= 1
         else:
-            self._attempt(lambda: tracker.log(_numbers(row)))
+            self._run_safely(lambda: tracker.log(_without_nulls(row)))
 
     def finish(self, status: str, outcome: Callable[[], Outcome]) -> None:
-        """End the tracked run. The stage's result is written by now, so a failure is only told."""
-        tracker, self._note = self._tracker, console.print
+        """End the tracked run. The stage's result is written by now, so a failure is printed and not noted in it."""
+        self._note = console.print
+        tracker = self._tracker
         if tracker is not None:
-            self._attempt(lambda: tracker.finish(status, outcome()))
+            self._run_safely(lambda: tracker.finish(status, outcome()))
             self._tracker = None
 
-    def _attempt(self, action: Callable[[], None]) -> None:
+    def _run_safely(self, action: Callable[[], None]) -> None:
         try:
             action()
         except MissingDependency:
@@ -102,23 +108,23 @@ def track(checked: root.Config, recipe: str, folder: Path, log_size: int, note: 
     if not isinstance(settings, Shared) or not ranks.is_main():
         return Tracking()
     kind = registry.kind_of("tracker", settings)
-    place = folder / IDENTITY
-    known = place.read_text(encoding="utf-8").split() if place.exists() else []
-    resumed = len(known) == 2 and known[0] == kind
-    identity = known[1] if resumed else f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    tracking = Tracking(kind, place, note)
+    identity_file = folder / IDENTITY
+    words = identity_file.read_text(encoding="utf-8").split() if identity_file.exists() else []
+    resumed = len(words) == 2 and words[0] == kind  # another tracker than before starts a tracked run of its own
+    identity = words[1] if resumed else f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    tracking = Tracking(kind, identity_file, note)
     rows, ends = read_rows(folder / "metrics.jsonl")
     kept = [row for row, end in zip(rows, ends, strict=True) if end <= log_size]
-    subject = _subject(checked, settings, recipe, identity, resumed)
-    write_text(place, f"{kind} {identity}\n")
-    tracking.start(lambda: registry.build("tracker", settings, subject), kept, len(rows) - len(kept))
+    subject = _make_subject(checked, settings, recipe, identity, resumed)
+    write_text(identity_file, f"{kind} {identity}\n")
+    tracking.start(lambda: registry.build("tracker", settings, subject), kept=kept, repeated=len(rows) - len(kept))
     return tracking
 
 
-def _subject(checked: root.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
-    values = redacted(root.to_values(checked))
-    del values["tracker"]
-    swept = redacted(settings.swept)
+def _make_subject(checked: root.Config, settings: Shared, recipe: str, identity: str, resumed: bool) -> Subject:
+    config = redacted(root.to_values(checked))
+    del config["tracker"]
+    swept = redacted(settings.swept)  # the compared setting first
     labels = [f"{key}={value}" for key, value in swept.items()]
     return Subject(
         id=identity,
@@ -126,12 +132,12 @@ def _subject(checked: root.Config, settings: Shared, recipe: str, identity: str,
         recipe=recipe,
         group=settings.group or recipe,
         tags=[*labels, *redacted(settings.tags)],
-        config=values | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": swept},
+        config=config | {"recipe": recipe, "level": labels[0] if labels else recipe, "swept": swept},
         question=checked.question,
         folder=Path(checked.outputs).resolve(),
         resumed=resumed,
     )
 
 
-def _numbers(row: Mapping[str, float | None]) -> dict[str, float]:
+def _without_nulls(row: Mapping[str, float | None]) -> dict[str, float]:
     return {key: value for key, value in row.items() if value is not None}

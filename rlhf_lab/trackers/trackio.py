@@ -20,19 +20,21 @@ class TrackioTracker:
     """A Trackio run."""
 
     def __init__(self, trackio: Any, run: Any, continues: bool):
-        self._trackio, self._run, self.continues = trackio, run, continues
-        self._last = 0
+        self._trackio = trackio
+        self._run = run
+        self.continues = continues
+        self._last_step = 0
 
     def log(self, row: Row) -> None:
         values = dict(row)
-        self._last = int(values.pop("step"))
-        self._run.log(values, step=self._last)
+        self._last_step = int(values.pop("step"))
+        self._run.log(values, step=self._last_step)
 
     def finish(self, status: str, outcome: Outcome) -> None:
-        found: dict[str, Any] = {f"final/{name}": value for name, value in outcome.final.items()}
+        results: dict[str, Any] = {f"final/{name}": value for name, value in outcome.final.items()}
         for name, table in outcome.tables.items():
-            found[name] = self._trackio.Table(columns=table.columns, data=table.rows)
-        self._run.log({**found, "status": status}, step=self._last)
+            results[name] = self._trackio.Table(columns=table.columns, data=table.rows)
+        self._run.log({**results, "status": status}, step=self._last_step)
         with contextlib.redirect_stdout(io.StringIO()):
             self._trackio.finish()
 

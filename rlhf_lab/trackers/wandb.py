@@ -22,13 +22,15 @@ ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 LOGIN_SECONDS, UPLOAD_SECONDS = 20.0, 60.0
 """How long a service that does not answer may hold up a stage, at its begin and at its end."""
 TAG_CHARACTERS = 64
+"""The service refuses longer tags."""
 
 
 class WandbTracker:
     """A W&B run."""
 
     def __init__(self, run: Any, table: Any):
-        self._run, self._table = run, table
+        self._run = run
+        self._table = table
         self.continues = bool(run.resumed)
         run.define_metric("*", step_metric="step")
 
@@ -38,8 +40,9 @@ class WandbTracker:
     def finish(self, status: str, outcome: Outcome) -> None:
         for name, table in outcome.tables.items():
             self._run.log({name: self._table(columns=table.columns, data=table.rows)})
-        self._run.summary.update({"status": status, **{f"final/{name}": x for name, x in outcome.final.items()}})
-        if status == "interrupted":
+        final = {f"final/{name}": value for name, value in outcome.final.items()}
+        self._run.summary.update({"status": status, **final})
+        if status == "interrupted":  # W&B then shows it as preempted, not as failed
             self._run.mark_preempting()
         self._run.finish(exit_code=0 if status == "completed" else 1)
 
@@ -51,7 +54,7 @@ def build(settings: Wandb, subject: Subject) -> WandbTracker:
     run = None
     if mode == "online" or (mode == "auto" and logged_in(wandb)):
         try:
-            run = _start(wandb, settings, subject, "online")
+            run = _init_run(wandb, settings, subject, "online")
             console.print(f"  tracked at {run.url}", soft_wrap=True)
         except wandb.errors.Error:
             if mode == "online":
@@ -60,8 +63,8 @@ def build(settings: Wandb, subject: Subject) -> WandbTracker:
             os.environ["WANDB_MODE"] = "offline"  # the stages that follow need not wait for it
             wandb.teardown()
     if run is None:
-        run = _start(wandb, settings, subject, "offline" if mode == "auto" else mode)
-        _delete_earlier(Path(run.dir).parent, subject.id)
+        run = _init_run(wandb, settings, subject, "offline" if mode == "auto" else mode)
+        _delete_earlier_attempts(Path(run.dir).parent, subject.id)
     return WandbTracker(run, wandb.Table)
 
 
@@ -84,7 +87,7 @@ def logged_in(wandb: Any) -> bool:
         return False
 
 
-def _start(wandb: Any, settings: Wandb, subject: Subject, mode: str) -> Any:
+def _init_run(wandb: Any, settings: Wandb, subject: Subject, mode: str) -> Any:
     return wandb.init(
         project=settings.project,
         entity=settings.entity or None,
@@ -112,7 +115,7 @@ def _start(wandb: Any, settings: Wandb, subject: Subject, mode: str) -> Any:
     )
 
 
-def _delete_earlier(current: Path, identity: str) -> None:
+def _delete_earlier_attempts(current: Path, identity: str) -> None:
     """Delete the offline files of attempts at the same run; this attempt's has all of their rows."""
     for folder in current.parent.glob(f"offline-run-*-{identity}"):
         if folder.resolve() != current.resolve():

@@ -509,15 +509,15 @@ STUDIES = (
     Mutant(
         "panels_adjusted_apart",
         "rlhf_lab/studies/table.py",
-        "sections += _adjusted(panels)",
-        "sections += [one for panel in panels for one in _adjusted([panel])]",
+        "sections += _adjust_panels(panels)",
+        "sections += [one for panel in panels for one in _adjust_panels([panel])]",
         "the more panels a study has, the more it finds",
     ),
     Mutant(
         "errors_of_shared_prompts_dropped",
         "rlhf_lab/studies/replicates.py",
-        "math.sqrt(of_seeds + of_prompts),",
-        "math.sqrt(of_seeds),",
+        "math.sqrt(seed_variance + prompt_variance),",
+        "math.sqrt(seed_variance),",
         "differences of metrics without values by prompt are too sure of themselves",
     ),
 )

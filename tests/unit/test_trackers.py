@@ -14,7 +14,7 @@ from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.core.files import append_jsonl
 from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
 from rlhf_lab.trackers.tracker import Outcome, Subject, Table, redacted
-from rlhf_lab.trackers.tracking import IDENTITY, Tracking, _subject, track
+from rlhf_lab.trackers.tracking import IDENTITY, Tracking, _make_subject, track
 
 OUTCOME = Outcome(
     {"gold": 1.25},
@@ -125,7 +125,7 @@ def test_a_secret_in_an_address_is_not_passed_on(text, shown):
 def test_a_swept_secret_is_in_no_label(tmp_path):
     swept = {"reward.api_key": "s3cret", "reward.url": "https://h/?token=s3cret", "seed": 3}
     settings = marked(Tensorboard(tags=["https://me:s3cret@h"]), swept=swept)
-    found = _subject(checked("sft"), settings, "sft", "id", False)
+    found = _make_subject(checked("sft"), settings, "sft", "id", False)
     assert "s3cret" not in repr(found)
     assert found.name == "sft reward.api_key=… reward.url=https://h/?token=… seed=3"
     assert found.config["level"] == "reward.api_key=…"

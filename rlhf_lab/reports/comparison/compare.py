@@ -35,6 +35,7 @@ from rlhf_lab.statistics.inference import (
 from rlhf_lab.studies.table import Row
 
 LEAST_SHARED = 2
+"""Prompts from which a paired test has a spread to go by."""
 NO_TEST = Comparison(Estimate(math.nan, -math.inf, math.inf, 0, 0), math.nan, math.nan, "none")
 """Stands for the difference of two numbers that cannot be compared."""
 
@@ -100,25 +101,30 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
     Raises:
         DataError: a folder is no run, a policy was not evaluated, or both sides are the same.
     """
-    names = [policy, policy] if policy is None or "," not in policy else [n.strip() for n in policy.split(",", 1)]
+    names: list[str | None] = [policy, policy]
+    if policy is not None and "," in policy:
+        names = [name.strip() for name in policy.split(",", 1)]
     folders = [find_run(folder) for folder in (a, b)]
-    sides = [
-        Side(letter, run := read_run(folder), _policy(run, letter, name))
-        for letter, folder, name in zip("AB", folders, names, strict=True)
-    ]
-    if folders[0].resolve() == folders[1].resolve() and sides[0].policy == sides[1].policy:
-        others = [name for name in policy_names(sides[0].run) if name != sides[0].policy]
-        hint = f"; compare two of its policies with policy='{others[0]},{sides[0].policy}'" if others else ""
+    sides = []
+    for letter, folder, name in zip("AB", folders, names, strict=True):
+        run = read_run(folder)
+        sides.append(Side(letter, run, _choose_policy(run, letter, name)))
+    side_a, side_b = sides
+    if folders[0].resolve() == folders[1].resolve() and side_a.policy == side_b.policy:
+        other_policies = [name for name in policy_names(side_a.run) if name != side_a.policy]
+        hint = ""
+        if other_policies:
+            hint = f"; compare two of its policies with policy='{other_policies[0]},{side_a.policy}'"
         raise DataError(f"A and B are the same run, {folders[0]}{hint}")
-    return sides[0], sides[1]
+    return side_a, side_b
 
 
-def _policy(run: Run, letter: str, name: str | None) -> str | None:
-    known = policy_names(run)
+def _choose_policy(run: Run, letter: str, name: str | None) -> str | None:
+    evaluated = policy_names(run)
     if name is None:
-        return known[-1] if known else None
-    if name not in known:
-        raise DataError(f"policy={name}: {letter} ({run.path}) evaluated {', '.join(known) or 'no policy'}")
+        return evaluated[-1] if evaluated else None
+    if name not in evaluated:
+        raise DataError(f"policy={name}: {letter} ({run.path}) evaluated {', '.join(evaluated) or 'no policy'}")
     return name
 
 
@@ -130,23 +136,36 @@ def run_differences(a: Side, b: Side) -> list[Difference]:
     shared = shared_prompts(rows_a, rows_b)
     paired = len(shared) >= LEAST_SHARED
     if paired:
-        rows_a, rows_b = (rows.merge(shared, on=PROMPT) for rows in (rows_a, rows_b))
-    found, odd = [], mismatches(a.run, b.run)
+        rows_a = rows_a.merge(shared, on=PROMPT)
+        rows_b = rows_b.merge(shared, on=PROMPT)
+    differences = []
+    scale_mismatches = mismatches(a.run, b.run)
     for metric in _shared_metrics(rows_a, rows_b):
-        values = [pd.to_numeric(scores(rows, metric), errors="coerce") for rows in (rows_a, rows_b)]
-        sides = [rows[PROMPT].assign(value=v.to_numpy(float)) for rows, v in zip((rows_a, rows_b), values, strict=True)]
-        means = _estimate(sides[0]), _estimate(sides[1])
-        if any(one.covers(metric) for one in odd):
-            found.append(Difference(metric, *means, NO_TEST, tested=False))
-        else:
-            found.append(Difference(metric, *means, _paired(*sides) if paired else _unpaired(*sides)))
-    return adjusted(found)
+        values_a = _metric_values(rows_a, metric)
+        values_b = _metric_values(rows_b, metric)
+        tested = not any(mismatch.covers(metric) for mismatch in scale_mismatches)
+        versus = NO_TEST
+        if tested:
+            test = _paired_by_prompt if paired else _unpaired_by_prompt
+            versus = test(values_a, values_b)
+        differences.append(
+            Difference(metric, _estimate_mean(values_a), _estimate_mean(values_b), versus, tested=tested)
+        )
+    return adjust_p_values(differences)
 
 
-def adjusted(differences: Sequence[Difference]) -> list[Difference]:
+def _metric_values(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A row per reply: the columns of PROMPT, and the metric as `value`."""
+    values = pd.to_numeric(scores(rows, metric), errors="coerce")
+    return rows[PROMPT].assign(value=values.to_numpy(float))
+
+
+def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     """The same with Holm's adjustment over all of them."""
-    p_values = holm([one.versus.p_value for one in differences])
-    return [dataclasses.replace(one, p_holm=p) for one, p in zip(differences, p_values, strict=True)]
+    p_values = holm([difference.versus.p_value for difference in differences])
+    return [
+        dataclasses.replace(difference, p_holm=p_holm) for difference, p_holm in zip(differences, p_values, strict=True)
+    ]
 
 
 def shared_prompts(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> pd.DataFrame:
@@ -159,43 +178,51 @@ def _shared_metrics(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> list[str]:
     names = [name for name in titled() if name in rows_a and name in rows_b]
     columns = [str(name) for name in rows_a if name in rows_b]
     terms = [name for name in columns if name.startswith("reward/") and name not in names]
-    both = [name for name in [*names, *terms] if rows_a[name].notna().any() and rows_b[name].notna().any()]
-    total = all("proxy" in rows for rows in (rows_a, rows_b))
-    return [
-        name
-        for name in both
-        if not (name.startswith("reward/") and total and all(_equal(rows, name) for rows in (rows_a, rows_b)))
-    ]
+    scored = [name for name in [*names, *terms] if rows_a[name].notna().any() and rows_b[name].notna().any()]
+    if not ("proxy" in rows_a and "proxy" in rows_b):
+        return scored
+
+    def repeats_proxy(name: str) -> bool:
+        return name.startswith("reward/") and _is_whole_reward(rows_a, name) and _is_whole_reward(rows_b, name)
+
+    return [name for name in scored if not repeats_proxy(name)]
 
 
-def _equal(rows: pd.DataFrame, term: str) -> bool:
+def _is_whole_reward(rows: pd.DataFrame, term: str) -> bool:
     """Whether a term is the whole reward."""
-    part, total = (pd.to_numeric(rows[name], errors="coerce").to_numpy(float) for name in (term, "proxy"))
-    return bool(np.allclose(part, total, equal_nan=True))
+    term_N, total_N = (pd.to_numeric(rows[name], errors="coerce").to_numpy(float) for name in (term, "proxy"))
+    return bool(np.allclose(term_N, total_N, equal_nan=True))
 
 
-def _paired(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
+def _paired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     """B − A over shared prompts; exact McNemar for outcomes of one reply per prompt, which are independent pairs."""
     means = [prompt_means(rows, ["value"]) for rows in (a, b)]
-    pair = pd.concat(means, axis=1, join="inner").to_numpy(float)
-    found = paired_difference(pair[:, 1], pair[:, 0], np.arange(len(pair)))
-    single = not any(rows.duplicated(PROMPT).any() for rows in (a, b))
-    if not (single and _binary(a) and _binary(b)):
-        return found
-    only_a, only_b = (int((pair[:, here] > pair[:, there]).sum()) for here, there in ((0, 1), (1, 0)))
+    means_B2 = pd.concat(means, axis=1, join="inner").to_numpy(float)
+    a_B, b_B = means_B2[:, 0], means_B2[:, 1]
+    comparison = paired_difference(b_B, a_B, np.arange(len(means_B2)))
+    one_reply_per_prompt = not any(rows.duplicated(PROMPT).any() for rows in (a, b))
+    if not (one_reply_per_prompt and _is_binary(a) and _is_binary(b)):
+        return comparison
+    only_a = int((a_B > b_B).sum())
+    only_b = int((b_B > a_B).sum())
     test = f"exact McNemar test, {only_b} prompts only B, {only_a} only A"
-    return dataclasses.replace(found, p_value=mcnemar_exact(only_b, only_a), test=test)
+    return dataclasses.replace(comparison, p_value=mcnemar_exact(only_b, only_a), test=test)
 
 
-def _unpaired(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
-    prompts = [rows.groupby(PROMPT, sort=False).ngroup().to_numpy() for rows in (a, b)]
-    return unpaired_difference(b["value"].to_numpy(), prompts[1], a["value"].to_numpy(), prompts[0])
+def _unpaired_by_prompt(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
+    """B − A, each clustered by its own prompts."""
+    return unpaired_difference(b["value"].to_numpy(), _prompt_numbers(b), a["value"].to_numpy(), _prompt_numbers(a))
 
 
-def _estimate(rows: pd.DataFrame) -> Estimate:
-    prompts = rows.groupby(PROMPT, sort=False).ngroup().to_numpy()
-    return (clustered_rate if _binary(rows) else clustered_mean)(rows["value"].to_numpy(), prompts)
+def _estimate_mean(rows: pd.DataFrame) -> Estimate:
+    estimator = clustered_rate if _is_binary(rows) else clustered_mean
+    return estimator(rows["value"].to_numpy(), _prompt_numbers(rows))
 
 
-def _binary(rows: pd.DataFrame) -> bool:
+def _prompt_numbers(rows: pd.DataFrame) -> np.ndarray:
+    """(N,) the same number for replies to the same prompt."""
+    return rows.groupby(PROMPT, sort=False).ngroup().to_numpy()
+
+
+def _is_binary(rows: pd.DataFrame) -> bool:
     return bool(rows["value"].dropna().isin((0.0, 1.0)).all())

@@ -42,13 +42,13 @@ def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path
     Raises:
         DataError: a folder is neither, one is a run and the other a study, or nothing can be compared.
     """
-    studies = [is_study(Path(folder)) for folder in (a, b)]
-    if any(studies) != all(studies):
-        study, run = (a, b) if studies[0] else (b, a)
+    a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
+    if a_is_study != b_is_study:
+        study, run = (a, b) if a_is_study else (b, a)
         raise DataError(
             f"{study} is a study and {run} is not; compare one of its jobs, {Path(study)}/jobs/0, or a study"
         )
-    if all(studies):
+    if a_is_study:
         if policy is not None:
             raise DataError("policy= chooses a policy of a run; two studies are compared by the results of their jobs")
         if Path(a).resolve() == Path(b).resolve():
@@ -57,51 +57,61 @@ def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path
     else:
         view = run_comparison(*find_sides(a, b, policy))
         if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
-            told = " ".join(view["remarks"])
-            raise DataError(f"{a} and {b} share no metric of replies, no result and no training curve. {told}".strip())
-    folder = Path(to) if to else _place(a, b)
+            remarks = " ".join(view["remarks"])
+            raise DataError(
+                f"{a} and {b} share no metric of replies, no result and no training curve. {remarks}".strip()
+            )
+    folder = Path(to) if to else _default_folder(a, b)
     make_folder(folder)
-    return Compared(write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view), view)
+    page = write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view)
+    return Compared(page, view)
 
 
-def _place(a: Path | str, b: Path | str) -> Path:
+def _default_folder(a: Path | str, b: Path | str) -> Path:
     """Where the page goes: beside A, under a name of its own for every A and B."""
-    here = Path.cwd()
-    store = _store(a) or here / "outputs"
-    folder = store / "comparisons" / f"{_label(a, store)}-vs-{_label(b, store)}"
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+    working_folder = Path.cwd()
+    outputs = _outputs_folder(a) or working_folder / "outputs"
+    folder = outputs / "comparisons" / f"{_folder_label(a, outputs)}-vs-{_folder_label(b, outputs)}"
+    return folder.relative_to(working_folder) if folder.is_relative_to(working_folder) else folder
 
 
-def _store(folder: Path | str) -> Path | None:
+def _outputs_folder(folder: Path | str) -> Path | None:
     """The outputs folder that a run, a job or a study lies in."""
-    parts = Path(folder).resolve().parents
-    return next((part.parent for part in parts if part.name in ("runs", "studies")), None)
+    for parent in Path(folder).resolve().parents:
+        if parent.name in ("runs", "studies"):
+            return parent.parent
+    return None
 
 
-def _label(folder: Path | str, store: Path) -> str:
-    """A folder's name, that of a job with its study's before it; with a mark of the path outside of the store."""
+def _folder_label(folder: Path | str, outputs: Path) -> str:
+    """A folder's name, that of a job with its study's before it; with a digest of its path outside of `outputs`."""
     path = Path(folder).resolve()
-    name = f"{path.parents[1].name}-job{path.name}" if (path / "job.json").is_file() else path.name
-    return name if _store(path) == store else f"{name}-{sha256(str(path).encode()).hexdigest()[:6]}"
+    name = path.name
+    if (path / "job.json").is_file():
+        name = f"{path.parents[1].name}-job{path.name}"
+    if _outputs_folder(path) == outputs:
+        return name
+    # Another outputs folder may have a run of the same name.
+    return f"{name}-{sha256(str(path).encode()).hexdigest()[:6]}"
 
 
 def printed(view: dict[str, Any]) -> RenderableType:
     """The comparison for a terminal: what differs in settings, the tests, the finding, and the remarks."""
     blocks: list[RenderableType] = [Text(view["title"], style="bold")]
-    blocks += [
-        Text(f"  {'  '.join(change)}", style="dim") for change in map(_change, view["settings"][:CONSOLE_CHANGES])
-    ]
-    if (more := len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])) > 0:
-        blocks.append(Text(f"  … and {more} more settings, on the page", style="dim"))
-    for shown in view["tables"]:
-        table = _table((shown["first"], *HEADINGS), title=shown["title"])
-        for *values, _, clear in shown["rows"]:
-            table.add_row(*map(escape, values), style="bold" if clear else "")
+    for key, value_a, value_b in view["settings"][:CONSOLE_CHANGES]:
+        blocks.append(Text(f"  {key}  {value_a} → {value_b}", style="dim"))
+    not_shown = len(view["settings"][CONSOLE_CHANGES:]) + len(view["only_one"])
+    if not_shown:
+        blocks.append(Text(f"  … and {not_shown} more settings, on the page", style="dim"))
+    for metric_table in view["tables"]:
+        table = _empty_table((metric_table["first"], *HEADINGS), title=metric_table["title"])
+        for *values, _, distinguishable in metric_table["rows"]:
+            table.add_row(*map(escape, values), style="bold" if distinguishable else "")
         blocks.append(table)
     blocks += [Text(test, style="dim") for test in view["tests"]]
     for heading, rows in (("stored by each run", view["stored"]), ("cost", view["costs"])):
         if rows:
-            table = _table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
+            table = _empty_table((heading, "A", "B", "" if heading == "cost" else "unpaired test"))
             for row in rows:
                 table.add_row(*map(escape, row[:4]))
             blocks.append(table)
@@ -109,12 +119,7 @@ def printed(view: dict[str, Any]) -> RenderableType:
     return Group(*blocks, Text(view["finding"]), Text(view["scope"], style="dim"))
 
 
-def _change(change: tuple[str, str, str]) -> tuple[str, str]:
-    key, a, b = change
-    return key, f"{a} → {b}"
-
-
-def _table(headings: tuple[str, ...], *, title: str = "") -> Table:
+def _empty_table(headings: tuple[str, ...], *, title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number > 0)

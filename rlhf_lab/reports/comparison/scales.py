@@ -29,23 +29,25 @@ class Mismatch:
 def mismatches(a: Run, b: Run) -> list[Mismatch]:
     """Metrics that mean another thing in B than in A, and why."""
     changes = [key for key, _, _ in setting_changes(a, b)]
-    scored = any(key.startswith("reward.") and not key.startswith("reward.monitor.") for key in changes)
-    found = []
-    if scored or _another(a, b, "reward"):
+    # The monitor watches a reward and does not change it.
+    reward_changed = any(key.startswith("reward.") and not key.startswith("reward.monitor.") for key in changes)
+    reasons = []
+    if reward_changed or _needs_differ(a, b, "reward"):
         remark = "A and B are scored by different rewards: their proxy rewards are not on one scale and not tested."
-        found.append(Mismatch(remark, _relative_to("reward")))
+        reasons.append(Mismatch(remark, _metrics_relative_to("reward")))
     for role, words in (("policy", "start from different policies"), ("reference", "have different references")):
-        if _another(a, b, role):
+        if _needs_differ(a, b, role):
             remark = f"A and B {words}: KL, win rate and drift are not measured from one policy and not tested."
-            found.append(Mismatch(remark, _relative_to("reference")))
-    return found
+            reasons.append(Mismatch(remark, _metrics_relative_to("reference")))
+    return reasons
 
 
-def _relative_to(what: Literal["reward", "reference"]) -> tuple[str, ...]:
-    return tuple(each.name for each in catalogue().values() if what in each.relative_to)
+def _metrics_relative_to(anchor: Literal["reward", "reference"]) -> tuple[str, ...]:
+    """Metrics whose values mean something beside one reward, or one reference policy, only."""
+    return tuple(metric.name for metric in catalogue().values() if anchor in metric.relative_to)
 
 
-def _another(a: Run, b: Run, role: str) -> bool:
+def _needs_differ(a: Run, b: Run, role: str) -> bool:
     """Whether both need this role, and not the same one."""
     keys = [((run.manifest.get("needs") or {}).get(role) or {}).get("key") for run in (a, b)]
     return all(keys) and keys[0] != keys[1]

@@ -1,4 +1,4 @@
-"""What two runs, or two studies, were told differently: settings as dotted keys, versions, code, machine, upstream."""
+"""How the settings of two runs, or two studies, differ: dotted keys, versions, code, machine, upstream stages."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ Change = tuple[str, str, str]
 
 def setting_changes(a: Run, b: Run) -> list[Change]:
     """Settings of the resolved configs that differ, in A's order, then those only B has."""
-    return _changes(*(_kept(run) for run in (a, b)))
+    return _list_changes(_compared_settings(a), _compared_settings(b))
 
 
 def origin_changes(a: Run, b: Run) -> list[Change]:
     """What differs in code, versions, machine, data and the stages that the runs start from."""
-    return _changes(*(dict(_origin(run.manifest)) for run in (a, b)))
+    return _list_changes(dict(_origin_settings(a.manifest)), dict(_origin_settings(b.manifest)))
 
 
 def plan_changes(a: Study, b: Study) -> list[Change]:
     """What differs in the plans of two studies: their fields, the overrides of all jobs, the values of each factor."""
-    return _changes(*(dict(_plan(study)) for study in (a, b)))
+    return _list_changes(dict(_plan_settings(a)), dict(_plan_settings(b)))
 
 
-def _plan(study: Study) -> Iterator[tuple[str, str]]:
+def _plan_settings(study: Study) -> Iterator[tuple[str, str]]:
     plan = read_json(study.path / "study.json", [])
     yield from flatten({name: plan.get(name) for name in FROM_PLAN})
     for factor in study.factors:
         yield factor, ", ".join(dict.fromkeys(map(level_name, study.frame[factor])))
-    for key, _, value in (str(item).partition("=") for item in plan.get("overrides") or ()):
+    for override in plan.get("overrides") or ():
+        key, _, value = str(override).partition("=")
         if key not in study.factors:
             yield key, value
 
@@ -55,7 +56,8 @@ def flatten(values: object, prefix: str = "") -> Iterator[tuple[str, str]]:
         yield prefix, "null" if values is None else level_name(values)
 
 
-def _kept(run: Run) -> dict[str, str]:
+def _compared_settings(run: Run) -> dict[str, str]:
+    # The added dot lets "outputs." also match a key "outputs" with a single value.
     return {key: value for key, value in flatten(parsed_config(run)) if not f"{key}.".startswith(LEFT_OUT)}
 
 
@@ -67,15 +69,15 @@ def parsed_config(run: Run) -> Any:
         return {}
 
 
-def _origin(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _origin_settings(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from flatten({name: manifest.get(name) for name in FROM_MANIFEST})
     for role, need in (manifest.get("needs") or {}).items():
         if isinstance(need, Mapping):
-            yield f"needs.{role}", " ".join(str(need[part]) for part in ("recipe", "key") if need.get(part))
+            yield f"needs.{role}", " ".join(str(need[name]) for name in ("recipe", "key") if need.get(name))
     data = manifest.get("data") or {}
     yield from flatten({name: data.get(name) for name in ("name", "fingerprint")}, "data")
 
 
-def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
+def _list_changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
     keys = [*a, *(key for key in b if key not in a)]
     return [(key, a.get(key, ABSENT), b.get(key, ABSENT)) for key in keys if a.get(key) != b.get(key)]

@@ -19,34 +19,40 @@ Stored = tuple[str, str, str, str, str]
 
 def stored_numbers(a: Side, b: Side, tested: Sequence[str]) -> list[tuple[Stored, bool]]:
     """Numbers that both stored and that no test of replies compares, each with whether either has an interval."""
-    values_a, values_b = _stored(a), _stored(b)
-    odd = mismatches(a.run, b.run)
-    found: list[tuple[Stored, bool]] = []
-    for name in (name for name in values_a if name in values_b and name not in (*tested, *COSTS)):
-        of_a, of_b = values_a[name], values_b[name]
-        if not name.startswith(SKIPPED) and not math.isnan(of_a.mean + of_b.mean):
-            words = "–" if any(one.covers(name) for one in odd) else _test(of_a, of_b)
-            has_gold = a.run.has_gold and b.run.has_gold
-            row = (judged_title(name, has_gold), compact(of_a), compact(of_b), words, metric_note(name))
-            found.append((row, bool(of_a.n or of_b.n)))
-    return found
+    estimates_a = _stored_estimates(a)
+    estimates_b = _stored_estimates(b)
+    scale_mismatches = mismatches(a.run, b.run)
+    has_gold = a.run.has_gold and b.run.has_gold
+    rows: list[tuple[Stored, bool]] = []
+    for name, of_a in estimates_a.items():
+        if name not in estimates_b or name in (*tested, *COSTS) or name.startswith(SKIPPED):
+            continue
+        of_b = estimates_b[name]
+        if math.isnan(of_a.mean + of_b.mean):
+            continue
+        comparable = not any(mismatch.covers(name) for mismatch in scale_mismatches)
+        test = _unpaired_test(of_a, of_b) if comparable else "–"
+        row = (judged_title(name, has_gold), compact(of_a), compact(of_b), test, metric_note(name))
+        has_interval = bool(of_a.n or of_b.n)
+        rows.append((row, has_interval))
+    return rows
 
 
 def stored_finding(a: Side, b: Side, stored: Sequence[tuple[Stored, bool]]) -> str:
     """The first number that is tested, of runs that have no replies to compare, such as reward models."""
     sentence = f"`{a.name}` and `{b.name}` share no metric of replies that is on one scale."
-    for (title, of_a, of_b, words, _), bounded in stored:
-        if bounded and words not in ("", "–"):
-            return f"{sentence} Of the numbers that both stored the first is {title}: {of_a} and {of_b}, {words}."
+    for (title, of_a, of_b, test, _), has_interval in stored:
+        if has_interval and test not in ("", "–"):
+            return f"{sentence} Of the numbers that both stored the first is {title}: {of_a} and {of_b}, {test}."
     return f"{sentence} No number that both stored can be tested."
 
 
-def _stored(side: Side) -> dict[str, Estimate]:
+def _stored_estimates(side: Side) -> dict[str, Estimate]:
     policy = next((policy for policy in side.run.policies if policy.name == side.policy), None)
     return {**side.run.results, **(policy.metrics if policy else {})}
 
 
-def _test(a: Estimate, b: Estimate) -> str:
+def _unpaired_test(a: Estimate, b: Estimate) -> str:
     """What an unpaired test says; rows that both share are paired, and then a paired test would be sharper."""
     if a.mean == b.mean:
         return "equal"

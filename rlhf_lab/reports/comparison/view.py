@@ -29,6 +29,7 @@ QUESTIONS = ("gold", "correct", "proxy")
 """The metric that the finding is about: the first of these that both runs have."""
 HEADINGS = ("A", "B", "B − A", "p", "p (Holm)", "detectable")
 SAMPLE_BYTES = 30_000
+"""Of the samples on a page."""
 DETECTABLE = "Detectable: the difference that one test at 5 % would find with 80 % power; Holm asks for more"
 SCOPE = (
     "One run each: the tests tell these two policies apart, not the settings behind them, which takes several seeds "
@@ -39,23 +40,23 @@ SCOPE = (
 def run_comparison(a: Side, b: Side) -> dict[str, Any]:
     """Everything the page of two runs needs."""
     differences = run_differences(a, b)
-    tested = [one for one in differences if one.tested]
+    tested = [difference for difference in differences if difference.tested]
     changes = setting_changes(a.run, b.run)
-    stored = stored_numbers(a, b, [one.metric for one in differences])
-    samples = pick_samples(_together(a, b, bool(differences)), budget=SAMPLE_BYTES)
+    stored = stored_numbers(a, b, [difference.metric for difference in differences])
+    samples = pick_samples(_as_one_run(a, b, bool(differences)), budget=SAMPLE_BYTES)
     return {
         "kind": "run",
         "title": f"{a.name} against {b.name}",
         "sides": [_run_facts(side) for side in (a, b)],
         "finding": run_finding(a, b, tested) if tested else stored_finding(a, b, stored),
         "remarks": run_remarks(a, b),
-        "tables": [_table("", differences)] if differences else [],
-        "tests": _tests(differences),
+        "tables": [_table_view("", differences)] if differences else [],
+        "tests": _test_notes(differences),
         "effects": effect_dots(a, differences),
         "frontier": policy_frontier(a, b),
         "scope": SCOPE if tested else "",
-        "stored": [row for row, told in stored if told],
-        "bare": [row for row, told in stored if not told],
+        "stored": [row for row, has_interval in stored if has_interval],
+        "bare": [row for row, has_interval in stored if not has_interval],
         "charts": overlaid_curves({side.name: side.run.metrics for side in (a, b)}),
         "costs": costs(a.run, b.run),
         "settings": [change for change in changes if ABSENT not in change],
@@ -69,8 +70,9 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
 def study_comparison(a: Study, b: Study) -> dict[str, Any]:
     """Everything the page of two studies needs."""
     differences = study_differences(a, b)
-    metrics = list(dict.fromkeys(one.metric for one in differences))
-    groups = {metric: [one for one in differences if one.metric == metric] for metric in metrics}
+    groups: dict[str, list[Difference]] = {}  # metric → its levels
+    for difference in differences:
+        groups.setdefault(difference.metric, []).append(difference)
     empty = {"policies": [], "prompts": [], "total": 0}
     return {
         "kind": "study",
@@ -78,8 +80,8 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         "sides": [_study_facts(letter, study) for letter, study in (("A", a), ("B", b))],
         "finding": study_finding(a, b, differences),
         "remarks": study_remarks(a, b),
-        "tables": [_table(metric, group) for metric, group in groups.items()],
-        "tests": _tests(differences),
+        "tables": [_table_view(metric, group) for metric, group in groups.items()],
+        "tests": _test_notes(differences),
         "effects": None,
         "frontier": None,
         "scope": "",
@@ -97,22 +99,32 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
 
 def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
     """What the metric in question shows, then which others differ; generated from the numbers alone."""
-    chosen = min(differences, key=lambda one: QUESTIONS.index(one.metric) if one.metric in QUESTIONS else 9)
-    row = chosen.row(b.name)
-    unit = "shared prompt" if "unpaired" not in chosen.versus.test else "prompt"
-    count = chosen.versus.difference.clusters
+
+    def rank(difference: Difference) -> int:
+        metric = difference.metric
+        return QUESTIONS.index(metric) if metric in QUESTIONS else len(QUESTIONS)
+
+    primary = min(differences, key=rank)
+    row = primary.row(b.name)
+    unit = "shared prompt" if "unpaired" not in primary.versus.test else "prompt"
+    count = primary.versus.difference.clusters
     sentences = [
-        f"Over {count} {unit}{'s' * (count != 1)}, the {metric_title(chosen.metric)} of `{a.name}` is "
-        f"{compact(chosen.a)} and that of `{b.name}` {compact(chosen.b)}.",
-        told_apart(f"`{b.name}`", row)
-        if chosen.distinguishable
-        else not_told_apart({f"`{b.name}`": row}, f"`{a.name}`", unit="prompt"),
+        f"Over {count} {unit}{'s' * (count != 1)}, the {metric_title(primary.metric)} of `{a.name}` is "
+        f"{compact(primary.a)} and that of `{b.name}` {compact(primary.b)}."
     ]
-    others = [one for one in differences if one is not chosen]
-    apart = [f"{metric_title(one.metric)} {signed(one.versus.difference)}" for one in others if one.distinguishable]
-    if others:
-        told = ", ".join(apart) if apart else "none"
-        sentences.append(f"Of the {len(others)} other metrics these differ (B − A): {told}.")
+    if primary.distinguishable:
+        sentences.append(told_apart(f"`{b.name}`", row))
+    else:
+        sentences.append(not_told_apart({f"`{b.name}`": row}, f"`{a.name}`", unit="prompt"))
+    secondary = [difference for difference in differences if difference is not primary]
+    if secondary:
+        distinct = [
+            f"{metric_title(difference.metric)} {signed(difference.versus.difference)}"
+            for difference in secondary
+            if difference.distinguishable
+        ]
+        metrics = ", ".join(distinct) if distinct else "none"
+        sentences.append(f"Of the {len(secondary)} other metrics these differ (B − A): {metrics}.")
     return " ".join(sentences)
 
 
@@ -120,79 +132,98 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     """A's primary metric, level by level."""
     if not differences:
         return "No finding: no metric of any shared level has a result in both studies."
-    chosen = [one for one in differences if one.metric == differences[0].metric]
-    title = metric_title(chosen[0].metric)
-    values = "; ".join(f"of `{one.level}`, {compact(one.a)} in A and {compact(one.b)} in B" for one in chosen)
+    primary_metric = differences[0].metric
+    primary = [difference for difference in differences if difference.metric == primary_metric]
+    title = metric_title(primary_metric)
+    values = "; ".join(f"of `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary)
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
-    rows = {f"B at {one.level}": (one, one.row(one.level)) for one in chosen}
-    sentences += [told_apart(name, row) for name, (one, row) in rows.items() if one.distinguishable]
-    if unclear := {name: row for name, (one, row) in rows.items() if one.tested and not one.distinguishable}:
+    for level in primary:
+        if level.distinguishable:
+            sentences.append(told_apart(f"B at {level.level}", level.row(level.level)))
+    unclear = {
+        f"B at {level.level}": level.row(level.level) for level in primary if level.tested and not level.distinguishable
+    }
+    if unclear:
         sentences.append(not_told_apart(unclear, "A"))
-    if untested := [f"`{one.level}`" for one in chosen if not one.tested]:
+    if untested := [f"`{level.level}`" for level in primary if not level.tested]:
         sentences.append(f"Not tested: {', '.join(untested)}.")
-    rest = [one for one in differences if one.tested and one.metric != differences[0].metric]
-    if rest:
-        apart = sum(one.distinguishable for one in rest)
-        sentences.append(f"Of {len(rest)} comparisons of other metrics, {apart} differ after Holm.")
+    secondary = [difference for difference in differences if difference.tested and difference.metric != primary_metric]
+    if secondary:
+        distinct = sum(difference.distinguishable for difference in secondary)
+        sentences.append(f"Of {len(secondary)} comparisons of other metrics, {distinct} differ after Holm.")
     return " ".join(sentences)
 
 
-def _table(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
+def _table_view(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
     """Rows of the table: per metric of two runs, or per level of one metric of two studies."""
+    rows = [
+        (*cells(difference), metric_note(difference.metric), difference.distinguishable) for difference in differences
+    ]
     return {
         "title": metric_title(metric) if metric else "Metrics of replies",
         "first": "level" if metric else "metric",
-        "rows": [(*cells(one), metric_note(one.metric), one.distinguishable) for one in differences],
+        "rows": rows,
     }
 
 
-def _tests(differences: Sequence[Difference]) -> list[str]:
+def _test_notes(differences: Sequence[Difference]) -> list[str]:
     """The tests behind the p-values, each once, and what the last column means."""
-    names = dict.fromkeys(one.versus.test for one in differences if one.tested)
-    words = [name[:1].upper() + name[1:] for name in names]
-    return [*words, DETECTABLE] if words else []
+    names = dict.fromkeys(difference.versus.test for difference in differences if difference.tested)
+    notes = [name[:1].upper() + name[1:] for name in names]
+    return [*notes, DETECTABLE] if notes else []
 
 
-def cells(one: Difference) -> tuple[str, ...]:
-    """A row as text: what, then in the order of HEADINGS; of what is not tested the two numbers."""
-    what, of_a, of_b = one.level or metric_title(one.metric), compact(one.a), compact(one.b)
-    if not one.tested:
-        return (what, of_a, of_b, *["–"] * 4)
-    effect = one.versus.minimum_detectable_effect
-    detectable = "nothing" if math.isinf(effect) else compact(effect) if effect else "–"
-    gap = signed(one.versus.difference)
-    return (what, of_a, of_b, gap, p_text(one.versus.p_value), p_text(one.p_holm), detectable)
+def cells(difference: Difference) -> tuple[str, ...]:
+    """A row as text: level or metric, then in the order of HEADINGS; of what is not tested the two numbers."""
+    heading = difference.level or metric_title(difference.metric)
+    of_a, of_b = compact(difference.a), compact(difference.b)
+    if not difference.tested:
+        return (heading, of_a, of_b, *["–"] * 4)
+    versus = difference.versus
+    effect = versus.minimum_detectable_effect
+    detectable = compact(effect) if effect else "–"
+    if math.isinf(effect):
+        detectable = "nothing"
+    gap = signed(versus.difference)
+    return (heading, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
 
 
 def effect_dots(a: Side, differences: Sequence[Difference]) -> str | None:
     """B − A of every metric in standard deviations of A's replies, so that metrics stand on one axis."""
     levels = [Level("no difference", Estimate(0.0, -math.inf, math.inf, 0, 0), reference=True)]
-    for one in (each for each in differences if each.tested):
-        scale = float(pd.to_numeric(a.replies[one.metric], errors="coerce").std())
+    for difference in differences:
+        if not difference.tested:
+            continue
+        scale = float(pd.to_numeric(a.replies[difference.metric], errors="coerce").std())
         if scale > 0 and math.isfinite(scale):
-            gap = one.versus.difference
+            gap = difference.versus.difference
             scaled = Estimate(gap.mean / scale, gap.low / scale, gap.high / scale, gap.n, gap.clusters)
-            levels.append(Level(metric_title(one.metric), scaled))
+            levels.append(Level(metric_title(difference.metric), scaled))
+    if len(levels) == 1:  # only the line of no difference
+        return None
     title = "Differences in standard deviations of A's replies"
-    return dots(levels, title=title, x_label="B − A, standard deviations", width=520) if len(levels) > 1 else None
+    return dots(levels, title=title, x_label="B − A, standard deviations", width=520)
 
 
 def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     """One metric of both studies, level by level: means with intervals, and the jobs behind them."""
     levels = []
-    for one in differences:
-        jobs = compared_jobs(a, b, one.level)
-        for colour, (letter, estimate, side) in enumerate((("A", one.a, jobs.a), ("B", one.b, jobs.b))):
-            runs = side[one.metric].tolist()
-            levels.append(Level(f"{one.level}, {letter}", estimate, runs, colour=colour))
+    for difference in differences:
+        jobs = compared_jobs(a, b, difference.level)
+        runs_a = jobs.a[difference.metric].tolist()
+        runs_b = jobs.b[difference.metric].tolist()
+        levels.append(Level(f"{difference.level}, A", difference.a, runs_a, colour=0))
+        levels.append(Level(f"{difference.level}, B", difference.b, runs_b, colour=1))
     title = metric_title(differences[0].metric)
     return dots(levels, title=f"{title} of A and B by level", x_label=title)
 
 
 def policy_frontier(a: Side, b: Side) -> str | None:
     """The metric in question of every evaluated policy against √KL, a line per run."""
-    odd = mismatches(a.run, b.run)
-    for metric in (name for name in QUESTIONS if not any(one.covers(name) for one in odd)):
+    scale_mismatches = mismatches(a.run, b.run)
+    for metric in QUESTIONS:
+        if any(mismatch.covers(metric) for mismatch in scale_mismatches):
+            continue
         series = [
             Series(side.name, points, colour)
             for colour, side in enumerate((a, b))
@@ -208,36 +239,42 @@ def policy_frontier(a: Side, b: Side) -> str | None:
 def _policy_points(run: Run, metric: str) -> list[Point]:
     points = []
     for policy in run.policies:
-        nats, value = policy.metrics.get("kl"), policy.metrics.get(metric)
-        if nats and value and not math.isnan(nats.mean + value.mean):
-            root = math.sqrt(max(nats.mean, 0.0))
-            points.append(Point(root, value.mean, value.low, value.high, label=policy.name))
+        kl = policy.metrics.get("kl")
+        value = policy.metrics.get(metric)
+        if kl and value and not math.isnan(kl.mean + value.mean):
+            root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may come out below 0
+            points.append(Point(root_kl, value.mean, value.low, value.high, label=policy.name))
     return sorted(points, key=lambda point: point.x)
 
 
 def costs(a: Run, b: Run) -> list[tuple[str, str, str, str]]:
-    """(what, A, B, B ÷ A): time, memory, steps and what was trained."""
-    found = []
+    """(cost, A, B, B ÷ A): time, memory, steps and what was trained."""
+    rows = []
     for name in COSTS:
         of_a, of_b = ((run.cost.get(name) or run.results.get(name)) for run in (a, b))
         if of_a or of_b:
-            found.append(_cost(metric_title(name), of_a.mean if of_a else math.nan, of_b.mean if of_b else math.nan))
-    steps = [float(run.metrics["step"].max()) if "step" in run.metrics else math.nan for run in (a, b)]
-    return [*found, _cost("last logged step", *steps)]
+            value_a = of_a.mean if of_a else math.nan
+            value_b = of_b.mean if of_b else math.nan
+            rows.append(_cost_row(metric_title(name), value_a, value_b))
+    steps_a, steps_b = (float(run.metrics["step"].max()) if "step" in run.metrics else math.nan for run in (a, b))
+    return [*rows, _cost_row("last logged step", steps_a, steps_b)]
 
 
-def _cost(name: str, a: float, b: float) -> tuple[str, str, str, str]:
-    return name, compact(a), compact(b), f"× {compact(b / a)}" if a and math.isfinite(b / a) else "–"
+def _cost_row(name: str, a: float, b: float) -> tuple[str, str, str, str]:
+    ratio = f"× {compact(b / a)}" if a and math.isfinite(b / a) else "–"
+    return name, compact(a), compact(b), ratio
 
 
-def _together(a: Side, b: Side, paired: bool) -> Run:
+def _as_one_run(a: Side, b: Side, paired: bool) -> Run:
     """Both runs' replies to the prompts they share, as if one run had evaluated two policies."""
-    rows = [side.replies.assign(policy=side.name) for side in (a, b)] if paired else []
-    both = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
-    if len(both):
-        answered = both.groupby(PROMPT)["policy"].transform("nunique")
-        both = both[answered == 2]
-    return dataclasses.replace(a.run, evaluation=both, policies=())
+    replies = pd.DataFrame()
+    if paired:
+        sides = [side.replies.assign(policy=side.name) for side in (a, b)]
+        replies = pd.concat(sides, ignore_index=True)
+    if len(replies):
+        policies_per_prompt = replies.groupby(PROMPT)["policy"].transform("nunique")
+        replies = replies[policies_per_prompt == 2]
+    return dataclasses.replace(a.run, evaluation=replies, policies=())
 
 
 def _run_facts(side: Side) -> dict[str, Any]:

@@ -26,12 +26,12 @@ def reward_view(run: Run) -> dict[str, Any] | None:
     """What the panel shows; None for a run that left no report card."""
     if not (run.path / FILE).is_file():
         return None
-    found = read_json(run.path / FILE, [])
+    report_card = read_json(run.path / FILE, [])
     return {
-        "reliability": reliability(found.get("reliability") or {}),
-        "by_length": accuracy_by_length(found.get("accuracy_by_length") or []),
-        "scores": scores_by_length(found.get("score_by_length") or []),
-        "distances": distance_table(found.get("distances") or {}),
+        "reliability": reliability(report_card.get("reliability") or {}),
+        "by_length": accuracy_by_length(report_card.get("accuracy_by_length") or []),
+        "scores": scores_by_length(report_card.get("score_by_length") or []),
+        "distances": distance_table(report_card.get("distances") or {}),
         "numbers": number_table(run.results),
         "note": UNRELATED,
     }
@@ -47,28 +47,33 @@ def benchmark_dots(run: Run) -> str | None:
 
 def reliability_plot(run: Run) -> str | None:
     """The reliability diagram as a file of its own."""
-    found = read_json(run.path / FILE, []) if (run.path / FILE).is_file() else {}
-    return reliability(found.get("reliability") or {}, standalone=True)
+    report_card = read_json(run.path / FILE, []) if (run.path / FILE).is_file() else {}
+    return reliability(report_card.get("reliability") or {}, standalone=True)
 
 
 def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]], *, standalone: bool = False) -> str | None:
     """Accuracy of each bin against its confidence, with intervals; on the dashed diagonal confidence is right."""
-    series = [
-        Series(VERSIONS[name], [_point(row, "confidence") for row in versions[name] if row.get("mean") is not None], k)
-        for k, name in enumerate(VERSIONS)
-        if versions.get(name)
-    ]
-    points = [point for one in series for point in one.points]
+    series = []
+    for colour, (name, title) in enumerate(VERSIONS.items()):
+        if versions.get(name):
+            bins = [_read_point(row, "confidence") for row in versions[name] if row.get("mean") is not None]
+            series.append(Series(title, bins, colour))
+    points = [point for version in series for point in version.points]
     if not points:
         return None
-    across = span([p.x for p in points], include=[0.5, 1.0], pad=0.02)
-    words = "; ".join(f"{one.name}: " + ", ".join(f"{p.x:.2f} → {p.y:.2f}" for p in one.points) for one in series)
+    confidences = [point.x for point in points]
+    accuracies = [value for point in points for value in (point.y, point.low, point.high)]
+    descriptions = []
+    for version in series:
+        numbers = ", ".join(f"{point.x:.2f} → {point.y:.2f}" for point in version.points)
+        descriptions.append(f"{version.name}: {numbers}")
     canvas = Canvas(
-        *(520, 330),
-        across,
-        span([v for p in points for v in (p.y, p.low, p.high)], include=[0.5, 1.0]),
+        520,
+        330,
+        span(confidences, include=[0.5, 1.0], pad=0.02),
+        span(accuracies, include=[0.5, 1.0]),
         "Reliability: accuracy against confidence",
-        f"confidence → accuracy; {words}",
+        f"confidence → accuracy; {'; '.join(descriptions)}",
         top=28,
         left=56,
         right=24,
@@ -76,18 +81,19 @@ def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]], *, standalo
     canvas.y_axis("accuracy: share of pairs ordered as labelled")
     canvas.x_axis("confidence σ(|Δ|), mean of each bin")
     canvas.line([(0.5, 0.5), (1.0, 1.0)], GREY, dash=dash(1), width=1.4)
-    for one in series:
-        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=dash(one.colour), width=1.4)
-        for p in one.points:
-            canvas.whisker((p.x, p.x), (p.low, p.high), one.colour)
-            canvas.marker(p.x, p.y, one.colour)
-    canvas.legend([(one.name, one.colour) for one in series])
+    for version in series:
+        line = [(point.x, point.y) for point in version.points]
+        canvas.line(line, version.colour, dash=dash(version.colour), width=1.4)
+        for point in version.points:
+            canvas.whisker((point.x, point.x), (point.low, point.high), version.colour)
+            canvas.marker(point.x, point.y, version.colour)
+    canvas.legend([(version.name, version.colour) for version in series])
     return canvas.render(standalone=standalone)
 
 
 def accuracy_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Accuracy from pairs whose chosen reply is much shorter to those whose chosen reply is much longer."""
-    points = [_point(row, "words") for row in rows if row.get("mean") is not None]
+    points = [_read_point(row, "words") for row in rows if row.get("mean") is not None]
     if not points:
         return None
     label = "words of the chosen reply − words of the rejected one, mean of each group"
@@ -98,48 +104,66 @@ def accuracy_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 def scores_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """How scores of policy replies scatter, in groups of about equal length."""
-    named = {f"{row['words'][0]:.0f}–{row['words'][1]:.0f} words": row["five"] for row in rows}
-    if not named:
+    quantiles_by_length = {}
+    for row in rows:
+        shortest, longest = row["words"][0], row["words"][1]
+        quantiles_by_length[f"{shortest:.0f}–{longest:.0f} words"] = row["five"]
+    if not quantiles_by_length:
         return None
-    return spread(named, title="Score of policy replies by length", x_label="score of a reply, in units of the reward")
+    return spread(
+        quantiles_by_length,
+        title="Score of policy replies by length",
+        x_label="score of a reply, in units of the reward",
+    )
 
 
-def distance_table(found: Mapping[str, Any]) -> dict[str, Any] | None:
+def distance_table(distances: Mapping[str, Any]) -> dict[str, Any] | None:
     """STARC distances as a triangle: a row per reward, a column per reward before it."""
-    names = list(found.get("names") or [])
+    names = list(distances.get("names") or [])
     if len(names) < 2:
         return None
-    cells = {frozenset(row["between"]): compact(Estimate.from_dict(row)) for row in found["pairs"]}
-    rows = [
-        (name, [cells.get(frozenset((name, other)), "–") if place > k else "" for k, other in enumerate(names[:-1])])
-        for place, name in enumerate(names)
-    ][1:]
-    return {"names": names[:-1], "rows": rows}
+    distance_of_pair = {frozenset(row["between"]): compact(Estimate.from_dict(row)) for row in distances["pairs"]}
+    column_names = names[:-1]
+    rows = []
+    for row_number, name in enumerate(names[1:], start=1):
+        cells = []
+        for column_number, column_name in enumerate(column_names):
+            below_diagonal = row_number > column_number
+            pair = frozenset((name, column_name))
+            cells.append(distance_of_pair.get(pair, "–") if below_diagonal else "")
+        rows.append((name, cells))
+    return {"names": column_names, "rows": rows}
 
 
 def number_table(results: Mapping[str, Estimate]) -> list[tuple[str, str, str, str]]:
     """(metric, value, n / prompts, what it means), those with a title first."""
     shown = [name for name in titled() if name in results]
     shown += sorted(name for name in results if name not in titled() and not name.startswith(SKIPPED))
-    sizes = {name: f"{results[name].n} / {results[name].clusters}" if results[name].n else "–" for name in shown}
-    return [(_title(name), compact(results[name]), sizes[name], _note(name)) for name in shown]
+    rows = []
+    for name in shown:
+        value = results[name]
+        size = f"{value.n} / {value.clusters}" if value.n else "–"
+        rows.append((_number_title(name), compact(value), size, _number_note(name)))
+    return rows
 
 
-def _title(name: str) -> str:
+def _number_title(name: str) -> str:
     """A metric's title; one on pairs, or of a part of the graph, is named after what it is a version of."""
+    reward_part = name.removeprefix("starc/gold/")
+    if reward_part != name:
+        return f"{metric_title('starc/gold')}: {reward_part}"
     base, _, version = name.rpartition("/")
-    part = name.removeprefix("starc/gold/")
-    if part != name:
-        return f"{metric_title('starc/gold')}: {part}"
-    return f"{metric_title(base)}, {version}" if name not in titled() and base in titled() else metric_title(name)
+    if name not in titled() and base in titled():
+        return f"{metric_title(base)}, {version}"
+    return metric_title(name)
 
 
-def _note(name: str) -> str:
+def _number_note(name: str) -> str:
     base, _, version = name.rpartition("/")
-    about = {"pairs": "the same over the replies of held-out pairs", "gold": "the same for the true reward"}
-    return metric_note(name) or (about.get(version, "") if base in titled() else "")
+    version_notes = {"pairs": "the same over the replies of held-out pairs", "gold": "the same for the true reward"}
+    return metric_note(name) or (version_notes.get(version, "") if base in titled() else "")
 
 
-def _point(row: Mapping[str, Any], across: str) -> Point:
+def _read_point(row: Mapping[str, Any], x_field: str) -> Point:
     estimate = Estimate.from_dict(row)
-    return Point(float(row[across]), estimate.mean, estimate.low, estimate.high)
+    return Point(float(row[x_field]), estimate.mean, estimate.low, estimate.high)

@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Point, Series, frontier, spread
-from rlhf_lab.reports.run.hacking_view import hacking_view, told
+from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
 from rlhf_lab.reports.run.training import training_curves
 from rlhf_lab.results.answer import answer, read_config
@@ -29,6 +29,7 @@ from rlhf_lab.results.wording import compact, duration, judged_title, metric_not
 from rlhf_lab.statistics.inference import Comparison, Estimate, check_mean, holm
 
 MAX_CONFIG = 12_000
+"""Characters of config.yaml on a page."""
 BUDGET_BYTES = 3_000_000
 """Of the samples on a page: all prompts of an evaluation as large as the recipes', and still opened in a moment."""
 
@@ -37,8 +38,11 @@ def run_view(run: Run) -> dict[str, Any]:
     """Everything the template of a run needs; no part of it is missing, however little the run left behind."""
     hacking = hacking_view(run)
     samples = pick_samples(run, budget=BUDGET_BYTES)
-    charts, rest = training_curves(run.metrics)
+    charts, uncharted = training_curves(run.metrics)
     shown_lights = lights(run)
+    config = run.config[:MAX_CONFIG]
+    if len(run.config) > MAX_CONFIG:
+        config += "\n… (cut; see config.yaml)"
     return {
         "run": run,
         "header": header(run),
@@ -56,29 +60,31 @@ def run_view(run: Run) -> dict[str, Any]:
         "proxy_gold": proxy_against_gold(run),
         "spreads": spreads(run),
         "charts": charts,
-        "other_metrics": rest,
+        "other_metrics": uncharted,
         "samples": samples,
         "samples_json": pack(samples),
-        "config": run.config[:MAX_CONFIG] + ("\n… (cut; see config.yaml)" if len(run.config) > MAX_CONFIG else ""),
+        "config": config,
     }
 
 
 def result_numbers(run: Run) -> dict[str, list[tuple[str, str]]]:
     """Run-level numbers: those with a title, and the others, such as counts of rows, which a reader has to open."""
-    names = [name for name in run.results if not told(name)]
-    numbers = {name: (metric_title(name), compact(run.results[name])) for name in names}
+    numbers = {name: compact(value) for name, value in run.results.items() if not in_hacking_section(name)}
     return {
-        "result_facts": [numbers[name] for name in names if name in titled()],
-        "other_facts": [(name, numbers[name][1]) for name in names if name not in titled()],
+        "result_facts": [(metric_title(name), number) for name, number in numbers.items() if name in titled()],
+        "other_facts": [(name, number) for name, number in numbers.items() if name not in titled()],
     }
 
 
 def header(run: Run) -> dict[str, Any]:
     """Facts above the fold, each as text."""
-    manifest, seed = run.manifest, run.manifest.get("seed")
-    command = manifest.get("command") or f"python -m rlhf_lab +recipe={run.recipe}" + (
-        f" seed={seed}" if seed is not None else ""
-    )
+    manifest = run.manifest
+    seed = manifest.get("seed")
+    command = manifest.get("command")
+    if not command:
+        command = f"python -m rlhf_lab +recipe={run.recipe}"
+        if seed is not None:
+            command += f" seed={seed}"
     facts = [
         ("seed", seed),
         ("time", duration(run.seconds)),
@@ -87,6 +93,9 @@ def header(run: Run) -> dict[str, Any]:
         ("key", str(manifest.get("key") or "")[:12]),
     ]
     data = manifest.get("data") or {}
+    world = "no gold reward: the truth is not known here"
+    if run.has_gold:
+        world = "simulated world, true reward known"
     return {
         "command": command,
         "size": read_config(run).get("size"),
@@ -95,9 +104,7 @@ def header(run: Run) -> dict[str, Any]:
         "data": data,
         "drops": data_reports(data.get("report")),
         "needs": [(role, need) for role, need in (manifest.get("needs") or {}).items() if isinstance(need, Mapping)],
-        "world": "simulated world, true reward known"
-        if run.has_gold
-        else "no gold reward: the truth is not known here",
+        "world": world,
     }
 
 
@@ -106,27 +113,36 @@ def data_reports(report: object) -> list[dict[str, Any]]:
     if not isinstance(report, Mapping):
         return []
     splits = {"all": report} if "rows" in report else report
-    found = []
+    entries = []
     for split, counts in splits.items():
         if isinstance(counts, Mapping) and "rows" in counts:
-            dropped = dict(counts.get("dropped") or {})
-            entry = {"split": split, "rows": counts["rows"], "kept": counts.get("kept"), "dropped": dropped}
-            found.append({**entry, "noted": dict(counts.get("noted") or {})})
-    return found
+            entries.append(
+                {
+                    "split": split,
+                    "rows": counts["rows"],
+                    "kept": counts.get("kept"),
+                    "dropped": dict(counts.get("dropped") or {}),
+                    "noted": dict(counts.get("noted") or {}),
+                }
+            )
+    return entries
 
 
 def mismatches(run: Run) -> list[str]:
     """Stored means that their own samples contradict."""
-    found = []
-    for policy in run.policies if len(run.evaluation) else ():
+    if not len(run.evaluation):
+        return []
+    problems = []
+    for policy in run.policies:
         rows = run.evaluation[run.evaluation["policy"] == policy.name]
         for metric in ("gold", "proxy", "tokens"):
-            if metric in rows and metric in policy.metrics and len(rows):
-                try:
-                    check_mean(policy.metrics[metric].mean, scores(rows, metric).to_numpy(), decimals=2)
-                except NumericError as fault:
-                    found.append(f"{policy.name}, {metric_title(metric)}: {fault}")
-    return found
+            if metric not in rows or metric not in policy.metrics or not len(rows):
+                continue
+            try:
+                check_mean(policy.metrics[metric].mean, scores(rows, metric).to_numpy(), decimals=2)
+            except NumericError as fault:
+                problems.append(f"{policy.name}, {metric_title(metric)}: {fault}")
+    return problems
 
 
 def policy_table(run: Run) -> dict[str, Any] | None:
@@ -140,11 +156,11 @@ def policy_table(run: Run) -> dict[str, Any] | None:
     rows = []
     for name in names:
         values = [policy_mean(run, name, column) for column in columns]
-        counted = max((value for value in values if value), key=lambda value: value.n, default=None)
-        size = f"{counted.n} / {counted.clusters}" if counted and counted.n else "–"
+        largest = max((value for value in values if value), key=lambda value: value.n, default=None)
+        size = f"{largest.n} / {largest.clusters}" if largest and largest.n else "–"
         rows.append((name, size, [compact(value) if value else "–" for value in values]))
-    heads = [(judged_title(column, run.has_gold), metric_note(column)) for column in columns]
-    return {"columns": heads, "rows": rows}
+    headings = [(judged_title(column, run.has_gold), metric_note(column)) for column in columns]
+    return {"columns": headings, "rows": rows}
 
 
 def gain_table(run: Run) -> dict[str, Any] | None:
@@ -152,85 +168,104 @@ def gain_table(run: Run) -> dict[str, Any] | None:
     names = policy_names(run)
     rows: list[tuple[str, str, str, str, str, str]] = []
     for metric in ("gold", "proxy"):
-        found = {name: comparison for name in names[1:] if (comparison := gain(run, name, metric))}
-        adjusted = holm([comparison.p_value for comparison in found.values()])
-        for (name, comparison), p in zip(found.items(), adjusted, strict=True):
+        gains = {name: comparison for name in names[1:] if (comparison := gain(run, name, metric))}
+        adjusted = holm([comparison.p_value for comparison in gains.values()])
+        for (name, comparison), p_holm in zip(gains.items(), adjusted, strict=True):
+            gap = signed(comparison.difference)
             effect = comparison.minimum_detectable_effect
-            size = compact(effect) if math.isfinite(effect) and effect > 0 else "–"
-            count = str(comparison.difference.clusters or "–")
-            rows.append((metric_title(metric), name, signed(comparison.difference), p_text(p), size, count))
+            detectable = compact(effect) if math.isfinite(effect) and effect > 0 else "–"
+            prompts = str(comparison.difference.clusters or "–")
+            rows.append((metric_title(metric), name, gap, p_text(p_holm), detectable, prompts))
     return {"first": names[0], "rows": rows} if rows else None
 
 
 def run_markdown(view: Mapping[str, Any]) -> str:
     """A run's comparison as a page of Markdown: question, command, policies, gains over the first policy."""
     run, header, table, gains = view["run"], view["header"], view["policies"], view["gains"]
-    answered = view["answer"]
+    conclusion = view["answer"]
     lines = [f"# {run.manifest.get('question') or run.recipe}", ""]
-    lines += [f"**{answered.sentence}** {answered.caveat}".rstrip(), "", f"`{header['command']}`", ""]
+    lines += [f"**{conclusion.sentence}** {conclusion.caveat}".rstrip(), "", f"`{header['command']}`", ""]
     facts = "; ".join(f"{name} {value}" for name, value in header["facts"])
     lines += [f"{facts}. {header['world'].capitalize()}.", ""]
-    heads = ["policy", "n / prompts", *(title for title, _ in table["columns"])]
-    lines += [_row(heads), _row(["---"] * 2 + ["---:"] * len(table["columns"]))]
-    lines += [_row([name, size, *cells]) for name, size, cells in table["rows"]]
+    headings = ["policy", "n / prompts", *(title for title, _ in table["columns"])]
+    lines += [_markdown_row(headings), _markdown_row(["---"] * 2 + ["---:"] * len(table["columns"]))]
+    lines += [_markdown_row([name, size, *cells]) for name, size, cells in table["rows"]]
     lines += ["", "Means with 95 % intervals clustered by prompt."]
     if gains:
         lines += ["", f"## Gain over {gains['first']}", ""]
-        heads = ["metric", "policy", "difference", "p (Holm)", "detectable", "prompts"]
-        lines += [_row(heads), _row(["---"] * 2 + ["---:"] * 4), *(_row(row) for row in gains["rows"])]
+        headings = ["metric", "policy", "difference", "p (Holm)", "detectable", "prompts"]
+        lines += [_markdown_row(headings), _markdown_row(["---"] * 2 + ["---:"] * 4)]
+        lines += [_markdown_row(row) for row in gains["rows"]]
         lines += ["", "Paired by prompt; detectable is the difference that would be found with 80 % power."]
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[object]) -> str:
+def _markdown_row(cells: Sequence[object]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def kl_frontier(run: Run, *, standalone: bool = False) -> str | None:
     """Gain in proxy and gold reward against √KL, in standard deviations of the first policy where scales differ."""
     names = policy_names(run)
-    divergence = {name: policy_mean(run, name, "kl") for name in names}
-    if len(names) < 2 or not any(divergence[name] for name in names[1:]):
+    kl = {name: policy_mean(run, name, "kl") for name in names}
+    if len(names) < 2 or not any(kl[name] for name in names[1:]):
         return None
-    raw = {metric: {name: gain(run, name, metric) for name in names[1:]} for metric in ("proxy", "gold")}
-    sizes = [max((abs(c.difference.mean) for c in found.values() if c), default=0.0) for found in raw.values()]
-    spreads_of_first = [spread_of_first(run, metric) for metric in raw]
-    standard = min(sizes) > 0 and not 1 / 6 < sizes[0] / sizes[1] < 6 and min(spreads_of_first, default=0) > 0
+    first, later_names = names[0], names[1:]
+    scales = _common_scales(run, later_names)
     series = []
-    for colour, (metric, scale) in enumerate(zip(raw, spreads_of_first, strict=True)):
-        points = [Point(_root(divergence[names[0]], 0.0)[0], 0.0, label=names[0] if colour == 0 else "")]
-        for name in names[1:]:
-            change, nats = gain(run, name, metric, scale=scale if standard else 1.0), divergence[name]
-            if change and nats and not math.isnan(nats.mean):
-                points.append(_gain_point(change, nats, name if metric == "proxy" else ""))
+    for colour, metric in enumerate(("proxy", "gold")):
+        points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=first if metric == "proxy" else "")]
+        for name in later_names:
+            change = gain(run, name, metric, scale=scales[metric] if scales else 1.0)
+            kl_of_policy = kl[name]
+            if change and kl_of_policy and not math.isnan(kl_of_policy.mean):
+                # The two series have the same policies: names are written at one of them.
+                points.append(_gain_point(change, kl_of_policy, name if metric == "proxy" else ""))
         if len(points) > 1:
             series.append(Series(metric_title(metric), sorted(points, key=lambda point: point.x), colour))
-    unit = f"standard deviations of {names[0]}" if standard else "reward"
-    return (
-        frontier(
-            series,
-            title="Reward gained against distance from the reference policy",
-            x_label="√KL from the reference policy, √nats per response",
-            y_label=f"gain over {names[0]}, {unit}",
-            origin=True,
-            standalone=standalone,
-        )
-        if series
-        else None
+    if not series:
+        return None
+    unit = f"standard deviations of {first}" if scales else "reward"
+    return frontier(
+        series,
+        title="Reward gained against distance from the reference policy",
+        x_label="√KL from the reference policy, √nats per response",
+        y_label=f"gain over {first}, {unit}",
+        origin=True,
+        standalone=standalone,
     )
 
 
-def _gain_point(change: Comparison, nats: Estimate, label: str) -> Point:
-    (x, x_low, x_high), gap = _root(nats, math.nan), change.difference
+def _common_scales(run: Run, policies: Sequence[str]) -> dict[str, float] | None:
+    """Metric → the standard deviation that divides its gains; None where proxy and gold fit on one axis undivided.
+
+    They do when the largest gain of one is less than six times that of the other, or a deviation is not known.
+    """
+    largest_gains, deviations = {}, {}
+    for metric in ("proxy", "gold"):
+        gains = [gain(run, name, metric) for name in policies]
+        largest_gains[metric] = max((abs(change.difference.mean) for change in gains if change), default=0.0)
+        deviations[metric] = spread_of_first(run, metric)
+    if not min(largest_gains.values()) > 0:
+        return None
+    alike = 1 / 6 < largest_gains["proxy"] / largest_gains["gold"] < 6
+    if alike or not min(deviations.values()) > 0:
+        return None
+    return deviations
+
+
+def _gain_point(change: Comparison, kl: Estimate, label: str) -> Point:
+    x, x_low, x_high = _root_kl(kl, math.nan)
+    gap = change.difference
     return Point(x, gap.mean, gap.low, gap.high, x_low, x_high, label)
 
 
-def _root(nats: Estimate | None, missing: float) -> tuple[float, float, float]:
-    """Square root of a divergence and of its bounds, which cannot be negative."""
-    if nats is None or math.isnan(nats.mean):
+def _root_kl(kl: Estimate | None, missing: float) -> tuple[float, float, float]:
+    """Square root of a KL and of its bounds; estimates below 0 count as 0."""
+    if kl is None or math.isnan(kl.mean):
         return missing, math.nan, math.nan
-    bounds = (nats.mean, nats.low, nats.high) if nats.bounded else (nats.mean, math.nan, math.nan)
-    mean, low, high = (math.sqrt(max(value, 0.0)) if not math.isnan(value) else value for value in bounds)
+    values = (kl.mean, kl.low, kl.high) if kl.bounded else (kl.mean, math.nan, math.nan)
+    mean, low, high = (math.sqrt(max(value, 0.0)) if not math.isnan(value) else value for value in values)
     return mean, low, high
 
 
@@ -238,7 +273,8 @@ def proxy_against_gold(run: Run) -> str | None:
     """Where each policy stands: proxy reward across, gold reward up, joined in order of proxy."""
     points = []
     for name in policy_names(run):
-        proxy, gold = policy_mean(run, name, "proxy"), policy_mean(run, name, "gold")
+        proxy = policy_mean(run, name, "proxy")
+        gold = policy_mean(run, name, "gold")
         if proxy and gold and not math.isnan(proxy.mean + gold.mean):
             points.append(Point(proxy.mean, gold.mean, gold.low, gold.high, proxy.low, proxy.high, name))
     if len(points) < 2:
@@ -249,16 +285,18 @@ def proxy_against_gold(run: Run) -> str | None:
 
 def spreads(run: Run) -> list[str]:
     """How single samples scatter under each policy, for gold (or proxy without it) and length."""
-    found = []
+    charts = []
     for metric in ("gold" if run.has_gold else "proxy", "tokens"):
         if metric not in run.evaluation:
             continue
-        rows = {}
+        quantiles = {}
         for name in policy_names(run):
-            five = five_numbers(run.evaluation.loc[run.evaluation["policy"] == name, metric].to_numpy())
-            if five:
-                rows[name] = five
-        if rows:
+            values = run.evaluation.loc[run.evaluation["policy"] == name, metric].to_numpy()
+            if five := five_numbers(values):
+                quantiles[name] = five
+        if quantiles:
             title = metric_title(metric)
-            found.append(spread(rows, title=f"{title} of single samples, by policy", x_label=f"{title} per sample"))
-    return found
+            charts.append(
+                spread(quantiles, title=f"{title} of single samples, by policy", x_label=f"{title} per sample")
+            )
+    return charts

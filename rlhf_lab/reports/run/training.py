@@ -12,6 +12,7 @@ from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.results.wording import compact
 
 BINS = 60
+"""Points of a curve: the page stays small however long the run."""
 CHARTS = 12
 FIRST = ("loss", "gold", "proxy", "reward", "margin", "accuracy", "kl", "tokens", "grad", "lr")
 UNPLOTTED = ("step", "time", "stage")
@@ -23,13 +24,16 @@ def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
     Args:
         runs: name of a run → its logged rows; every run is a line of each chart.
     """
-    logged = [_logged(rows) for rows in runs.values()]
-    shared = [name for name in logged[0] if all(name in names for names in logged[1:])]
-    moving = [name for name in shared if pd.concat([rows[name] for rows in runs.values()]).nunique() > 1]
+    first, *others = [_numeric_columns(rows) for rows in runs.values()]
+    shared = [name for name in first if all(name in names for names in others)]
+    varying = [name for name in shared if pd.concat([rows[name] for rows in runs.values()]).nunique() > 1]
     charts = []
-    for name in sorted(moving, key=_interest)[:CHARTS]:
-        series = [Series(run, _points(rows, name), colour) for colour, (run, rows) in enumerate(runs.items())]
-        charts.append((name, curves([one for one in series if one.points], title=name)))
+    for name in sorted(varying, key=_reading_order)[:CHARTS]:
+        series = []
+        for colour, (run, rows) in enumerate(runs.items()):
+            if points := _curve_points(rows, name):
+                series.append(Series(run, points, colour))
+        charts.append((name, curves(series, title=name)))
     return charts
 
 
@@ -37,54 +41,64 @@ def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tup
     """(chart name, SVG) for the first metrics, and (name, first, last) for the others."""
     if rows.empty or "step" not in rows:
         return [], []
-    names = _logged(rows)
-    moving = [name for name in names if rows[name].nunique() > 1]
-    moving.sort(key=_interest)
-    charts = [(name, _chart(rows, name)) for name in moving[:CHARTS]]
-    rest = []
-    for name in [*moving[CHARTS:], *(name for name in names if name not in moving)]:
-        known = pd.to_numeric(rows[name], errors="coerce").dropna()
-        if len(known):
-            rest.append((str(name), compact(float(known.iloc[0])), compact(float(known.iloc[-1]))))
-    return charts, rest
+    names = _numeric_columns(rows)
+    varying = [name for name in names if rows[name].nunique() > 1]
+    varying.sort(key=_reading_order)
+    constant = [name for name in names if name not in varying]
+    charts = [(name, _stage_chart(rows, name)) for name in varying[:CHARTS]]
+    uncharted = []
+    for name in [*varying[CHARTS:], *constant]:
+        values = pd.to_numeric(rows[name], errors="coerce").dropna()
+        if len(values):
+            uncharted.append((str(name), compact(float(values.iloc[0])), compact(float(values.iloc[-1]))))
+    return charts, uncharted
 
 
-def _chart(rows: pd.DataFrame, name: str) -> str:
+def _stage_chart(rows: pd.DataFrame, name: str) -> str:
+    """One metric, a line per stage."""
     stages = rows["stage"].fillna("").astype(str) if "stage" in rows else pd.Series("", index=rows.index)
     series = []
     for colour, stage in enumerate(dict.fromkeys(stages)):
-        if points := _points(rows[stages == stage], name):
+        if points := _curve_points(rows[stages == stage], name):
             series.append(Series(stage or "run", points, colour))
     return curves(series, title=str(name))
 
 
-def _logged(rows: pd.DataFrame) -> list[str]:
-    """Numeric columns; the monitor's have a section of their own."""
+def _numeric_columns(rows: pd.DataFrame) -> list[str]:
+    """Columns that can be drawn over steps; the monitor's have a section of their own."""
+    if "step" not in rows:
+        return []
     names = [str(name) for name in rows if name not in UNPLOTTED and _is_number(rows[name])]
-    return [name for name in names if not name.startswith("monitor/")] if "step" in rows else []
+    return [name for name in names if not name.startswith("monitor/")]
 
 
-def _points(rows: pd.DataFrame, name: str) -> list[Point]:
-    return _binned(rows["step"].to_numpy(dtype=float), pd.to_numeric(rows[name], errors="coerce").to_numpy())
+def _curve_points(rows: pd.DataFrame, name: str) -> list[Point]:
+    steps_N = rows["step"].to_numpy(dtype=float)
+    values_N = pd.to_numeric(rows[name], errors="coerce").to_numpy()
+    return _bin_points(steps_N, values_N)
 
 
-def _binned(steps: np.ndarray, values: np.ndarray) -> list[Point]:
+def _bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
     """At most BINS points: mean of each stretch of steps, with its smallest and largest value as band."""
-    known = np.isfinite(values) & np.isfinite(steps)
-    steps, values = steps[known], values[known]
+    finite_N = np.isfinite(values_N) & np.isfinite(steps_N)
+    steps_N, values_N = steps_N[finite_N], values_N[finite_N]
     points = []
-    for place in np.array_split(np.argsort(steps, kind="stable"), min(BINS, len(steps)) or 1):
-        if len(place):
-            part = values[place]
-            low, high = (part.min(), part.max()) if len(values) > BINS else (math.nan, math.nan)
-            points.append(Point(float(steps[place].mean()), float(part.mean()), float(low), float(high)))
+    for indices in np.array_split(np.argsort(steps_N, kind="stable"), min(BINS, len(steps_N)) or 1):
+        if not len(indices):
+            continue
+        bin_values = values_N[indices]
+        low, high = math.nan, math.nan
+        if len(values_N) > BINS:
+            low, high = float(bin_values.min()), float(bin_values.max())
+        points.append(Point(float(steps_N[indices].mean()), float(bin_values.mean()), low, high))
     return points
 
 
-def _interest(name: str) -> tuple[int, bool, str]:
-    """Charts people look at first: loss, rewards, margins, KL, length; then the rest by name."""
+def _reading_order(name: str) -> tuple[int, bool, str]:
+    """Charts people look at first: loss, rewards, margins, KL, length; then all others by name."""
     rank = next((rank for rank, word in enumerate(FIRST) if word in name), len(FIRST))
-    return rank, name not in FIRST, name
+    is_variant = name not in FIRST  # "loss" before "loss/critic"
+    return rank, is_variant, name
 
 
 def _is_number(column: pd.Series) -> bool:

@@ -32,44 +32,50 @@ def job_pairs(study: Study, means: dict[int, pd.DataFrame]) -> dict[str, Any]:
         "tests": {"i,j": [[B − A, p] or null per metric]}} with i < j positions in `jobs`, A the i-th; no jobs when
         fewer than two completed.
     """
-    done = study.completed.to_dict("records")
-    if len(done) < 2:
+    completed = study.completed.to_dict("records")
+    if len(completed) < 2:
         return {"folder": str(study.path), "factors": [], "metrics": [], "jobs": [], "tests": {}}
     jobs = [
         {
             "index": job["index"],
             "settings": [level_name(job[factor]) for factor in study.factors],
-            "values": [compact(_estimate(job, metric)) for metric in study.metrics],
+            "values": [compact(_job_estimate(job, metric)) for metric in study.metrics],
         }
-        for job in done
+        for job in completed
     ]
-    pairs = list(combinations(range(len(done)), 2))
-    tested = [_columns(done, means, metric) for metric in study.metrics[: MAX_TESTS // len(pairs)]]
-    tests = {f"{i},{j}": [_test(columns[i], columns[j]) for columns in tested] for i, j in pairs}
+    pairs = list(combinations(range(len(completed)), 2))
+    tested_metrics = study.metrics[: MAX_TESTS // len(pairs)]
+    values_by_metric = [_values_by_job(completed, means, metric) for metric in tested_metrics]
+    tests = {}
+    for i, j in pairs:
+        tests[f"{i},{j}"] = [_paired_test(values_by_job[i], values_by_job[j]) for values_by_job in values_by_metric]
     return {
         "folder": str(study.path),
         "factors": list(study.factors),
         "metrics": [judged_title(metric, study.has_gold) for metric in study.metrics],
         "jobs": jobs,
-        "tests": {pair: found for pair, found in tests.items() if any(found)},
+        "tests": {pair: results for pair, results in tests.items() if any(results)},
     }
 
 
-def _estimate(job: dict[Any, Any], metric: str) -> Estimate:
+def _job_estimate(job: dict[Any, Any], metric: str) -> Estimate:
     count = int(job[f"{metric}/n"])
     return Estimate(job[metric], job[f"{metric}/low"], job[f"{metric}/high"], count, min(1, count))
 
 
-def _columns(done: list[dict[Any, Any]], means: dict[int, pd.DataFrame], metric: str) -> list[FloatArray | None]:
+def _values_by_job(jobs: list[dict[Any, Any]], means: dict[int, pd.DataFrame], metric: str) -> list[FloatArray | None]:
     """Per job its means by prompt, on the prompts of all jobs in one order (NaN where it has none)."""
-    known = {job["index"]: means[job["index"]] for job in done if job["index"] in means}
-    table = pd.DataFrame({index: rows[metric] for index, rows in known.items() if metric in rows})
-    return [table[job["index"]].to_numpy(float) if job["index"] in table else None for job in done]
+    indices = [job["index"] for job in jobs]
+    columns = {index: means[index][metric] for index in indices if index in means and metric in means[index]}
+    table = pd.DataFrame(columns)  # aligns the prompts
+    return [table[index].to_numpy(float) if index in table else None for index in indices]
 
 
-def _test(a: FloatArray | None, b: FloatArray | None) -> list[str] | None:
+def _paired_test(a: FloatArray | None, b: FloatArray | None) -> list[str] | None:
     """B − A over the prompts that both answered, and its p-value; None when they share fewer than two."""
     if a is None or b is None:
         return None
-    found = paired_difference(b, a, np.arange(len(a)))
-    return None if found.difference.clusters < 2 else [signed(found.difference), p_text(found.p_value)]
+    comparison = paired_difference(b, a, np.arange(len(a)))
+    if comparison.difference.clusters < 2:
+        return None
+    return [signed(comparison.difference), p_text(comparison.p_value)]

@@ -22,6 +22,7 @@ from rlhf_lab.studies.pairing import seeds
 
 SHOWN = ("gold", "correct", "proxy", "kl", "tokens", "verbose", "garble", "ended")
 SAMPLE_BYTES = 16_000
+"""Of the samples on a page."""
 MARKS = {"bad": "✕", "watch": "!", "unknown": "?", "good": "✓"}
 """States of a light, worst first."""
 
@@ -31,26 +32,27 @@ def policy_view(study: Study) -> dict[str, Any]:
     states: dict[str, dict[str, list[str]]] = {}
     examples: dict[str, Run] = {}
     means: dict[int, pd.DataFrame] = {}
-    for job, run in _runs(study):
+    for job, run in _read_runs(study):
         level = job["level"]
         for light in lights(run):
             states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
         if len(run.evaluation):
             examples.setdefault(level, run)
-            last = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
-            means[job["index"]] = prompt_means(last, study.metrics)
+            last_policy = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+            means[job["index"]] = prompt_means(last_policy, study.metrics)
     samples = _side_by_side({study.label(level): examples[level] for level in study.levels if level in examples})
+    pairs = job_pairs(study, means)
     return {
         "lights": _light_table(states, study),
         "last": last_policies(study),
         "samples": samples,
         "samples_json": pack(samples),
-        "pairs": (pairs := job_pairs(study, means)),
+        "pairs": pairs,
         "pairs_json": pack(pairs),
     }
 
 
-def _runs(study: Study) -> Iterator[tuple[dict[Any, Any], Run]]:
+def _read_runs(study: Study) -> Iterator[tuple[dict[Any, Any], Run]]:
     for job in study.completed.to_dict("records"):
         yield job, read_run(job["run"])
 
@@ -64,25 +66,26 @@ def last_policies(study: Study) -> dict[str, Any] | None:
     last = rows.loc[rows.groupby("index")["position"].idxmax()]
     table = []
     for level in study.levels:
-        part = last[last["level"] == level]
-        means = [clustered_mean(part[name].to_numpy(dtype=float), seeds(part)) for name in names]
-        table.append((study.label(level), len(part), [compact(mean) for mean in means]))
+        policies = last[last["level"] == level]
+        means = [clustered_mean(policies[name].to_numpy(dtype=float), seeds(policies)) for name in names]
+        table.append((study.label(level), len(policies), [compact(mean) for mean in means]))
     return {"columns": [(metric_title(name), metric_note(name)) for name in names], "rows": table}
 
 
 def _light_table(states: dict[str, dict[str, list[str]]], study: Study) -> dict[str, Any] | None:
     """Per level and light: in how many jobs it is on, with the worst state among them."""
-    names = list(dict.fromkeys(name for found in states.values() for name in found))
+    names = list(dict.fromkeys(name for lights_of_level in states.values() for name in lights_of_level))
     if not names:
         return None
     rows = []
     for level in (level for level in study.levels if level in states):
         cells = []
         for name in names:
-            found = states[level].get(name, [])
-            worst = next((state for state in MARKS if state in found), "unknown")
-            on = sum(state in ("bad", "watch") for state in found)
-            cells.append((worst, "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(found)}"))
+            job_states = states[level].get(name, [])
+            worst = next((state for state in MARKS if state in job_states), "unknown")
+            on = sum(state in ("bad", "watch") for state in job_states)
+            text = "unknown" if worst == "unknown" else f"{MARKS[worst]} {on} of {len(job_states)}"
+            cells.append((worst, text))
         rows.append((study.label(level), cells))
     return {"columns": names, "rows": rows}
 
@@ -95,11 +98,15 @@ def _side_by_side(examples: dict[str, Run]) -> dict[str, Any]:
     """
     if not examples:
         return {"policies": [], "prompts": [], "total": 0}
-    first = next(iter(examples.values()))
-    start = first.evaluation[first.evaluation["policy"] == policy_names(first)[0]]
-    parts = [start.assign(policy=f"start: {policy_names(first)[0]}")] if len(policy_names(first)) > 1 else []
+    first_run = next(iter(examples.values()))
+    names = policy_names(first_run)
+    replies = []
+    if len(names) > 1:  # else its one policy is both the start and the last
+        start = first_run.evaluation[first_run.evaluation["policy"] == names[0]]
+        replies.append(start.assign(policy=f"start: {names[0]}"))
     for level, run in examples.items():
         rows = run.evaluation
-        parts.append(rows[rows["policy"] == policy_names(run)[-1]].assign(policy=level))
-    together = dataclasses.replace(first, evaluation=pd.concat(parts, ignore_index=True), policies=())
-    return pick_samples(together, budget=SAMPLE_BYTES)
+        replies.append(rows[rows["policy"] == policy_names(run)[-1]].assign(policy=level))
+    # As if one run had evaluated a policy per level.
+    combined = dataclasses.replace(first_run, evaluation=pd.concat(replies, ignore_index=True), policies=())
+    return pick_samples(combined, budget=SAMPLE_BYTES)

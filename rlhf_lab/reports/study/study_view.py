@@ -30,8 +30,8 @@ def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[s
         "command": study.command,
         "counts": study.frame["status"].value_counts().to_dict(),
         "headings": (study.compare.split(".")[-1], *HEADINGS[1:]),
-        "sections": [_section(study, section) for section in sections],
-        "figures": _figures(study),
+        "sections": [_section_entry(study, section) for section in sections],
+        "figures": _panel_figures(study),
         "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
         "method": method(study),
         "baseline": study.label(study.baseline),
@@ -44,13 +44,15 @@ def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[s
 
 def level_dots(study: Study, sections: list[Section], *, standalone: bool = False) -> str:
     """Dot and whisker per level, every run as a small dot below its mean; sections of one metric below one another."""
-    parts, levels = dict(study.panels()), []
+    panels = dict(study.panels())
+    levels = []
     for section in sections:
-        done = parts[section.by].completed
+        completed = panels[section.by].completed
         for row in section.rows:
-            runs = done.loc[done["level"] == row.level, section.metric].tolist()
+            runs = completed.loc[completed["level"] == row.level, section.metric].tolist()
             name = study.label(row.level)
-            name = f"{study.panel_label(section.by)}: {name}" if len(sections) > 1 else name
+            if len(sections) > 1:
+                name = f"{study.panel_label(section.by)}: {name}"
             levels.append(Level(name, row.mean, runs, row.level == study.baseline))
     title = judged_title(sections[0].metric, study.has_gold)
     compared = study.compare.rpartition(".")[2].replace("_", " ")
@@ -63,20 +65,24 @@ def primary_dots(study: Study, sections: list[Section], *, standalone: bool = Fa
     return level_dots(study, primary, standalone=standalone)
 
 
-def _figures(study: Study) -> list[dict[str, Any]]:
+def _panel_figures(study: Study) -> list[dict[str, Any]]:
     """What the policies of each part of the study did; parts without policies are left out."""
-    found = []
-    for by, part in study.panels():
-        figures = {"paths": policy_paths(part, study.primary), "frontier": level_frontier(part)}
-        figures |= {"proxy_gold": gold_against_proxy(part), "lengths": policy_paths(part, "tokens")}
-        if study.primary == "tokens":
+    entries = []
+    for by, panel in study.panels():
+        figures = {
+            "paths": policy_paths(panel, study.primary),
+            "frontier": level_frontier(panel),
+            "proxy_gold": gold_against_proxy(panel),
+            "lengths": policy_paths(panel, "tokens"),
+        }
+        if study.primary == "tokens":  # `paths` shows it already
             figures["lengths"] = None
         if any(figures.values()):
-            found.append({"by": by, **figures})
-    return found
+            entries.append({"by": by, **figures})
+    return entries
 
 
-def _section(study: Study, section: Section) -> dict[str, Any]:
+def _section_entry(study: Study, section: Section) -> dict[str, Any]:
     return {
         "title": section_title(study, section),
         "note": metric_note(section.metric),
@@ -94,8 +100,9 @@ def policy_paths(study: Study, metric: str) -> str | None:
     series = []
     for colour, level in enumerate(study.levels):
         points = []
-        for position, part in rows[rows["level"] == level].groupby("position"):
-            mean = clustered_mean(part[metric].to_numpy(dtype=float), part["seed"].astype(str).to_numpy())
+        for position, policies in rows[rows["level"] == level].groupby("position"):
+            seed_N = policies["seed"].astype(str).to_numpy()
+            mean = clustered_mean(policies[metric].to_numpy(dtype=float), seed_N)
             if not math.isnan(mean.mean):
                 # levels stand side by side, so that their whiskers do not cover one another
                 place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
@@ -118,9 +125,9 @@ def level_frontier(study: Study) -> str | None:
     last = rows.loc[rows.groupby("index")["position"].idxmax()]
     series = []
     for colour, level in enumerate(study.levels):
-        part = last[(last["level"] == level) & last["kl"].notna() & last[metric].notna()]
-        if len(part):
-            series.append(Series(study.label(level), [_level_point(part, metric)], colour))
+        policies = last[(last["level"] == level) & last["kl"].notna() & last[metric].notna()]
+        if len(policies):
+            series.append(Series(study.label(level), [_level_point(policies, metric)], colour))
     if not series:
         return None
     title = judged_title(metric, study.has_gold)
@@ -135,8 +142,8 @@ def gold_against_proxy(study: Study) -> str | None:
         return None
     series = []
     for colour, level in enumerate(study.levels):
-        known = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
-        points = [_mean_point(part, part["proxy"], "gold") for _, part in known.groupby("position")]
+        scored = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
+        points = [_mean_point(policies, policies["proxy"], "gold") for _, policies in scored.groupby("position")]
         if points:
             series.append(Series(study.label(level), points, colour))
     if not series:
@@ -145,26 +152,34 @@ def gold_against_proxy(study: Study) -> str | None:
     return frontier(series, title=title, x_label="proxy reward", y_label="gold reward")
 
 
-def _level_point(part: pd.DataFrame, metric: str) -> Point:
+def _level_point(policies: pd.DataFrame, metric: str) -> Point:
     """A level's mean over seeds in both directions; a distance is not negative."""
-    point = _mean_point(part, part["kl"].clip(lower=0).pow(0.5), metric)
+    point = _mean_point(policies, policies["kl"].clip(lower=0).pow(0.5), metric)
     return dataclasses.replace(point, x_low=max(point.x_low, 0.0))
 
 
-def _mean_point(part: pd.DataFrame, across: pd.Series, metric: str) -> Point:
-    right = clustered_mean(across.to_numpy(dtype=float), seeds(part))
-    up = clustered_mean(part[metric].to_numpy(dtype=float), seeds(part))
-    return Point(right.mean, up.mean, up.low, up.high, right.low, right.high)
+def _mean_point(policies: pd.DataFrame, x_values: pd.Series, metric: str) -> Point:
+    x = clustered_mean(x_values.to_numpy(dtype=float), seeds(policies))
+    y = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
+    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high)
 
 
 def jobs(study: Study) -> list[dict[str, Any]]:
     """Every job with its overrides, status, what is wrong with it, and a link to its own report where there is one."""
-    found = []
+    entries = []
     for job in study.frame.to_dict("records"):
         report = job["run"] / "report.html" if job["run"] else None
         link = os.path.relpath(report, study.path) if report and report.is_file() else None
         error = str(job["error"]).strip().splitlines()[-1] if job["error"] else ""
         overrides = [str(job[factor]) for factor in study.factors]
-        shown = {"index": job["index"], "overrides": overrides, "status": job["status"], "link": link}
-        found.append({**shown, "remark": "; ".join(filter(None, (error, change(job))))})
-    return found
+        remark = "; ".join(filter(None, (error, change(job))))
+        entries.append(
+            {
+                "index": job["index"],
+                "overrides": overrides,
+                "status": job["status"],
+                "link": link,
+                "remark": remark,
+            }
+        )
+    return entries
