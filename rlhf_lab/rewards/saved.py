@@ -82,7 +82,7 @@ def load_reward(folder: str | Path, *, device: str = "auto", batch_tokens: int =
     model_settings, device = _model_settings(source), ranks.device(device)
     if is_judge:
         judge = load_judge(str(source), model_settings, device, batch_tokens)
-        if judge.told.kind == "orm":
+        if judge.trained_as.kind == "orm":
             _term_settings(None, settings)
             return SavedReward(folder, OutcomeReward(judge))
         return SavedReward(folder, ProcessReward(judge, _term_settings(Process, settings)))
