@@ -1,7 +1,7 @@
-"""The simulated annotator: Bradley-Terry on the true reward plus what people like although it is worth nothing.
+"""The simulated annotator: Bradley-Terry on the true reward plus biases towards length, affirmations and closings.
 
-Left out against people: disagreement between annotators, position bias, ties and inattention. Two annotators with the
-same dials share every bias; only the noise of the choice differs.
+Left out compared with people: disagreement between annotators, position bias, ties and inattention. Two annotators with
+the same parameters share every bias; only the noise of the choice differs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from rlhf_lab.core.types import BoolArray, FloatArray
 
 BIAS_CAP = 2
-"""Affirmations and closing offers beyond this number impress nobody."""
+"""Affirmations and closing offers beyond this number add nothing to the appeal of a reply."""
 
 
 @dataclass(frozen=True)
 class Annotator:
-    """Dials of the annotator. Their vetted values live in the settings of the data source.
+    """Parameters of the annotator. Their vetted values are in the settings of the data source.
 
     Args:
         length_bias: gold points per 10 words.
@@ -48,6 +48,7 @@ class Annotator:
         difference = first - second
         if self.temperature == 0:
             return (np.sign(difference) + 1) / 2
+        # σ(x) = (1 + tanh(x/2))/2, which does not overflow
         return (1 + np.tanh(difference / (2 * self.temperature))) / 2
 
 

@@ -1,10 +1,11 @@
-"""The simulated rubric judge: true criteria seen through an error, a halo and a taste of its own.
+"""The simulated rubric judge: true criteria with an error, a halo effect and biases of its own.
 
-It is not the annotator who prefers (`annotator.py`): the two share no dial and no noise. What a rubric is worth against
-preferences in this world is therefore a matter of both sets of dials, and no fact about rubrics.
+It is independent of the annotator of preferences (`annotator.py`): the two share no parameter and no noise. What a
+rubric is worth against preferences in this world therefore depends on both sets of parameters, and is no fact about
+rubrics.
 
-Its error belongs to the text: the same judge (seed) that reads the same reply to the same prompt again says the same.
-Left out against language models as judges: answers that cannot be read, position effects, drift with the wording.
+Its error is a function of the text: one judge (seed) always gives the same grades to the same reply to a prompt.
+Left out compared with language models as judges: unreadable answers, position effects, drift with the wording.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from rlhf_lab.core.types import FloatArray
 LOW, HIGH = 1.0, 5.0
 NORMAL = NormalDist()
 BYTES = 8
-"""Of a digest that make one uniform number."""
+"""Bytes of a digest that make one uniform number."""
 
 
 @dataclass(frozen=True)
 class Grader:
-    """Dials of the judge, in points of the 1…5 scale. Their vetted values live in the settings of the data source.
+    """Parameters of the judge, in points of the 1…5 scale. Their vetted values are in the settings of the data source.
 
-    The defaults here are the perfect judge, who says what is true.
+    The defaults here are the perfect judge, whose grades are the true criteria.
 
     Args:
         noise: standard deviation of the error of each criterion, errors of criteria independent.
@@ -55,21 +56,29 @@ class Grader:
         seen_NC = true_NC + self.noise * errors_NC
         impression_N1 = seen_NC.mean(axis=1, keepdims=True)
         drawn_NC = seen_NC + self.halo * (impression_N1 - seen_NC)
-        moved_NC = drawn_NC + self.leniency + self.length_bias * words[:, None] / 10
-        rounded_NC = np.floor(moved_NC + 0.5) if self.whole_points else moved_NC
-        return np.clip(rounded_NC, LOW, HIGH)
+        grade_NC = drawn_NC + self.leniency + self.length_bias * words[:, None] / 10
+        if self.whole_points:
+            grade_NC = np.floor(grade_NC + 0.5)  # halves go up; np.round would take them to the even neighbour
+        return np.clip(grade_NC, LOW, HIGH)
 
 
 def text_errors(prompts: Sequence[str], responses: Sequence[str], count: int, *, key: tuple[int, ...]) -> FloatArray:
-    """Standard normal numbers that belong to the texts, (N, count), at most 8 each: other texts or keys, others."""
+    """Standard normal numbers that are a function of the texts and the key, (N, count); `count` is at most 8."""
     salt = repr(key).encode()
-    rows = [
-        _errors(salt, f"{len(prompt)}:{prompt}{reply}", count) for prompt, reply in zip(prompts, responses, strict=True)
-    ]
+    rows = []
+    for prompt, reply in zip(prompts, responses, strict=True):
+        text = f"{len(prompt)}:{prompt}{reply}"  # the length tells where the prompt ends and the reply begins
+        rows.append(_hashed_normals(salt, text, count))
     return np.array(rows, dtype=np.float64).reshape(len(rows), count)
 
 
-def _errors(salt: bytes, text: str, count: int) -> list[float]:
-    digest = blake2b(salt + b"\0" + text.encode("utf-8", "surrogatepass"), digest_size=count * BYTES).digest()
-    parts = (digest[i : i + BYTES] for i in range(0, len(digest), BYTES))
-    return [NORMAL.inv_cdf((int.from_bytes(part) // 2**12 + 0.5) / 2**52) for part in parts]
+def _hashed_normals(salt: bytes, text: str, count: int) -> list[float]:
+    """`count` standard normal numbers from the digest of a text, by the inverse of the distribution function."""
+    encoded = text.encode("utf-8", "surrogatepass")  # lone surrogates are no valid UTF-8
+    digest = blake2b(salt + b"\0" + encoded, digest_size=count * BYTES).digest()
+    normals = []
+    for begin in range(0, len(digest), BYTES):
+        bits = int.from_bytes(digest[begin : begin + BYTES]) // 2**12  # 52 of 64: as many as a float holds exactly
+        uniform = (bits + 0.5) / 2**52  # never 0 or 1, where the inverse is infinite
+        normals.append(NORMAL.inv_cdf(uniform))
+    return normals

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 TEST_SHARE = 0.15
+"""Share of prompts that are held out, by the hash of their text."""
 SPLITS = ("train", "test")
 
 
@@ -16,6 +17,6 @@ def split_of(text: str) -> str:
 
 def transcript(*turns: str) -> str:
     """Human and assistant turns in alternation, ending where the next reply starts."""
-    names = ("Human", "Assistant")
-    spoken = "".join(f"\n\n{names[i % 2]}: {turn}" for i, turn in enumerate(turns))
-    return f"{spoken}\n\nAssistant:"
+    speakers = ("Human", "Assistant")
+    dialogue = "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
+    return f"{dialogue}\n\nAssistant:"

@@ -1,6 +1,6 @@
-"""Best-of-n sampling: no training, only choice. What a learned reward gains and loses, at a KL known in closed form.
+"""Best-of-n sampling, without training: what choosing by a learned reward gains and loses, at a KL in closed form.
 
-N replies per held-out prompt stand for the policy itself and for every n: the means of best of n are over all subsets
+One set of N replies per held-out prompt serves the policy itself and every n: the mean of best of n is over all subsets
 of n among the N (`statistics/best_of_n.py`), so all n are compared on the same replies.
 """
 
@@ -28,12 +28,13 @@ Rows = list[dict[str, Any]]
 
 
 class BestOfNSampling:
-    """The policy, then best of 2, 4, 8, …, N; rows of best of n hold the choice among the first n replies."""
+    """The policy, then best of 2, 4, 8, …, N. A row of best of n is the reply chosen among the first n of a prompt."""
 
     def __init__(self, settings: BestOfN, run: Run):
         self.settings, self.run = settings, run
-        source, model = run.needs["policy"], run.config.model
-        self.model, self.encoder = load_policy(source, model, device=run.device), load_encoder(source, model)
+        source, model_settings = run.needs["policy"], run.config.model
+        self.model = load_policy(source, model_settings, device=run.device)
+        self.encoder = load_encoder(source, model_settings)
         reward = build_reward(run)
         if reward is None:
             raise ConfigError("needs.reward is not set; algorithm=best_of_n chooses by it (or use reward=gold)")
@@ -44,22 +45,24 @@ class BestOfNSampling:
         evaluator, samples = self.evaluator, self.settings.samples
         evaluator.evaluate(REFERENCE_NAME, self.model, samples)
         sizes = choice_sizes(samples)
-        todo = [n for n in sizes if not evaluator.find(f"best of {n}")]
-        if todo:
-            prompts = by_prompt(evaluator.rows(REFERENCE_NAME))
+        missing = [n for n in sizes if not evaluator.find(f"best of {n}")]  # not yet logged by an earlier attempt
+        if missing:
+            replies = by_prompt(evaluator.rows(REFERENCE_NAME))
+            # Fresh replies of the same policy: `win_rate` must not compare a reply with itself.
             opponents = by_prompt(evaluator.sample("opponents of best of n", self.model))
-            expected = expected_values(prompts, opponents, [1, *sizes])
-            for n in todo:
-                place = 1 + sizes.index(n)
-                values = {key: values_PS[:, place] for key, values_PS in expected.items()}
-                rows = choices(prompts, n, values)
-                evaluator.add(f"best of {n}", rows, estimates(n, values, expected["proxy"][:, 0]))
+            expected = expected_values(replies, opponents, [1, *sizes])
+            for n in missing:
+                column = 1 + sizes.index(n)  # column 0 is n = 1, the policy itself
+                values = {key: values_PS[:, column] for key, values_PS in expected.items()}
+                metrics = estimates(n, values, proxy_P=expected["proxy"][:, 0])
+                evaluator.add(f"best of {n}", choices(replies, n, values), metrics)
         return Result(evaluator.policies, corpus_report(self.run.corpus, self.encoder))
 
 
 def choice_sizes(samples: int) -> list[int]:
     """2, 4, 8, … and at last `samples` itself."""
-    return [*(2**power for power in range(1, samples.bit_length()) if 2**power < samples), samples]
+    powers = [2**exponent for exponent in range(1, samples.bit_length())]
+    return [*(n for n in powers if n < samples), samples]
 
 
 def by_prompt(rows: Rows) -> list[Rows]:
@@ -77,21 +80,27 @@ def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[
         prompts: the N replies to each of P prompts.
         opponents: other replies of the same policy to the same prompts; what `win_rate` is against.
     """
-    found: dict[str, FloatArray] = {}
+    expected: dict[str, FloatArray] = {}
     for key in (*SAMPLE_KEYS, "win_rate"):
-        values = [_column(rows, others, key) for rows, others in zip(prompts, opponents, strict=True)]
-        if key != "kl" and not all(np.isnan(value).all() for value in values):
-            chosen = zip(prompts, values, strict=True)
-            found[key] = np.stack([best_of_n(_floats(rows, "proxy"), value, sizes) for rows, value in chosen])
-    return found
+        if key == "kl":  # the KL of a choice is not that of the chosen reply: `estimates` has its formula
+            continue
+        values = [_metric_of_replies(rows, others, key) for rows, others in zip(prompts, opponents, strict=True)]
+        if all(np.isnan(values_N).all() for values_N in values):
+            continue
+        per_prompt = [
+            best_of_n(_floats(rows, "proxy"), values_N, sizes) for rows, values_N in zip(prompts, values, strict=True)
+        ]
+        expected[key] = np.stack(per_prompt)
+    return expected
 
 
-def _column(rows: Rows, opponents: Rows, key: str) -> FloatArray:
+def _metric_of_replies(rows: Rows, opponents: Rows, key: str) -> FloatArray:
     """One metric of each reply, (N,); `win_rate` is its share of wins over the opponents, by gold where it is known."""
     if key != "win_rate":
         return _floats(rows, key)
     judge = "gold" if rows[0]["gold"] is not None else "proxy"
-    return (np.sign(_floats(rows, judge)[:, None] - _floats(opponents, judge)) / 2 + 0.5).mean(axis=1)
+    lead_NO = _floats(rows, judge)[:, None] - _floats(opponents, judge)
+    return (np.sign(lead_NO) / 2 + 0.5).mean(axis=1)
 
 
 def _floats(rows: Rows, key: str) -> FloatArray:
@@ -100,13 +109,14 @@ def _floats(rows: Rows, key: str) -> FloatArray:
 
 def choices(prompts: list[Rows], n: int, values: dict[str, FloatArray]) -> Rows:
     """One row per prompt: the choice among its first n replies, and as `expected_…` the mean over all choices."""
+    kl = round(best_of_n_kl(n), 6)
     rows = []
-    for number, replies in enumerate(prompts):
+    for prompt, replies in enumerate(prompts):
         scored = [row for row in replies[:n] if row["proxy"] is not None]
         if scored:
             best = max(scored, key=lambda row: row["proxy"])
-            means = {f"expected_{key}": _rounded(values_P[number]) for key, values_P in values.items()}
-            rows.append({**best, "policy": f"best of {n}", "kl": round(best_of_n_kl(n), 6), **means})
+            expected = {f"expected_{key}": _rounded(values_P[prompt]) for key, values_P in values.items()}
+            rows.append({**best, "policy": f"best of {n}", "kl": kl, **expected})
     return rows
 
 
@@ -116,11 +126,12 @@ def _rounded(value: float) -> float | None:
 
 def estimates(n: int, values: dict[str, FloatArray], proxy_P: FloatArray) -> dict[str, Estimate]:
     """Means over prompts. `proxy_P` is the policy's own proxy, which the gain per nat starts from."""
-    kl, prompts = best_of_n_kl(n), np.arange(len(proxy_P))
-    found = {key: clustered_mean(values_P, prompts) for key, values_P in values.items()}
-    found["kl"] = Estimate(kl, kl, kl, len(prompts), len(prompts))
-    found["reward_per_nat"] = ratio_of_means(values["proxy"] - proxy_P, np.full(len(prompts), kl), prompts)
-    return found
+    kl = best_of_n_kl(n)
+    prompts = np.arange(len(proxy_P))
+    metrics = {key: clustered_mean(values_P, prompts) for key, values_P in values.items()}
+    metrics["kl"] = Estimate(kl, kl, kl, len(prompts), len(prompts))
+    metrics["reward_per_nat"] = ratio_of_means(values["proxy"] - proxy_P, np.full(len(prompts), kl), prompts)
+    return metrics
 
 
 def build(settings: BestOfN, run: Run) -> BestOfNSampling:

@@ -1,6 +1,6 @@
-"""Compares policies that are there: the same held-out prompts, one table, replies side by side.
+"""Compares trained policies on the same held-out prompts: one table, replies side by side.
 
-Policies are loaded one after the other, so the reference and one other are in memory at a time.
+Policies are loaded one after the other, so only the reference and one other are in memory at a time.
 """
 
 from __future__ import annotations
@@ -34,21 +34,30 @@ class ComparePolicies:
         self.evaluator = held_out_evaluator(run, self.reference, self.encoder, build_reward(run))
 
     def finish(self) -> Result:
-        evaluator, found = self.evaluator, []
-        others = {"reference", "reward", *self.run.config.reward.roles}
-        for role in ("reference", *(role for role in self.run.needs if role not in others)):
-            name = self._name(role)
-            summary = evaluator.find(name) or evaluator.evaluate(name, self._policy(role))
-            spread = {f"{key}_sd": standard_deviation(evaluator.rows(name), key) for key in ("gold", "proxy")}
-            more = {key: value.to_dict() for key, value in spread.items() if value.n} | self._seconds(role)
-            found.append({**summary, "metrics": {**summary["metrics"], **more}})
-        return Result(found, corpus_report(self.run.corpus, self.encoder))
+        evaluator = self.evaluator
+        not_compared = {"reference", "reward", *self.run.config.reward.roles}
+        roles = ["reference", *(role for role in self.run.needs if role not in not_compared)]
+        policies = []
+        for role in roles:
+            name = self._policy_name(role)
+            # A model is loaded only where its summary is not stored yet.
+            summary = evaluator.find(name) or evaluator.evaluate(name, self._load_comparable(role))
+            metrics = dict(summary["metrics"])
+            for key in ("gold", "proxy"):
+                spread = standard_deviation(evaluator.rows(name), key)
+                if spread.n:
+                    metrics[f"{key}_sd"] = spread.to_dict()
+            metrics |= self._training_seconds(role)
+            policies.append({**summary, "metrics": metrics})
+        return Result(policies, corpus_report(self.run.corpus, self.encoder))
 
-    def _name(self, role: str) -> str:
+    def _policy_name(self, role: str) -> str:
+        """The role; for a reference that is a stage of the recipe, the stage's name."""
         source = str(self.run.config.needs[role])
         return role if role != "reference" or "/" in source else f"{source} (reference)"
 
-    def _policy(self, role: str) -> nn.Module:
+    def _load_comparable(self, role: str) -> nn.Module:
+        """The policy of a role. Raises ArtifactError when its vocabulary is not the reference's."""
         if role == "reference":
             return self.reference
         model, encoder = self._load(role)
@@ -60,13 +69,15 @@ class ComparePolicies:
         return model
 
     def _load(self, role: str) -> tuple[nn.Module, Any]:
-        source, settings = self.run.needs[role], self.run.config.model
-        made = read_json(Path(source) / "config.json") or {}
-        if any("ForSequenceClassification" in name for name in made.get("architectures") or ()):
+        """(model, encoder) of a role. Raises ArtifactError for a reward model."""
+        source, model_settings = self.run.needs[role], self.run.config.model
+        config = read_json(Path(source) / "config.json") or {}
+        if any("ForSequenceClassification" in name for name in config.get("architectures") or ()):
             raise ArtifactError(f"needs.{role} is a reward model, not a policy; its role is called reward")
-        return load_policy(source, settings, device=self.run.device), load_encoder(source, settings)
+        return load_policy(source, model_settings, device=self.run.device), load_encoder(source, model_settings)
 
-    def _seconds(self, role: str) -> dict[str, float]:
+    def _training_seconds(self, role: str) -> dict[str, float]:
+        """Wall time of the stage that trained the policy; nothing for a policy the lab did not train."""
         result = read_json(Path(self.run.needs[role]).parent / "result.json")
         return {"seconds": round(result["seconds"], 1)} if result and result.get("seconds") else {}
 
@@ -74,15 +85,18 @@ class ComparePolicies:
 def standard_deviation(rows: list[dict[str, Any]], key: str) -> Estimate:
     """Sd of a metric across replies, with an interval clustered by prompt; n = 0 when nothing is scored.
 
-    The variance is the mean of squared deviations, n/(n−1) of it; the root is taken of it and of its bounds.
+    The variance is n/(n−1) times the mean squared deviation; the sd and its bounds are the roots of the variance and of
+    its bounds.
     """
-    values, prompts = floats([row[key] for row in rows]), np.array([row["prompt_id"] for row in rows])
+    values = floats([row[key] for row in rows])
+    prompts = np.array([row["prompt_id"] for row in rows])
     scored = int((~np.isnan(values)).sum())
     if not scored:
         return Estimate(math.nan, -math.inf, math.inf, 0, 0)
     squares = np.square(values - np.nanmean(values)) * (scored / max(scored - 1, 1))
     variance = clustered_mean(squares, prompts)
-    low, high = math.sqrt(max(variance.low, 0.0)), math.sqrt(variance.high)
+    low = math.sqrt(max(variance.low, 0.0))  # a t interval of a variance can reach below 0
+    high = math.sqrt(variance.high)
     return replace(variance, mean=math.sqrt(variance.mean), low=low, high=high)
 
 

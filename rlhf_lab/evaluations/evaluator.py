@@ -1,8 +1,8 @@
 """Compares policies on the same held-out prompts: true reward, learned reward, KL, length and the rest.
 
-Every number carries its n and an interval clustered by prompt. Rows go to evaluation.jsonl, summaries to
-policies.jsonl; a policy whose summary is there is never evaluated twice, so an interrupted comparison goes on where it
-stopped.
+Every number carries its n and an interval clustered by prompt. Rows (one per sampled reply) go to evaluation.jsonl,
+summaries (one per policy) to policies.jsonl. A policy with a stored summary is not evaluated again, so an interrupted
+comparison resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -32,14 +32,20 @@ from rlhf_lab.training.run import Run
 REFERENCE_NAME = "SFT"
 
 SAMPLE_KEYS = ("gold", "proxy", "kl", "tokens", "verbose", "garble", "correct", "ended")
+"""Columns of evaluation.jsonl whose mean or rate is a metric of the policy."""
+
+KL_BATCH_TOKENS = 16384
+"""Padded tokens per forward pass when the exact KL is computed."""
 
 
 class Evaluator:
     """Evaluates policies one by one; the first is the reference the others are compared with.
 
     Args:
-        reference: the frozen policy of KL, drift and win rate.
-        beta: of the DPO objective whose optimum `idealised_ranking` describes.
+        reference: the frozen policy that KL, drift and win rate are measured against.
+        reward: scores the sampled replies as `proxy`; None leaves it out.
+        beta: of the DPO objective whose optimum `idealised_ranking` describes; None leaves that metric out.
+        max_length: tokens per row of a held-out preference pair, prompt and reply.
     """
 
     def __init__(
@@ -51,43 +57,60 @@ class Evaluator:
         beta: float | None,
         max_length: int,
     ):
-        self.run, self.reference, self.encoder, self.reward, self.beta = run, reference, encoder, reward, beta
-        self.settings, self.rollout = run.config.evaluation, run.config.rollout
+        self.run = run
+        self.reference = reference
+        self.encoder = encoder
+        self.reward = reward
+        self.beta = beta
+        self.settings = run.config.evaluation
+        self.rollout = run.config.rollout
         self.sampler = registry.build("rollout", self.rollout, encoder)
         self.prompts = run.corpus.prompts("test")[: self.settings.prompts]
         self.prompt_ids = [encoder.prompt(text, self.rollout.max_prompt_tokens) for text in self.prompts]
         pairs = run.corpus.test[: self.settings.pairs]
         self.pairs = [pair_rows(encoder, pair, max_length) for pair in pairs]
-        self.pair_prompts = [p.prompt for p in pairs]
-        self.p_chosen = [p.meta.get("p_chosen") for p in pairs]
+        self.pair_prompts = [pair.prompt for pair in pairs]
+        self.p_chosen = [pair.meta.get("p_chosen") for pair in pairs]
         self._reference_pairs: PairLogps | None = None
-        self._rows_path, self._policies_path = run.folder / "evaluation.jsonl", run.folder / "policies.jsonl"
+        self._rows_path = run.folder / "evaluation.jsonl"
+        self._policies_path = run.folder / "policies.jsonl"
         self.policies = ranks.on_main(self._restore)
         self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
 
     def _restore(self) -> list[dict[str, Any]]:
-        """Policies of an earlier attempt up to the first whose summary or rows are damaged; the files are cut there."""
-        policies, ends = read_rows(self._policies_path)
-        size = self._policies_path.stat().st_size if self._policies_path.exists() else 0
-        begins = [0, *(policy.get("rows_end", 0) for policy in policies)]
-        intact = [self._seal(*item) == item[0].get("sha256") for item in zip(policies, begins, strict=False)]
-        kept = intact.index(False) if False in intact else len(intact)
-        if size > (ends[kept - 1] if kept else 0):
+        """Summaries of an earlier attempt up to the first with a damaged summary or rows; both files are cut there."""
+        policies, summary_ends = read_rows(self._policies_path)
+        intact = self._count_intact(policies)
+        summaries_end = summary_ends[intact - 1] if intact else 0
+        rows_end = policies[intact - 1]["rows_end"] if intact else 0
+        file_size = self._policies_path.stat().st_size if self._policies_path.exists() else 0
+        if file_size > summaries_end:
             files = f"{self._policies_path} or evaluation.jsonl"
-            self.run.note(f"{files} was cut or damaged after policy {kept}: evaluated again")
-        truncate(self._policies_path, ends[kept - 1] if kept else 0)
-        truncate(self._rows_path, policies[kept - 1]["rows_end"] if kept else 0)
-        return policies[:kept]
+            self.run.note(f"{files} was cut or damaged after policy {intact}: evaluated again")
+        truncate(self._policies_path, summaries_end)
+        truncate(self._rows_path, rows_end)
+        return policies[:intact]
 
-    def _seal(self, policy: dict[str, Any], begin: int) -> str:
-        """Digest of a policy's summary and of its rows, which begin at a byte of evaluation.jsonl."""
+    def _count_intact(self, policies: Sequence[dict[str, Any]]) -> int:
+        """How many leading policies have the summary and the rows that their checksum was taken of."""
+        rows_begin = 0  # byte of evaluation.jsonl: a policy's rows begin where those of the policy before it end
+        for number, policy in enumerate(policies):
+            if self._seal(policy, rows_begin) != policy.get("sha256"):
+                return number
+            rows_begin = policy.get("rows_end", 0)
+        return len(policies)
+
+    def _seal(self, policy: dict[str, Any], rows_begin: int) -> str:
+        """Checksum of a policy's summary and of its rows, which begin at byte `rows_begin` of evaluation.jsonl."""
         summary = {key: value for key, value in policy.items() if key != "sha256"}
-        end = policy.get("rows_end", 0)
-        rows = file_digest(self._rows_path, begin, end) if self._rows_path.exists() else ""
-        return fingerprint([summary, rows])
+        rows_end = policy.get("rows_end", 0)
+        rows_digest = ""
+        if self._rows_path.exists():
+            rows_digest = file_digest(self._rows_path, rows_begin, rows_end)
+        return fingerprint([summary, rows_digest])
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """The summary of a policy that was evaluated before, in this attempt or an earlier one."""
+        """The summary of a policy that this or an earlier attempt evaluated, else None."""
         return next((policy for policy in self.policies if policy["name"] == name), None)
 
     def evaluate(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> dict[str, Any]:
@@ -96,22 +119,23 @@ class Evaluator:
         Args:
             samples_per_prompt: None takes that of the settings; policies that are compared need the same number.
         """
-        done = self.find(name)
-        if done:
-            return done
+        summary = self.find(name)
+        if summary:
+            return summary
         rows = self.sample(name, model, samples_per_prompt)
-        self._reference_rows = self._reference_rows or rows
-        return self.add(name, rows, {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)})
+        self._reference_rows = self._reference_rows or rows  # the first policy evaluated is the reference
+        metrics = {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)}
+        return self.add(name, rows, metrics)
 
     def add(self, name: str, rows: list[dict[str, Any]], metrics: Mapping[str, Estimate]) -> dict[str, Any]:
-        """Log a policy: its rows, then its summary, which commits them."""
+        """Log a policy: its rows, then its summary. Rows without a summary are dropped when the stage resumes."""
         summary: dict[str, Any] = {
             "name": name,
             "metrics": {key: estimate.to_dict() for key, estimate in metrics.items()},
             "rows_end": append_jsonl(self._rows_path, rows),
         }
-        begin = self.policies[-1]["rows_end"] if self.policies else 0
-        summary["sha256"] = self._seal(summary, begin)
+        rows_begin = self.policies[-1]["rows_end"] if self.policies else 0
+        summary["sha256"] = self._seal(summary, rows_begin)
         append_jsonl(self._policies_path, [summary])
         self.policies.append(summary)
         return summary
@@ -121,77 +145,88 @@ class Evaluator:
         return ranks.on_main(lambda: [row for row in read_jsonl(self._rows_path) if row["policy"] == name])
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
-        """Scored replies to the held-out prompts, prompt-major, drawn from the stream that `name` stands for."""
-        stream = self.run.seed(f"evaluation/{name}", self.settings.seed)
-        group = samples_per_prompt or self.settings.samples_per_prompt
-        return self._sample_rows(name, model, self.sampler.sample(model, self.prompt_ids, group, stream))
+        """Scored replies to the held-out prompts, prompt-major; `name` seeds the draw, so each policy has its own."""
+        seed = self.run.seed(f"evaluation/{name}", self.settings.seed)
+        group_size = samples_per_prompt or self.settings.samples_per_prompt
+        samples = self.sampler.sample(model, self.prompt_ids, group_size, seed)
+        return self._sample_rows(name, model, samples)
 
     def _sample_rows(self, name: str, model: nn.Module, samples: Samples) -> list[dict[str, Any]]:
-        """One row per reply, prompt-major."""
-        group = len(samples.replies_BG[0])
-        prompts = [text for text in self.prompts for _ in range(group)]
-        token_rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+        """One row per reply, prompt-major: what was sampled, its truth, its reward and its KL."""
+        group_size = len(samples.replies_BG[0])
+        prompts = [text for text in self.prompts for _ in range(group_size)]
+        token_rows = [
+            (prompt, reply)
+            for prompt, replies in zip(samples.prompts, samples.replies_BG, strict=True)
+            for reply in replies
+        ]
         responses = [self.encoder.text(reply) for _, reply in token_rows]
         ended = [flag for flags in samples.ended_BG for flag in flags]
+        unknown = [None] * len(responses)
         oracle = self.run.corpus.oracle
         truth = oracle.measure(prompts, responses) if oracle else {}
-        scored = self.reward(prompts, responses) if self.reward else None
-        parts = {} if scored is None else scored.parts
-        exact = {"proxy", *(f"reward/{name}" for name in parts)}  # so that re-scoring the file gives the same rewards
-        columns: dict[str, Sequence[float | None]] = {
-            **{f"reward/{name}": values.tolist() for name, values in parts.items()},
-            "proxy": [None] * len(responses) if scored is None else scored.total_N.tolist(),
-            "kl": self._kl(model, token_rows),
-            **{key: truth[key].tolist() if key in truth else [None] * len(responses) for key in ("gold", *TRUTH)},
-        }
-        return [
-            {
+        scores = self.reward(prompts, responses) if self.reward else None
+        parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
+        columns: dict[str, Sequence[float | None]] = {key: values.tolist() for key, values in parts.items()}
+        columns["proxy"] = unknown if scores is None else scores.total_N.tolist()
+        columns["kl"] = self._kl(model, token_rows)
+        for key in ("gold", *TRUTH):
+            columns[key] = truth[key].tolist() if key in truth else unknown
+        exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
+        rows: list[dict[str, Any]] = []
+        for i, response in enumerate(responses):
+            row: dict[str, Any] = {
                 "policy": name,
-                "prompt_id": i // group,
-                "sample_id": i % group,
+                "prompt_id": i // group_size,
+                "sample_id": i % group_size,
                 "prompt": prompts[i],
-                "response": responses[i],
+                "response": response,
                 "tokens": len(token_rows[i][1]),
                 "ended": int(ended[i]),
-                **{key: _number(values[i], exact=key in exact) for key, values in columns.items()},
             }
-            for i in range(len(responses))
-        ]
+            for key, values in columns.items():
+                row[key] = _number(values[i], exact=key in exact)
+            rows.append(row)
+        return rows
 
     def _kl(self, model: nn.Module, rows: Sequence[Row]) -> list[float]:
+        """KL(model ‖ reference) of each reply, nats, at the temperature the replies were sampled with."""
         if model is self.reference:
             return [0.0] * len(rows)
-        found = torch.zeros(len(rows))
-        temperature = self.rollout.temperature or 1.0
+        kl_N = torch.zeros(len(rows))
+        temperature = self.rollout.temperature or 1.0  # greedy decoding (0): compare the distributions as they are
 
         def compute(batch: TokenBatch) -> torch.Tensor:
             return exact_kl(model, self.reference, batch, temperature=temperature).cpu()
 
-        for index, kl_B in over_rows(rows, compute, 16384, self.run.device, [self.reference]):
-            found[index] = kl_B
-        return found.tolist()
+        for index, kl_B in over_rows(rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference]):
+            kl_N[index] = kl_B
+        return kl_N.tolist()
 
     def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
+        """Means of the sampled replies; for every policy but the reference also the comparison with it."""
         clusters = np.array([row["prompt_id"] for row in rows])
         column = {key: _floats(rows, key) for key in SAMPLE_KEYS}
         base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
-        found = {
-            key: clustered_rate(values, clusters) if key in RATES else clustered_mean(values, clusters)
-            for key, values in column.items()
-            if not np.isnan(values).all()
-        }
+        metrics = {}
+        for key, values in column.items():
+            if not np.isnan(values).all():
+                estimate = clustered_rate if key in RATES else clustered_mean
+                metrics[key] = estimate(values, clusters)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
-            return found
-        judge = "gold" if "gold" in found else "proxy" if "proxy" in found else None
+            return metrics
+        # The true reward judges where the world knows it: winning by the reward that was trained on may be hacking.
+        judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None
         if judge:
+            # Replies are paired by position: sample g of the policy against sample g of the reference, ties half.
             wins = np.sign(column[judge] - base[judge]) / 2 + 0.5
-            found["win_rate"] = clustered_mean(wins, clusters)
-        if "proxy" in found and far_enough(found["kl"]):
-            found["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
-        return found
+            metrics["win_rate"] = clustered_mean(wins, clusters)
+        if "proxy" in metrics and far_enough(metrics["kl"]):
+            metrics["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
+        return metrics
 
     def _greedy(self, model: nn.Module) -> dict[str, Estimate]:
-        """Accuracy of the most likely reply, for data with verifiable answers."""
+        """Accuracy of the greedily decoded reply, for data with verifiable answers."""
         oracle = self.run.corpus.oracle
         if oracle is None or not self.run.corpus.answers:
             return {}
@@ -209,40 +244,42 @@ class Evaluator:
         ref = self._reference_pairs
         now = ref if model is self.reference else pair_logps(model, self.pairs, self.run.device)
         _, clusters = np.unique(self.pair_prompts, return_inverse=True)
-        found = {
+        metrics = {
             "chosen_logp_drift": clustered_mean((now.chosen - ref.chosen).double().numpy(), clusters),
             "ranking_accuracy": clustered_rate((now.chosen > now.rejected).double().numpy(), clusters),
         }
         if now is not ref:
             implicit = (now.chosen - ref.chosen > now.rejected - ref.rejected).double()
-            found["implicit_accuracy"] = clustered_rate(implicit.numpy(), clusters)
+            metrics["implicit_accuracy"] = clustered_rate(implicit.numpy(), clusters)
         if self.beta and all(p is not None for p in self.p_chosen):
-            probability = torch.tensor([float(p or 0) for p in self.p_chosen])
-            found["idealised_ranking"] = clustered_rate(
-                idealised_ranking(ref, probability, beta=self.beta).double().numpy(), clusters
-            )
-        return found
+            p_chosen = torch.tensor([float(p or 0) for p in self.p_chosen])
+            ranked = idealised_ranking(ref, p_chosen, beta=self.beta).double()
+            metrics["idealised_ranking"] = clustered_rate(ranked.numpy(), clusters)
+        return metrics
 
 
 def held_out_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward: Reward | None) -> Evaluator:
-    """For a stage that trains nothing: held-out pairs are cut to what a rollout may be long."""
+    """The evaluator of a stage that trains nothing: held-out pairs are cut to the longest possible rollout."""
     rollout = run.config.rollout
-    window = rollout.max_prompt_tokens + rollout.max_new_tokens
-    return Evaluator(run, reference.requires_grad_(False), encoder, reward, None, window)
+    max_length = rollout.max_prompt_tokens + rollout.max_new_tokens
+    return Evaluator(run, reference.requires_grad_(False), encoder, reward, beta=None, max_length=max_length)
 
 
 def far_enough(kl: Estimate) -> bool:
-    """Whether a policy is far enough from its reference for a gain per nat: near KL 0 the ratio is noise over nothing.
+    """Whether a policy is far enough from its reference for a gain per nat: near KL 0 the ratio is dominated by noise.
 
     The mean KL is at least LEAST_NATS, where a gain of .05 reads as one per nat; and its half-width at most half of it,
     so that the interval keeps clear of the pole at 0 and the delta method holds.
     """
-    return kl.bounded and kl.mean >= LEAST_NATS and (kl.high - kl.low) / 2 <= kl.mean / 2
+    half_width = (kl.high - kl.low) / 2
+    return kl.bounded and kl.mean >= LEAST_NATS and half_width <= kl.mean / 2
 
 
 LEAST_NATS = 0.05
 TRUTH = ("verbose", "garble", "correct")
+"""What the world knows about a reply beside its gold reward; 0 or 1 each."""
 RATES = (*TRUTH, "ended")
+"""Keys that are 0 or 1: their interval is that of a rate, not of a mean."""
 
 
 def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
@@ -251,4 +288,6 @@ def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
 
 def _number(value: float | None, *, exact: bool) -> float | None:
     """JSON has no NaN: an unscored value is null. What is not `exact` is rounded to six digits."""
-    return None if value is None or math.isnan(value) else float(value) if exact else round(float(value), 6)
+    if value is None or math.isnan(value):
+        return None
+    return float(value) if exact else round(float(value), 6)

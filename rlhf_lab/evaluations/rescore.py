@@ -13,7 +13,7 @@ from rlhf_lab.training.run import Result, Run
 
 
 class Rescoring:
-    """Reads the replies once; every weighting is arithmetic on their columns."""
+    """Reads the saved replies once; each weighting is then arithmetic on their columns."""
 
     def __init__(self, settings: Rescore, run: Run):
         self.settings, self.run = settings, run
@@ -21,6 +21,7 @@ class Rescoring:
         self.graphs = self._graphs()
 
     def _graphs(self) -> dict[str, RewardGraph]:
+        """Label → reward graph: one per weighting, or the configured reward where none is named."""
         graph = self.run.config.reward
         if not self.settings.weightings:
             return {label_of(graph.weighting) or graph.aggregate: graph}
@@ -31,13 +32,14 @@ class Rescoring:
 
     def finish(self) -> Result:
         """The policy, then each weighting's choice; evaluation.jsonl gets the rows of both."""
+        # A single weighting has no first one to be compared with: it is compared with the reward as it was saved.
         saved_N = self.replies.columns["proxy"] if len(self.graphs) == 1 else None
-        found = rescore(self.replies, self.graphs, self.settings.choose_from, saved_N)
+        policies = rescore(self.replies, self.graphs, self.settings.choose_from, saved_N)
         path = self.run.folder / "evaluation.jsonl"
-        truncate(path, 0)
-        append_jsonl(path, [row for policy in found for row in policy.rows])
+        truncate(path, 0)  # of an interrupted attempt
+        append_jsonl(path, [row for policy in policies for row in policy.rows])
         counts = {"replies": len(self.replies.rows), "prompts": len(self.replies.prompts)}
-        return Result([policy.summary() for policy in found], counts)
+        return Result([policy.summary() for policy in policies], counts)
 
 
 def build(settings: Rescore, run: Run) -> Rescoring:

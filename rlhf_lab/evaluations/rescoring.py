@@ -1,7 +1,8 @@
 """Saved replies under other weightings of the reward: what each would have chosen, from `evaluation.jsonl` alone.
 
-No model is called, no torch imported. What a weighting chooses is what best-of-n sampling would return: all n of N
-replies are taken into account (`statistics/choice.py`). A policy trained on the weighting is another question.
+No model is called, no torch imported. What a weighting chooses is what best-of-n sampling would return, averaged over
+all subsets of n among the N replies (`statistics/choice.py`). How a policy trained on the weighting would behave is not
+answered here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
 
 TRUTH = ("gold", "verbose", "garble", "correct", "tokens", "ended")
+"""Columns that do not depend on the reward."""
 PREFIX = "reward/"
+"""Columns that hold the values of the reward graph's nodes."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,11 @@ class SavedReplies:
     @property
     def parts(self) -> dict[str, FloatArray]:
         """Node of the reward graph → its values."""
-        return {name.removeprefix(PREFIX): v for name, v in self.columns.items() if name.startswith(PREFIX)}
+        return {
+            column.removeprefix(PREFIX): values_N
+            for column, values_N in self.columns.items()
+            if column.startswith(PREFIX)
+        }
 
     @property
     def per_prompt(self) -> int:
@@ -60,13 +67,14 @@ class SavedReplies:
         parts = self.parts
         missing = [name for name in nodes(settings) if name not in parts]
         if missing:
-            terms = ", ".join(sorted(name for name in parts if "/" not in name)) or "none"
+            terms = ", ".join(sorted(name for name in parts if "/" not in name)) or "none"  # term/part is no term
             raise ArtifactError(
                 f"{self.folder}/evaluation.jsonl has no column {', '.join(PREFIX + name for name in missing)} (saved "
                 f"terms: {terms}); sample the replies again with these terms in reward=[…], any weight will do"
             )
         scales = read_json(self.folder / SCALES_FILE) or {}
-        unknown = [n for n, term in settings.terms.items() if term.standardise == "corpus" and n not in scales]
+        on_corpus = [name for name, term in settings.terms.items() if term.standardise == "corpus"]
+        unknown = [name for name in on_corpus if name not in scales]
         if unknown:
             raise ArtifactError(
                 f"{self.folder}/{SCALES_FILE} has no scale of {', '.join(unknown)}, which was not standardised on the "
@@ -87,17 +95,19 @@ def read_replies(folder: str | Path, policy: str = "") -> SavedReplies:
     rows = [row for row in rows if row["policy"] == policy]
     if not rows:
         raise ArtifactError(f"{folder}/evaluation.jsonl has no policy {policy!r}; it has {', '.join(names)}")
+    columns = {}
+    for key in rows[0]:
+        if key in ("proxy", *TRUTH) or key.startswith(PREFIX):
+            values = [np.nan if row.get(key) is None else row[key] for row in rows]
+            columns[key] = np.array(values, dtype=np.float64)
     prompt_N = np.array([row["prompt_id"] for row in rows])
-    keys = [key for key in rows[0] if key in ("proxy", *TRUTH) or key.startswith(PREFIX)]
-    columns = {
-        key: np.array([np.nan if row.get(key) is None else row[key] for row in rows], dtype=np.float64) for key in keys
-    }
-    return SavedReplies(folder, policy, rows, [np.flatnonzero(prompt_N == p) for p in dict.fromkeys(prompt_N)], columns)
+    prompts = [np.flatnonzero(prompt_N == prompt) for prompt in dict.fromkeys(prompt_N)]
+    return SavedReplies(folder, policy, rows, prompts, columns)
 
 
 @dataclass(frozen=True)
 class Rescored:
-    """What a weighting makes of the replies: estimates by name, and a row per prompt as best-of-n writes them."""
+    """The choices of one weighting: estimates by name, and a row per prompt in the form of best-of-n sampling."""
 
     name: str
     metrics: dict[str, Estimate]
@@ -117,7 +127,7 @@ def rescore(
 
     Args:
         graphs: label → graph.
-        n: replies that are chosen from; 0 is half of those there are, so that the estimate averages over many subsets
+        n: replies that are chosen from; 0 is half of the saved ones, so that the estimate averages over many subsets
             and opponents are left for `win_rate`.
         first_N: rewards that `rank_first` and `same_choice` compare with; None takes the first weighting's.
     """
@@ -125,15 +135,20 @@ def rescore(
     if n > replies.per_prompt:
         raise ArtifactError(f"best of {n} needs {n} replies per prompt; {replies.folder} has {replies.per_prompt}")
     scores = {label: replies.score(graph) for label, graph in graphs.items()}
-    first_N = next(iter(scores.values())) if first_N is None else first_N
-    table = {name: v for name, v in replies.columns.items() if name in TRUTH or name.startswith(PREFIX)}
-    table = {name: values_N for name, values_N in table.items() if not np.isnan(values_N).all()}
-    own = {"proxy": next(iter(scores.values()))} if len(scores) == 1 else {}
-    found = [_policy(replies, {**table, **own}, own)]
+    if first_N is None:
+        first_N = next(iter(scores.values()))
+    table = {
+        name: values_N
+        for name, values_N in replies.columns.items()
+        if (name in TRUTH or name.startswith(PREFIX)) and not np.isnan(values_N).all()
+    }
+    proxy_N = next(iter(scores.values())) if len(scores) == 1 else None
+    if proxy_N is not None:
+        table["proxy"] = proxy_N
+    policies = [_score_policy(replies, table, proxy_N)]
     for label, score_N in scores.items():
-        columns = {**table, "proxy": score_N} if own else table
-        found.append(_choice(replies, label, score_N, columns, first_N, n))
-    return found
+        policies.append(_score_choice(replies, label, score_N, table, first_N, n))
+    return policies
 
 
 def label_of(weights: Mapping[str, float]) -> str:
@@ -141,46 +156,75 @@ def label_of(weights: Mapping[str, float]) -> str:
     return " + ".join(f"{weight:g} {name}" for name, weight in weights.items() if weight)
 
 
-def _policy(replies: SavedReplies, table: dict[str, FloatArray], own: dict[str, FloatArray]) -> Rescored:
+def _score_policy(replies: SavedReplies, table: dict[str, FloatArray], proxy_N: FloatArray | None) -> Rescored:
+    """The policy itself: means over all its replies, and its rows with the re-scored reward in place of the saved."""
     clusters_N = np.array([row["prompt_id"] for row in replies.rows])
     metrics = {name: clustered_mean(values_N, clusters_N) for name, values_N in table.items()}
-    rows = [{key: value for key, value in row.items() if key != "proxy"} for row in replies.rows]
-    for name, values_N in own.items():
-        rows = [{**row, name: _number(value)} for row, value in zip(rows, values_N, strict=True)]
+    rows = [_without_proxy(row) for row in replies.rows]
+    if proxy_N is not None:
+        rows = [{**row, "proxy": _number(value)} for row, value in zip(rows, proxy_N, strict=True)]
     return Rescored(replies.policy, metrics, rows)
 
 
-def _choice(
+def _score_choice(
     replies: SavedReplies, label: str, score_N: FloatArray, table: dict[str, FloatArray], first_N: FloatArray, n: int
 ) -> Rescored:
-    prompts, values_NC = np.arange(len(replies.prompts)), np.stack(list(table.values()), axis=1)
-    chosen_PC = np.stack([chosen_values(choice_probabilities(score_N[i], n), values_NC[i]) for i in replies.prompts])
+    """What best of n by `score_N` gets of every column of `table`."""
+    expected = _expected_values(replies, score_N, table, n)
+    prompts = np.arange(len(replies.prompts))
+    metrics = {name: clustered_mean(values_P, prompts) for name, values_P in expected.items()}
+    if "gold" in table:
+        metrics["rank_gold"] = rank_correlation(score_N, table["gold"], replies.prompts)
+    metrics["rank_first"] = rank_correlation(score_N, first_N, replies.prompts)
+    best = _best_rows(replies, score_N, n)
+    first_best = _best_rows(replies, first_N, n)
+    same = [np.nan if row is None else float(row == other) for row, other in zip(best, first_best, strict=True)]
+    kl = best_of_n_kl(n)
+    metrics["same_choice"] = clustered_mean(same, prompts)
+    metrics["kl"] = Estimate(kl, kl, kl, len(prompts), len(prompts))
+    rows = []
+    for prompt, best_row in enumerate(best):
+        if best_row is None:
+            continue
+        row = {**_without_proxy(replies.rows[best_row]), "policy": label, "kl": _number(kl)}
+        if "proxy" in table:
+            row["proxy"] = _number(score_N[best_row])
+        for name, values_P in expected.items():
+            row[f"expected_{name}"] = _number(values_P[prompt])
+        rows.append(row)
+    return Rescored(label, metrics, rows)
+
+
+def _expected_values(
+    replies: SavedReplies, score_N: FloatArray, table: dict[str, FloatArray], n: int
+) -> dict[str, FloatArray]:
+    """Column → its mean over the best of all subsets of n replies to each prompt, (P,); `win_rate` by gold."""
+    values_NC = np.stack(list(table.values()), axis=1)
+    chosen_PC = np.stack(
+        [chosen_values(choice_probabilities(score_N[index], n), values_NC[index]) for index in replies.prompts]
+    )
     expected = dict(zip(table, chosen_PC.T, strict=True))
     if "gold" in table:
-        wins_P = np.array([chosen_win_rate(score_N[i], table["gold"][i], n) for i in replies.prompts])
-        expected |= {} if np.isnan(wins_P).all() else {"win_rate": wins_P}
-    found = {name: clustered_mean(values_P, prompts) for name, values_P in expected.items()}
-    if "gold" in table:
-        found["rank_gold"] = rank_correlation(score_N, table["gold"], replies.prompts)
-    found["rank_first"] = rank_correlation(score_N, first_N, replies.prompts)
-    best, before = _best(replies, score_N, n), _best(replies, first_N, n)
-    same = [np.nan if row is None else float(row == other) for row, other in zip(best, before, strict=True)]
-    kl = best_of_n_kl(n)
-    found |= {"same_choice": clustered_mean(same, prompts), "kl": Estimate(kl, kl, kl, len(prompts), len(prompts))}
-    rows = []
-    for place, row in enumerate(best):
-        if row is not None:
-            means = {f"expected_{name}": _number(values_P[place]) for name, values_P in expected.items()}
-            own = {"proxy": _number(score_N[row])} if "proxy" in table else {}
-            kept = {key: value for key, value in replies.rows[row].items() if key != "proxy"}
-            rows.append({**kept, "policy": label, "kl": _number(kl), **own, **means})
-    return Rescored(label, found, rows)
+        gold_N = table["gold"]
+        wins_P = np.array([chosen_win_rate(score_N[index], gold_N[index], n) for index in replies.prompts])
+        if not np.isnan(wins_P).all():
+            expected["win_rate"] = wins_P
+    return expected
 
 
-def _best(replies: SavedReplies, score_N: FloatArray, n: int) -> list[int | None]:
+def _best_rows(replies: SavedReplies, score_N: FloatArray, n: int) -> list[int | None]:
     """Row of the best of the first n replies to each prompt, the first of equals; None where none is scored."""
-    first = [index[:n][~np.isnan(score_N[index[:n]])] for index in replies.prompts]
-    return [int(index[np.argmax(score_N[index])]) if len(index) else None for index in first]
+    best: list[int | None] = []
+    for index in replies.prompts:
+        first = index[:n]
+        scored = first[~np.isnan(score_N[first])]
+        best.append(int(scored[np.argmax(score_N[scored])]) if len(scored) else None)
+    return best
+
+
+def _without_proxy(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved row without its reward, which was computed under another weighting."""
+    return {key: value for key, value in row.items() if key != "proxy"}
 
 
 def _number(value: float) -> float | None:

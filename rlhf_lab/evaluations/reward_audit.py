@@ -1,6 +1,7 @@
-"""What a reward is worth on labelled pairs: accuracy next to the length baseline, where length is right and wrong.
+"""What a reward is worth on labelled pairs: its accuracy, overall and where the longer or the shorter reply is chosen,
+beside the accuracy of simply preferring the longer reply.
 
-Works for any reward: a stage audits the model it trained, a report card whatever graph it is given. A pair with an
+Works for any reward: a training stage audits its own model, a report card the reward graph it is given. A pair with an
 unscored side (NaN) is left out of every number and counted in its `unscored`: it is neither right nor wrong.
 """
 
@@ -25,17 +26,19 @@ FILLERS = {
 }
 """Generic sentences that fit every reply; each filler goes on where the one before it ends."""
 MATCHED = 0.1
+"""Difference in words, as a share of the longer reply, up to which a pair counts as matched in length."""
 
 
 def margins(reward: Reward, pairs: Sequence[Pair]) -> FloatArray:
     """r(chosen) − r(rejected) of each pair, (N,)."""
     prompts = [pair.prompt for pair in pairs]
-    chosen, rejected = ([getattr(pair, side) for pair in pairs] for side in ("chosen", "rejected"))
+    chosen = [pair.chosen for pair in pairs]
+    rejected = [pair.rejected for pair in pairs]
     return reward(prompts, chosen).total_N - reward(prompts, rejected).total_N
 
 
 def prompt_ids(pairs: Sequence[Pair]) -> np.ndarray:
-    """Cluster labels: the same prompt, the same number."""
+    """Cluster labels, (N,): pairs of the same prompt have the same number."""
     return np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
 
 
@@ -45,24 +48,29 @@ def audit_pairs(reward: Reward, pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """The same from (N,) margins that are there already."""
-    prompts, scored = prompt_ids(pairs), ~np.isnan(margin_N)
-    longer = np.array([np.sign(len(p.chosen) - len(p.rejected)) for p in pairs])
+    """The same from margins that were computed before, (N,)."""
+    prompts = prompt_ids(pairs)
+    scored = ~np.isnan(margin_N)
     wins = np.where(scored, margin_N > 0, np.nan)
-    found: dict[str, Any] = {
+    longer = np.array([np.sign(len(pair.chosen) - len(pair.rejected)) for pair in pairs])  # in characters: +1, 0 or −1
+    # The length baseline is measured on the scored pairs only, so that both numbers are of the same pairs.
+    longer_wins = np.where(scored, longer / 2 + 0.5, np.nan)
+    metrics: dict[str, Any] = {
         "accuracy": clustered_rate(wins, prompts),
-        "longer_wins": clustered_mean(np.where(scored, longer / 2 + 0.5, np.nan), prompts),
+        "longer_wins": clustered_mean(longer_wins, prompts),
     }
     for name, mask in (("longer_chosen", longer > 0), ("shorter_chosen", longer < 0)):
         if mask.any():
-            found[f"accuracy/{name}"] = clustered_rate(wins[mask], prompts[mask])
-    if all("gold_chosen" in p.meta for p in pairs):
-        gold = np.array([p.meta["gold_chosen"] - p.meta["gold_rejected"] for p in pairs])
-        found["gold_agreement"] = clustered_mean(np.sign(margin_N) * np.sign(gold) / 2 + 0.5, prompts)
-    if all("p_chosen" in p.meta for p in pairs):
-        p = np.array([pair.meta["p_chosen"] for pair in pairs])
-        found["ideal_accuracy"] = clustered_mean(np.where(scored, np.maximum(p, 1 - p), np.nan), prompts)
-    return found
+            metrics[f"accuracy/{name}"] = clustered_rate(wins[mask], prompts[mask])
+    if all("gold_chosen" in pair.meta for pair in pairs):
+        gold = np.array([pair.meta["gold_chosen"] - pair.meta["gold_rejected"] for pair in pairs])
+        metrics["gold_agreement"] = clustered_mean(np.sign(margin_N) * np.sign(gold) / 2 + 0.5, prompts)
+    if all("p_chosen" in pair.meta for pair in pairs):
+        p_chosen = np.array([pair.meta["p_chosen"] for pair in pairs])
+        # Someone who knows the probabilities always takes the likelier side, and is right that often.
+        best = np.maximum(p_chosen, 1 - p_chosen)
+        metrics["ideal_accuracy"] = clustered_mean(np.where(scored, best, np.nan), prompts)
+    return metrics
 
 
 def words(texts: Sequence[str]) -> FloatArray:
@@ -84,22 +92,27 @@ def length_matched(pairs: Sequence[Pair]) -> np.ndarray:
 def filler_shift(
     reward: Reward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
 ) -> Estimate:
-    """Mean score change when `FILLER` is appended to replies, clustered by prompt; `scores_N` are theirs, if known."""
+    """Mean score change when `FILLER` is appended to replies, clustered by prompt; `scores_N`: scores without it."""
     before_N = reward(prompts, replies).total_N if scores_N is None else scores_N
     after_N = reward(prompts, [f"{reply} {FILLER}" for reply in replies]).total_N
-    return clustered_mean(after_N - before_N, np.unique(list(prompts), return_inverse=True)[1])
+    _, clusters = np.unique(list(prompts), return_inverse=True)
+    return clustered_mean(after_N - before_N, clusters)
 
 
 def filler_shifts(
     reward: Reward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
 ) -> dict[str, FloatArray]:
-    """Score change of each reply with each of `FILLERS`, (N,) by filler; `scores_N` are those without, if known."""
+    """Filler → score change of each reply with it, (N,); `scores_N`: scores without it, if they are known."""
     before_N = reward(prompts, replies).total_N if scores_N is None else scores_N
-    padded = {name: [f"{reply} {text}" for reply in replies] for name, text in FILLERS.items()}
-    return {name: reward(prompts, texts).total_N - before_N for name, texts in padded.items()}
+    shifts = {}
+    for name, filler in FILLERS.items():
+        padded = [f"{reply} {filler}" for reply in replies]
+        shifts[name] = reward(prompts, padded).total_N - before_N
+    return shifts
 
 
 def filler_slopes(shifts: dict[str, FloatArray]) -> FloatArray:
     """Score change of each reply per 10 words of filler, (N,): least squares through 0 over the fillers."""
     size_F = words([FILLERS[name] for name in shifts]) / 10
-    return np.stack(list(shifts.values()), axis=1) @ size_F / np.square(size_F).sum()
+    shift_NF = np.stack(list(shifts.values()), axis=1)
+    return shift_NF @ size_F / np.square(size_F).sum()

@@ -1,7 +1,7 @@
-"""Public benchmarks of reward models: whatever the reward graph is, scored by the benchmark's own rule.
+"""Public benchmarks of reward models: any reward graph, scored by the benchmark's own rule.
 
-The rules are in `statistics/reward_bench.py`. An item of which a reply is unscored is left out of the scores and
-counted. Beside `result.json` stands what the benchmark's own code writes: scores per subset for RewardBench, scores
+The rules are in `statistics/reward_bench.py`. An item with an unscored reply is left out of the scores and counted.
+Beside `result.json` the stage writes the files of the benchmark's own code: scores per subset for RewardBench, scores
 per problem for RewardMATH, solutions with `prediction` and `match` for ProcessBench.
 """
 
@@ -26,6 +26,10 @@ from rlhf_lab.statistics.steps import process_bench_estimates
 from rlhf_lab.training.run import Result, Run
 
 DRAWS = 1000
+"""Bootstrap samples behind the interval of Ties."""
+
+Report = tuple[dict[str, Any], dict[str, Any]]
+"""(metrics, file name → content) of a benchmark."""
 
 
 class Benchmarking:
@@ -37,25 +41,31 @@ class Benchmarking:
 
     def finish(self) -> Result:
         assert self.reward is not None, "config.check refuses a benchmark without what its reward reads"
-        settings, run = self.settings, self.run
+        settings = self.settings
         if settings.benchmark == "process_bench":
             solutions = read_solutions(settings.path, settings.max_rows)
-            found, files = process_bench(self.reward, solutions, settings.threshold)
+            metrics, files = process_bench(self.reward, solutions, settings.threshold)
         else:
-            items = self._items()
+            items = self._read_items()
             scores = score_items(self.reward, items)
-            found, files = BENCHMARKS[settings.benchmark](items, scores)
+            metrics, files = BENCHMARKS[settings.benchmark](items, scores)
+        self._write_files(files)
+        if "score" in metrics:  # the benchmark's one number is shown first
+            metrics = {"score": metrics.pop("score"), **metrics}
+        return Result(metrics=metrics, primary=[name for name in metrics if "section/" not in name])
+
+    def _write_files(self, files: Mapping[str, Any]) -> None:
+        """Text as it is, the rest as JSON; an object also names the reward, as the benchmark's own files do."""
+        config, folder = self.run.config, self.run.folder
+        header = {"model": str(config.needs.get("reward")), "model_type": "+".join(config.reward.terms)}
         for name, content in files.items():
             if isinstance(content, str):
-                write_text(run.folder / name, content)
+                write_text(folder / name, content)
             else:
-                named = {"model": str(run.config.needs.get("reward")), "model_type": "+".join(run.config.reward.terms)}
-                write_json(run.folder / name, named | content if isinstance(content, dict) else content)
-        score = found.pop("score", None)
-        first = {} if score is None else {"score": score}
-        return Result(metrics=first | found, primary=[name for name in (*first, *found) if "section/" not in name])
+                write_json(folder / name, header | content if isinstance(content, dict) else content)
 
-    def _items(self) -> list[Item]:
+    def _read_items(self) -> list[Item]:
+        """The benchmark's items from its path, or the held-out pairs of the data in their place."""
         settings, run = self.settings, self.run
         if settings.path:
             return read_items(settings.benchmark, settings.path, settings.max_rows)
@@ -67,105 +77,136 @@ class Benchmarking:
 def score_items(reward: Reward, items: Sequence[Item]) -> list[FloatArray]:
     """Scores of each item's replies, right ones first."""
     prompts = [item.prompt for item in items for _ in item.replies]
-    scores_N = reward(prompts, [text for item in items for text in item.replies]).total_N
+    replies = [text for item in items for text in item.replies]
+    scores_N = reward(prompts, replies).total_N
     return np.split(scores_N, np.cumsum([len(item.replies) for item in items])[:-1])
 
 
-def reward_bench(items: Sequence[Item], scores: Sequence[FloatArray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(metrics, files) of RewardBench: accuracy per subset and section; `score` where all four sections are there."""
-    wins = [math.nan if np.isnan(s).any() else float(rules.pair_wins(s[:1], s[1:])[0]) for s in scores]
+def reward_bench(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
+    """RewardBench: accuracy per subset and section; `score` where all four sections have items."""
+    wins = [
+        math.nan if np.isnan(scores_K).any() else float(rules.pair_wins(scores_K[:1], scores_K[1:])[0])
+        for scores_K in scores
+    ]
     subsets = by_subset(items, wins)
-    found: dict[str, Any] = {**subsets, **counts(items, scores)}
-    sections = {
-        section: weighted({name: subsets[name] for name in weights if name in subsets}, weights)
-        for section, weights in rules.SECTIONS.items()
-        if any(name in subsets for name in weights)
-    }
-    found |= {f"section/{name}": value for name, value in sections.items()}
+    sections = {}
+    for section, weights in rules.SECTIONS.items():
+        of_section = {name: subsets[name] for name in weights if name in subsets}
+        if of_section:
+            sections[section] = weighted(of_section, weights)
+    metrics: dict[str, Any] = {**subsets, **counts(items, scores)}
+    metrics |= {f"section/{name}": estimate for name, estimate in sections.items()}
     if len(sections) == len(rules.SECTIONS):
-        found["score"] = weighted(sections, dict.fromkeys(sections, 1))
-    rows = [
-        {"id": i.name, "subset": i.subset, "results": _number(w), "scores_chosen": s[0], "scores_rejected": s[1]}
-        for i, w, s in zip(items, wins, scores, strict=True)
-    ]
-    return found, result_files("reward_bench", subsets, rows)
-
-
-def reward_bench_2(items: Sequence[Item], scores: Sequence[FloatArray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(metrics, files) of RewardBench 2: best-of-4 credit per subset, Ties by its formula; `score` is their mean."""
-    credit = [math.nan if np.isnan(s).any() else rules.best_of_credit(s) for s in scores]
-    ties = [item.subset.lower() == "ties" for item in items]
-    plain = [item for item, tie in zip(items, ties, strict=True) if not tie]
-    subsets = by_subset(plain, [one for one, tie in zip(credit, ties, strict=True) if not tie])
-    prompts = [
-        rules.TiesPrompt(int(i.name.partition(":")[2]), i.name.startswith("tied"), *_sides(i, s))
-        for i, s, tie in zip(items, scores, ties, strict=True)
-        if tie and not np.isnan(s).any()
-    ]
-    if {p.number for p in prompts if p.tied} & {p.number for p in prompts if not p.tied}:
-        subsets[rules.TIES] = ties_estimate(prompts)
-    elif any(ties):  # no question has both of its prompts scored
-        subsets[rules.TIES] = Estimate(math.nan, -math.inf, math.inf, 0, 0)
-    found: dict[str, Any] = {"score": weighted(subsets, dict.fromkeys(subsets, 1)), **subsets, **counts(items, scores)}
+        metrics["score"] = weighted(sections, dict.fromkeys(sections, 1))
     rows = [
         {
-            "id": i.name,
-            "subset": i.subset,
-            "num_correct": len(i.right),
-            "scores": s,
-            "results": None if t else _number(c),
+            "id": item.name,
+            "subset": item.subset,
+            "results": _number(win),
+            "scores_chosen": scores_K[0],
+            "scores_rejected": scores_K[1],
         }
-        for i, s, c, t in zip(items, scores, credit, ties, strict=True)
+        for item, win, scores_K in zip(items, wins, scores, strict=True)
     ]
-    return found, result_files("reward_bench_2", subsets, rows)
+    return metrics, result_files("reward_bench", subsets, rows)
 
 
-def reward_math(items: Sequence[Item], scores: Sequence[FloatArray]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(metrics, files) of RewardMATH."""
+def reward_bench_2(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
+    """RewardBench 2: best-of-4 credit per subset, Ties by its formula; `score` is their mean."""
+    credit = [math.nan if np.isnan(scores_K).any() else rules.best_of_credit(scores_K) for scores_K in scores]
+    in_ties = [item.subset.lower() == "ties" for item in items]
+    others = [k for k, tie in enumerate(in_ties) if not tie]
+    subsets = by_subset([items[k] for k in others], [credit[k] for k in others])
+    if any(in_ties):
+        tied_items = [(item, scores_K) for item, scores_K, tie in zip(items, scores, in_ties, strict=True) if tie]
+        subsets[rules.TIES] = score_ties(tied_items)
+    score = weighted(subsets, dict.fromkeys(subsets, 1))
+    rows = [
+        {
+            "id": item.name,
+            "subset": item.subset,
+            "num_correct": len(item.right),
+            "scores": scores_K,
+            "results": None if tie else _number(item_credit),
+        }
+        for item, scores_K, item_credit, tie in zip(items, scores, credit, in_ties, strict=True)
+    ]
+    return {"score": score, **subsets, **counts(items, scores)}, result_files("reward_bench_2", subsets, rows)
+
+
+def score_ties(items: Sequence[tuple[Item, FloatArray]]) -> Estimate:
+    """The Ties subset of RewardBench 2, from its items and their scores; NaN when no question has both prompts scored.
+
+    Every question has a tied prompt (several right answers) and a reference prompt, named "tied:N" and "ref:N".
+    """
+    prompts = []
+    for item, scores_K in items:
+        if not np.isnan(scores_K).any():
+            kind, _, number = item.name.partition(":")
+            prompts.append(rules.TiesPrompt(int(number), kind.startswith("tied"), *_sides(item, scores_K)))
+    with_tied = {prompt.number for prompt in prompts if prompt.tied}
+    with_reference = {prompt.number for prompt in prompts if not prompt.tied}
+    if with_tied & with_reference:
+        return ties_estimate(prompts)
+    return Estimate(math.nan, -math.inf, math.inf, 0, 0)
+
+
+def reward_math(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
+    """RewardMATH: accuracy, accuracy when a tie at the top is allowed, and the mean reciprocal rank."""
     groups = [
-        None if np.isnan(s).any() else rules.rewardmath_group(*_sides(i, s)) for i, s in zip(items, scores, strict=True)
+        None if np.isnan(scores_K).any() else rules.rewardmath_group(*_sides(item, scores_K))
+        for item, scores_K in zip(items, scores, strict=True)
     ]
     problems = np.arange(len(items))
 
     def mean(name: str) -> Estimate:
-        return clustered_mean([math.nan if g is None else float(getattr(g, name)) for g in groups], problems)
+        values = [math.nan if group is None else float(getattr(group, name)) for group in groups]
+        return clustered_mean(values, problems)
 
-    found: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "score": mean("wins"),
         "ties_allowed": mean("wins_or_ties"),
         "mrr": mean("reciprocal_rank"),
     }
-    rows = [{"problem": i.prompt, "chosen": len(i.right), "score": s} for i, s in zip(items, scores, strict=True)]
-    return found | counts(items, scores), {"reward_math.json": _plain(rows)}
+    rows = [
+        {"problem": item.prompt, "chosen": len(item.right), "score": scores_K}
+        for item, scores_K in zip(items, scores, strict=True)
+    ]
+    return metrics | counts(items, scores), {"reward_math.json": _plain(rows)}
 
 
-def process_bench(
-    reward: Reward, solutions: Sequence[Solution], threshold: float
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(metrics, files) of ProcessBench: the solution so far is scored after every step, as a reply to the problem."""
-    prompts = [one.prompt for one in solutions for _ in one.steps]
-    scores_N = reward(prompts, [text for one in solutions for text in one.prefixes]).total_N
-    scores = np.split(scores_N, np.cumsum([len(one.steps) for one in solutions])[:-1])
-    known = [(one, s) for one, s in zip(solutions, scores, strict=True) if not np.isnan(s).any()]
-    predicted = [rules.first_error(s, threshold) for _, s in known]
-    found: dict[str, Any] = {}
+def process_bench(reward: Reward, solutions: Sequence[Solution], threshold: float) -> Report:
+    """ProcessBench: the solution so far is scored after every step, as a reply to the problem."""
+    prompts = [solution.prompt for solution in solutions for _ in solution.steps]
+    prefixes = [prefix for solution in solutions for prefix in solution.prefixes]
+    scores_N = reward(prompts, prefixes).total_N
+    scores = np.split(scores_N, np.cumsum([len(solution.steps) for solution in solutions])[:-1])
+    predictions = [
+        (solution, rules.first_error(steps, threshold))
+        for solution, steps in zip(solutions, scores, strict=True)
+        if not np.isnan(steps).any()
+    ]
+    metrics: dict[str, Any] = {}
     files: dict[str, Any] = {}
     f1: dict[str, Estimate] = {}
-    for subset in dict.fromkeys(one.subset for one, _ in known):
-        place = [k for k, (one, _) in enumerate(known) if one.subset == subset]
-        labels = [known[k][0].label for k in place]
-        estimates = process_bench_estimates([predicted[k] for k in place], labels, [known[k][0].prompt for k in place])
-        found |= {f"{subset}/{name}": value for name, value in estimates.items()}
+    for subset in dict.fromkeys(solution.subset for solution, _ in predictions):
+        of_subset = [(solution, predicted) for solution, predicted in predictions if solution.subset == subset]
+        estimates = process_bench_estimates(
+            [predicted for _, predicted in of_subset],
+            [solution.label for solution, _ in of_subset],
+            [solution.prompt for solution, _ in of_subset],
+        )
+        metrics |= {f"{subset}/{name}": estimate for name, estimate in estimates.items()}
         f1[subset] = estimates["f1"]
-        for kind in ("error", "correct"):
-            rows = [
-                {**known[k][0].values, "prediction": predicted[k], "match": predicted[k] == known[k][0].label}
-                for k in place
-                if (known[k][0].label == rules.NO_ERROR) == (kind == "correct")
-            ]
-            files[f"{subset}_{kind}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+        # Two files per subset, as the benchmark's own code writes them: solutions with an error and without.
+        lines: dict[str, list[str]] = {"error": [], "correct": []}
+        for solution, predicted in of_subset:
+            row = {**solution.values, "prediction": predicted, "match": predicted == solution.label}
+            kind = "correct" if solution.label == rules.NO_ERROR else "error"
+            lines[kind].append(json.dumps(row) + "\n")
+        files |= {f"{subset}_{kind}.jsonl": "".join(kind_lines) for kind, kind_lines in lines.items()}
     score = {"score": weighted(f1, dict.fromkeys(f1, 1))} if f1 else {}
-    return score | found | counts(solutions, scores), files
+    return score | metrics | counts(solutions, scores), files
 
 
 BENCHMARKS = {"reward_bench": reward_bench, "reward_bench_2": reward_bench_2, "reward_math": reward_math}
@@ -179,57 +220,65 @@ def _sides(item: Item, scores_K: FloatArray) -> tuple[list[float], list[float]]:
 
 def by_subset(items: Sequence[Item], values: Sequence[float]) -> dict[str, Estimate]:
     """Mean of each subset, clustered by prompt; subsets in order of appearance."""
-    found = {}
+    estimates = {}
     for subset in dict.fromkeys(item.subset for item in items):
-        rows = [(v, item.prompt) for v, item in zip(values, items, strict=True) if item.subset == subset]
-        found[subset] = clustered_mean([v for v, _ in rows], [prompt for _, prompt in rows])
-    return found
+        places = [k for k, item in enumerate(items) if item.subset == subset]
+        estimates[subset] = clustered_mean([values[k] for k in places], [items[k].prompt for k in places])
+    return estimates
 
 
 def weighted(parts: Mapping[str, Estimate], weights: Mapping[str, float]) -> Estimate:
     """Weighted mean of independent estimates; half-widths add in squares."""
     total = sum(weights[name] for name in parts)
-    mean = sum(part.mean * weights[name] for name, part in parts.items()) / total
-    n, clusters = (sum(getattr(part, count) for part in parts.values()) for count in ("n", "clusters"))
-    if math.isnan(mean) or not all(part.bounded for part in parts.values()):
+    mean = sum(estimate.mean * weights[name] for name, estimate in parts.items()) / total
+    n = sum(estimate.n for estimate in parts.values())
+    clusters = sum(estimate.clusters for estimate in parts.values())
+    if math.isnan(mean) or not all(estimate.bounded for estimate in parts.values()):
         return Estimate(mean, -math.inf, math.inf, n, clusters)
-    half = math.hypot(*((part.high - part.low) / 2 * weights[name] / total for name, part in parts.items()))
-    return Estimate(mean, mean - half, mean + half, n, clusters)
+    half_widths = [(estimate.high - estimate.low) / 2 * weights[name] / total for name, estimate in parts.items()]
+    half_width = math.hypot(*half_widths)
+    return Estimate(mean, mean - half_width, mean + half_width, n, clusters)
 
 
 def ties_estimate(prompts: Sequence[rules.TiesPrompt]) -> Estimate:
     """Score of Ties with the percentile interval of a bootstrap over questions."""
     numbers = sorted({prompt.number for prompt in prompts})
-    groups = [[prompt for prompt in prompts if prompt.number == number] for number in numbers]
+    questions = [[prompt for prompt in prompts if prompt.number == number] for number in numbers]
     score = rules.ties_score(prompts)
     if len(numbers) < 2:
         return Estimate(score, -math.inf, math.inf, len(prompts), len(numbers))
-    rng, draws = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    scores = []
     for _ in range(DRAWS):
-        picked = [groups[k] for k in rng.integers(len(groups), size=len(groups))]
-        if any(len({prompt.tied for prompt in group}) == 2 for group in picked):
-            drawn = [rules.renumbered(prompt, place) for place, group in enumerate(picked) for prompt in group]
-            draws.append(rules.ties_score(drawn))
-    low, high = (float(bound) for bound in np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
+        drawn = [questions[k] for k in rng.integers(len(questions), size=len(questions))]
+        # The score is undefined for a draw in which no question has both of its prompts.
+        if any(len({prompt.tied for prompt in question}) == 2 for question in drawn):
+            # A question drawn twice counts as two: the rule groups prompts by their number.
+            sample = [rules.renumbered(prompt, number) for number, question in enumerate(drawn) for prompt in question]
+            scores.append(rules.ties_score(sample))
+    low, high = (float(bound) for bound in np.quantile(scores, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
     return Estimate(score, min(low, score), max(high, score), len(prompts), len(numbers))
 
 
 def counts(items: Sequence[Any], scores: Sequence[FloatArray]) -> dict[str, Any]:
-    return {"items": len(items), "unscored": sum(bool(np.isnan(s).any()) for s in scores)}
+    """How many items there are, and how many of them have an unscored reply."""
+    unscored = [bool(np.isnan(scores_K).any()) for scores_K in scores]
+    return {"items": len(items), "unscored": sum(unscored)}
 
 
 def result_files(name: str, subsets: Mapping[str, Estimate], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """RewardBench's two files: a score per subset; and the columns of all rows."""
+    means = {subset: estimate.mean for subset, estimate in subsets.items()}
     columns = {key: [row[key] for row in rows] for key in rows[0]}
-    return {f"{name}.json": {key: part.mean for key, part in subsets.items()}, f"{name}_scores.json": _plain(columns)}
+    return {f"{name}.json": means, f"{name}_scores.json": _plain(columns)}
 
 
 def _plain(value: Any) -> Any:
     """Arrays as lists, NaN as null."""
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, np.ndarray)):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     return _number(float(value)) if isinstance(value, (float, np.floating)) else value
 
 

@@ -1,8 +1,8 @@
-"""The report card of a reward: what it gets right, what it owes to length, whether its confidence can be believed, and
-how it relates to the truth and to its own parts.
+"""The report card of a reward: accuracy, dependence on length, calibration, and how it relates to the truth and to its
+own parts.
 
-Trains nothing. Held-out pairs are scored as labelled; replies of `needs.policy` to held-out prompts are scored as they
-come. Whatever the reward graph is, every term that leaves a reply unscored leaves it out of the numbers, counted.
+Trains nothing. Scores both sides of held-out labelled pairs, and replies of `needs.policy` to held-out prompts. A reply
+that a term of the reward graph leaves unscored is left out of the numbers and counted.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class ReportCard:
 
     def __init__(self, settings: RewardReport, run: Run):
         self.settings, self.run = settings, run
-        source, model = run.needs["policy"], run.config.model
-        self.model, self.encoder = load_policy(source, model, device=run.device), load_encoder(source, model)
+        source, model_settings = run.needs["policy"], run.config.model
+        self.model = load_policy(source, model_settings, device=run.device)
+        self.encoder = load_encoder(source, model_settings)
         self.reward: Reward | None = build_reward(run)
         self.evaluator = held_out_evaluator(run, self.model, self.encoder, self.reward)
 
@@ -65,19 +66,19 @@ class ReportCard:
         run, reward = self.run, self.reward
         name = Path(str(run.config.needs["policy"])).name
         self.evaluator.evaluate(name, self.model)
-        found, shown = replies_report(reward, self.evaluator.rows(name), run.corpus.oracle)
+        metrics, figures = replies_report(reward, self.evaluator.rows(name), run.corpus.oracle)
         pairs = list(run.corpus.test[: run.config.evaluation.pairs]) if run.corpus.preferences else []
         if pairs:
             unit = logit_unit(run)
             if unit is None:
                 run.note("the reward is not the logit of one Bradley-Terry model: ece takes Δ in its own units")
             scored = ScoredPairs.of(reward, pairs)
-            found = pairs_report(reward, scored, unit or 1.0, self.settings.bins, run.corpus.oracle) | found
-            shown |= rm_figures.pair_figures(scored.margin_N, unit or 1.0, pairs, self.settings.bins)
+            metrics = pairs_report(reward, scored, unit or 1.0, self.settings.bins, run.corpus.oracle) | metrics
+            figures |= rm_figures.pair_figures(scored.margin_N, unit or 1.0, pairs, self.settings.bins)
             write_text(run.folder / PAIRS_FILE, rm_figures.pair_rows(scored.margin_N, pairs))
-        write_json(run.folder / rm_figures.FILE, shown)
-        known = {**found, **corpus_report(run.corpus, self.encoder)}
-        return Result(self.evaluator.policies, known, [metric for metric in PRIMARY if metric in found])
+        write_json(run.folder / rm_figures.FILE, figures)
+        primary = [metric for metric in PRIMARY if metric in metrics]
+        return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
 
 
 def logit_unit(run: Run) -> float | None:
@@ -87,18 +88,19 @@ def logit_unit(run: Run) -> float | None:
     and ceiling are part of what is audited.
     """
     graph = run.config.reward
-    (name, term), *more = graph.terms.items()
-    if more or registry.kind_of("reward", term) != "bt":
+    (name, term), *further_terms = graph.terms.items()
+    if further_terms or registry.kind_of("reward", term) != "bt":
         return None
     folders = member_folders(run.needs["reward"])
     scale = ScoreScale.read(folders[0])
-    as_it_is = graph.weighting[name] == 1 and term.standardise == "none" and term.transform == "none"
-    return scale.sd if as_it_is and scale.logit and len(folders) == 1 and not scale.attributes else None
+    unchanged = graph.weighting[name] == 1 and term.standardise == "none" and term.transform == "none"
+    one_logit = scale.logit and len(folders) == 1 and not scale.attributes
+    return scale.sd if unchanged and one_logit else None
 
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Held-out pairs and what the reward says of both sides.
+    """Held-out pairs with the scores of both sides.
 
     Attributes:
         prompt_N: cluster of each pair.
@@ -113,18 +115,21 @@ class ScoredPairs:
 
     @classmethod
     def of(cls, reward: Reward, pairs: Sequence[Pair]) -> ScoredPairs:
+        """Score both sides of the pairs."""
         prompts = [pair.prompt for pair in pairs]
-        chosen, rejected = (reward(prompts, [getattr(pair, side) for pair in pairs]) for side in ("chosen", "rejected"))
+        chosen = reward(prompts, [pair.chosen for pair in pairs])
+        rejected = reward(prompts, [pair.rejected for pair in pairs])
         return cls(pairs, chosen, rejected, prompt_ids(pairs), chosen.total_N - rejected.total_N)
 
     def replies(self) -> tuple[list[str], list[str], RewardBatch]:
         """(prompts, replies, scores) of all chosen and then all rejected replies."""
-        parts = {
-            name: np.concatenate([values, self.rejected.parts[name]]) for name, values in self.chosen.parts.items()
-        }
-        scores = RewardBatch(np.concatenate([self.chosen.total_N, self.rejected.total_N]), parts)
+        prompts = [pair.prompt for pair in self.pairs] * 2
         replies = [pair.chosen for pair in self.pairs] + [pair.rejected for pair in self.pairs]
-        return [pair.prompt for pair in self.pairs] * 2, replies, scores
+        total_N = np.concatenate([self.chosen.total_N, self.rejected.total_N])
+        parts = {
+            name: np.concatenate([values_N, self.rejected.parts[name]]) for name, values_N in self.chosen.parts.items()
+        }
+        return prompts, replies, RewardBatch(total_N, parts)
 
 
 def pairs_report(
@@ -133,33 +138,38 @@ def pairs_report(
     """Metrics of labelled pairs.
 
     Args:
-        unit: of the reward in logits.
+        unit: what one unit of reward is in logits.
+        bins: of the calibration error.
     """
-    margin_N, prompt_N, known = scored.margin_N, scored.prompt_N, ~np.isnan(scored.margin_N)
-    wins_N = np.where(known, margin_N > 0, np.nan)
-    found = audit_margins(margin_N, scored.pairs)
-    found["unscored"] = clustered_rate(~known, prompt_N)
+    margin_N, prompt_N = scored.margin_N, scored.prompt_N
+    is_scored = ~np.isnan(margin_N)
+    wins_N = np.where(is_scored, margin_N > 0, np.nan)
+    metrics = audit_margins(margin_N, scored.pairs)
+    metrics["unscored"] = clustered_rate(~is_scored, prompt_N)
     if (margin_N == 0).any():
-        found["ties"] = clustered_rate(np.where(known, margin_N == 0, np.nan), prompt_N)
+        metrics["ties"] = clustered_rate(np.where(is_scored, margin_N == 0, np.nan), prompt_N)
     matched = length_matched(scored.pairs)
     if matched.any():
-        found["accuracy/length_matched"] = clustered_rate(wins_N[matched], prompt_N[matched])
-    found["accuracy/rejected_padded"] = padded_accuracy(reward, scored)
+        metrics["accuracy/length_matched"] = clustered_rate(wins_N[matched], prompt_N[matched])
+    metrics["accuracy/rejected_padded"] = padded_accuracy(reward, scored)
     prompts, replies, scores = scored.replies()
     fillers = filler_report(reward, prompts, replies, scores.total_N, oracle)
-    found |= {f"{name}/pairs": value for name, value in fillers.items()}
-    found |= calibration_report(margin_N * unit, prompt_N, bins) | {"logit_unit": unit}
-    found |= {f"{name}/corpus": value for name, value in disagreement_report(scores, prompts).items()}
+    metrics |= {f"{name}/pairs": value for name, value in fillers.items()}
+    metrics |= calibration_report(margin_N * unit, prompt_N, bins)
+    metrics["logit_unit"] = unit
+    disagreements = disagreement_report(scores, prompts)
+    metrics |= {f"{name}/corpus": value for name, value in disagreements.items()}
     if oracle:
         columns = {"reward": scores.total_N, "truth": truth(oracle, prompts, replies)}
-        found["spearman/corpus"] = overall(columns, prompts, ranks=True).correlation("reward", "truth")
-    return found
+        metrics["spearman/corpus"] = overall(columns, prompts, ranks=True).correlation("reward", "truth")
+    return metrics
 
 
 def padded_accuracy(reward: Reward, scored: ScoredPairs) -> Estimate:
     """Accuracy when `FILLER` is appended to the rejected side."""
-    texts = [f"{pair.rejected} {FILLER}" for pair in scored.pairs]
-    margin_N = scored.chosen.total_N - reward([pair.prompt for pair in scored.pairs], texts).total_N
+    prompts = [pair.prompt for pair in scored.pairs]
+    padded = [f"{pair.rejected} {FILLER}" for pair in scored.pairs]
+    margin_N = scored.chosen.total_N - reward(prompts, padded).total_N
     return clustered_rate(np.where(np.isnan(margin_N), np.nan, margin_N > 0), scored.prompt_N)
 
 
@@ -186,41 +196,52 @@ def filler_report(
     at which the reward pays for truth, the slope within prompts at equal length; the rate is taken as known.
     """
     shifts = filler_shifts(reward, prompts, replies, scores_N)
-    slopes_N = filler_slopes(shifts)
-    found = {"filler_shift": clustered_mean(shifts["two"], prompts), "filler_slope": clustered_mean(slopes_N, prompts)}
+    slope_N = filler_slopes(shifts)
+    metrics = {
+        "filler_shift": clustered_mean(shifts["two"], prompts),
+        "filler_slope": clustered_mean(slope_N, prompts),
+    }
     if oracle is None:
-        return found
-    gold_N = filler_slopes(filler_shifts(lambda *texts: RewardBatch(truth(oracle, *texts)), prompts, replies))
-    found["filler_slope/gold"] = clustered_mean(np.where(np.isnan(slopes_N), np.nan, gold_N), prompts)
+        return metrics
+
+    def true_reward(prompts: Sequence[str], replies: Sequence[str]) -> RewardBatch:
+        return RewardBatch(truth(oracle, prompts, replies))
+
+    gold_slope_N = filler_slopes(filler_shifts(true_reward, prompts, replies))
+    # Of the replies that the reward scored, so that both slopes are means over the same replies.
+    metrics["filler_slope/gold"] = clustered_mean(np.where(np.isnan(slope_N), np.nan, gold_slope_N), prompts)
     columns = {"reward": scores_N, "truth": truth(oracle, prompts, replies), "words": words(replies)}
     rate = within_prompts(columns, prompts).slope("reward", "truth", "words").mean
     if not math.isnan(rate):
-        found["filler_bias"] = clustered_mean(slopes_N - rate * gold_N, prompts)
-    return found
+        metrics["filler_bias"] = clustered_mean(slope_N - rate * gold_slope_N, prompts)
+    return metrics
 
 
 def replies_report(
     reward: Reward, rows: list[dict[str, Any]], oracle: Oracle | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(metrics, figures) of policy replies, from the rows of evaluation.jsonl."""
-    prompts, replies = [row["prompt"] for row in rows], [row["response"] for row in rows]
-    names = [key for key in rows[0] if key.startswith("reward/")]
-    parts = {key.removeprefix("reward/"): floats([row[key] for row in rows]) for key in names}
+    prompts = [row["prompt"] for row in rows]
+    replies = [row["response"] for row in rows]
     scores_N = floats([row["proxy"] for row in rows])
-    found = filler_report(reward, prompts, replies, scores_N, oracle)
-    found |= disagreement_report(RewardBatch(scores_N, parts), prompts)
-    columns, rewards = {"reward": scores_N, "words": words(replies) / 10}, rm_figures.distinct(scores_N, parts)
+    part_columns = [key for key in rows[0] if key.startswith("reward/")]
+    parts = {key.removeprefix("reward/"): floats([row[key] for row in rows]) for key in part_columns}
+    metrics = filler_report(reward, prompts, replies, scores_N, oracle)
+    metrics |= disagreement_report(RewardBatch(scores_N, parts), prompts)
+    columns = {"reward": scores_N, "words": words(replies) / 10}  # slopes are per 10 words
+    rewards = rm_figures.distinct(scores_N, parts)
     if oracle is None:
-        moves = within_prompts(columns, prompts)
-        found["length_correlation"] = moves.correlation("reward", "words")
-        found["length_slope"] = moves.slope("reward", "words")
+        within = within_prompts(columns, prompts)
+        metrics["length_correlation"] = within.correlation("reward", "words")
+        metrics["length_slope"] = within.slope("reward", "words")
     else:
         truth_N = truth(oracle, prompts, replies)
-        found |= truth_report({**columns, "truth": truth_N}, prompts)
-        further = {name: values for name, values in rewards.items() if name != "reward"}
-        found |= {f"starc/gold/{name}": starc_distance(values, truth_N, prompts) for name, values in further.items()}
+        metrics |= truth_report({**columns, "truth": truth_N}, prompts)
+        for name, values_N in rewards.items():
+            if name != "reward":  # that of the reward itself is `starc/gold`
+                metrics[f"starc/gold/{name}"] = starc_distance(values_N, truth_N, prompts)
         rewards["truth"] = truth_N
-    return found, rm_figures.reply_figures(rewards, words(replies), prompts)
+    return metrics, rm_figures.reply_figures(rewards, words(replies), prompts)
 
 
 def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[str, Any]:
@@ -229,28 +250,34 @@ def truth_report(columns: Mapping[str, FloatArray], prompts: list[str]) -> dict[
     Args:
         columns: `reward`, `truth` and `words` (tens of words), (N,) each.
     """
-    moves, score = within_prompts(columns, prompts), {name: columns[name] for name in ("reward", "truth")}
+    within = within_prompts(columns, prompts)
+    scores = {name: columns[name] for name in ("reward", "truth")}
     return {
-        "gold_correlation": overall(score, prompts).correlation("reward", "truth"),
-        "gold_correlation/within": moves.correlation("reward", "truth"),
-        "length_correlation": moves.correlation("reward", "words"),
-        "length_correlation/given_gold": moves.correlation("reward", "words", "truth"),
-        "length_slope": moves.slope("reward", "words"),
-        "length_slope/given_gold": moves.slope("reward", "words", "truth"),
-        "spearman/ood": overall(score, prompts, ranks=True).correlation("reward", "truth"),
+        "gold_correlation": overall(scores, prompts).correlation("reward", "truth"),
+        "gold_correlation/within": within.correlation("reward", "truth"),
+        "length_correlation": within.correlation("reward", "words"),
+        "length_correlation/given_gold": within.correlation("reward", "words", "truth"),
+        "length_slope": within.slope("reward", "words"),
+        "length_slope/given_gold": within.slope("reward", "words", "truth"),
+        "spearman/ood": overall(scores, prompts, ranks=True).correlation("reward", "truth"),
         "starc/gold": starc_distance(columns["reward"], columns["truth"], prompts),
     }
 
 
 def disagreement_report(batch: RewardBatch, prompts: list[str]) -> dict[str, Estimate]:
     """Mean disagreement of every ensemble in the graph; nothing without one."""
-    found = {name: values for name, values in batch.parts.items() if name.rpartition("/")[2] == "disagreement"}
-    means = {name: clustered_mean(values, prompts) for name, values in found.items()}
-    return {"disagreement": next(iter(means.values()))} if len(means) == 1 else means
+    means = {
+        name: clustered_mean(values_N, prompts)
+        for name, values_N in batch.parts.items()
+        if name.rpartition("/")[2] == "disagreement"
+    }
+    if len(means) == 1:  # a single ensemble needs no prefix to tell it from others
+        return {"disagreement": next(iter(means.values()))}
+    return means
 
 
 def truth(oracle: Oracle, prompts: Sequence[str], replies: Sequence[str]) -> FloatArray:
-    """What the world knows about the worth of replies, (N,): their true reward, else whether the answer is right."""
+    """The true worth of replies, (N,): their gold reward where the world has one, else whether the answer is right."""
     measured = oracle.measure(prompts, replies)
     return measured["gold"] if "gold" in measured else measured["correct"]
 

@@ -1,4 +1,4 @@
-"""Settings of stages that train nothing: they sample from policies that are there and compare them."""
+"""Settings of stages that train nothing: they sample from trained policies and measure them, or audit rewards."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Rescore(EvaluationSettings):
 
     Args:
         weightings: each a mapping of term → weight, as in `reward.weights`; empty takes the reward as it is configured.
-        choose_from: replies per prompt that a weighting chooses from, n; 0 is half of those that are saved.
+        choose_from: replies per prompt that a weighting chooses from, n; 0 is half of the saved ones.
         policy: whose replies; empty takes the first policy that the stage evaluated.
     """
 
@@ -190,7 +190,8 @@ class Rescore(EvaluationSettings):
     policy: str = ""
 
     def rules(self) -> tuple[Rule, ...]:
-        finite = all(math.isfinite(weight) for weights in self.weightings for weight in weights.values())
+        weights = [weight for weighting in self.weightings for weight in weighting.values()]
+        finite = all(map(math.isfinite, weights))
         return (
             *super().rules(),
             (self.choose_from >= 0, f"choose_from={self.choose_from} must be 0 (half of them) or above"),

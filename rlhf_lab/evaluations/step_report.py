@@ -1,8 +1,8 @@
 """What a judge of worked solutions is worth: does it catch wrong steps behind a right answer, and does it choose well?
 
-Two sets of held-out solutions. `own`: samples of the policy, read by the world where it can. `planted`: right
-demonstrations, versions with one mistake, and versions in which a second mistake brings the right answer back; known
-truth on any data with worked solutions.
+Two sets of held-out solutions. `own`: samples of the policy, with the truth about their steps where the world can read
+them. `planted`: right demonstrations, versions with one mistake, and versions in which a second mistake brings the
+right answer back; their truth is known on any data with worked solutions.
 
 Judges are compared at equal false alarms, since a judge that flags everything catches everything. A process reward
 model's score of a solution aggregates its steps, an outcome reward model's is its probability at the last token. Where
@@ -12,12 +12,13 @@ probability that the answer will be right, read halfway, which it was never trai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_lab.core.files import append_jsonl, truncate
-from rlhf_lab.core.types import BoolArray, FloatArray
+from rlhf_lab.core.types import BoolArray, FloatArray, Pair
 from rlhf_lab.environments.maths.answers import final_answer, normalised
 from rlhf_lab.environments.maths.chains import StepOracle
 from rlhf_lab.evaluations.settings import StepReport
@@ -32,9 +33,9 @@ from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
 ALARMS = (5, 10)
-"""False alarms at which judges are compared, percent."""
+"""False-alarm rates at which judges are compared, percent."""
 CURVE = range(1, 100)
-"""Percents of the curves in metrics.jsonl."""
+"""False-alarm rates, and percentiles of the score, of the curves in metrics.jsonl, percent."""
 PRIMARY = (
     "caught_5",
     "planted_caught_5",
@@ -50,7 +51,7 @@ PRIMARY = (
 
 @dataclass(frozen=True)
 class Graded:
-    """Solutions of one set, what is true of them, and what the judge says.
+    """Solutions of one set, the truth about them, and the judge's scores.
 
     Attributes:
         prompts: problem of each solution, as a number.
@@ -65,19 +66,19 @@ class Graded:
 
     @property
     def half(self) -> BoolArray:
-        """Every second problem."""
+        """Every second problem: thresholds chosen on one half are measured on the other."""
         return self.prompts % 2 == 1
 
     @property
     def correct(self) -> FloatArray:
-        return np.array([each.correct for each in self.solutions])
+        """1 where the final answer is right, else 0."""
+        return np.array([solution.correct for solution in self.solutions])
 
     @property
     def sound(self) -> BoolArray:
         """The answer is right, and so is every step."""
-        return np.array(
-            [bool(each.correct and each.labels and all(each.labels)) for each in self.solutions], dtype=bool
-        )
+        sound = [bool(solution.correct and solution.labels and all(solution.labels)) for solution in self.solutions]
+        return np.array(sound, dtype=bool)
 
     @property
     def critical(self) -> BoolArray:
@@ -86,104 +87,122 @@ class Graded:
 
 
 class StepReporting:
-    """Judges the held-out solutions once; every number comes from what is written to steps.jsonl."""
+    """Judges the held-out solutions once; the solutions and the judge's probabilities are logged to steps.jsonl."""
 
     def __init__(self, settings: StepReport, run: Run):
         self.settings, self.run = settings, run
-        source, model = run.needs["policy"], run.config.model
-        self.encoder = load_encoder(source, model)
-        self.solutions = Solutions(run, load_policy(source, model, device=run.device), self.encoder)
-        self.judge = load_judge(run.needs["judge"], run.config.model, run.device)
+        source, model_settings = run.needs["policy"], run.config.model
+        self.encoder = load_encoder(source, model_settings)
+        policy = load_policy(source, model_settings, device=run.device)
+        self.solutions = Solutions(run, policy, self.encoder)
+        self.judge = load_judge(run.needs["judge"], model_settings, run.device)
 
     def finish(self) -> Result:
         truncate(self.run.folder / "steps.jsonl", 0)
         pairs = problems(self.run, "test", self.run.config.evaluation.prompts)
-        number = {pair.prompt: i for i, pair in enumerate(pairs)}
-        own = self.solutions.sample(list(number), self.settings.samples, "steps/report")
-        known = isinstance(self.run.corpus.oracle, StepOracle)
-        own_set = self._judged("own", annotated(self.run, own) if known else own, number)
-        seed = self.run.seed("steps/planted")
-        wrong = perturbed_solutions(self.run, pairs, 1, seed)
-        cancelling = perturbed_solutions(self.run, pairs, 1, seed, cancels=True)
-        both = wrong + [each for each in cancelling if not all(each.labels)]
-        planted_set = self._judged("planted", both, number)
-        planted = truth_metrics(planted_set) if both else {}
-        found = {f"planted_{name}": value for name, value in planted.items()}
-        self._log_curves(own_set, {"planted_caught": planted_set} | ({"caught": own_set} if known else {}))
-        if known:
-            found |= truth_metrics(own_set) | sample_metrics(own_set)
-        found |= self._choices(own_set)
-        found["brier_outcome"] = clustered_mean((own_set.scores - own_set.correct) ** 2, own_set.prompts)
-        found["auroc_correct"] = auroc(own_set.scores, own_set.correct == 1, own_set.prompts)
-        if known and not own_set.critical.any():
+        prompt_ids = {pair.prompt: i for i, pair in enumerate(pairs)}
+        reads_steps = isinstance(self.run.corpus.oracle, StepOracle)
+        samples = self.solutions.sample(list(prompt_ids), self.settings.samples, "steps/report")
+        own = self._judge_solutions("own", annotated(self.run, samples) if reads_steps else samples, prompt_ids)
+        planted = self._judge_solutions("planted", self._plant_mistakes(pairs), prompt_ids)
+        estimates: dict[str, Estimate] = {}
+        if planted.solutions:
+            estimates |= {f"planted_{name}": estimate for name, estimate in truth_metrics(planted).items()}
+        self._log_curves(own, {"planted_caught": planted, **({"caught": own} if reads_steps else {})})
+        if reads_steps:
+            estimates |= truth_metrics(own) | sample_metrics(own)
+        estimates |= self._choice_metrics(own)
+        estimates["brier_outcome"] = clustered_mean((own.scores - own.correct) ** 2, own.prompts)
+        estimates["auroc_correct"] = auroc(own.scores, own.correct == 1, own.prompts)
+        if reads_steps and not own.critical.any():
             self.run.note(
                 "no sample has a right answer and a wrong step: there is nothing to catch but what was planted"
             )
-        metrics = {name: value for name, value in found.items() if value.n}
+        metrics = {name: estimate for name, estimate in estimates.items() if estimate.n}
         return Result(
             metrics={**metrics, **corpus_report(self.run.corpus, self.encoder)},
             primary=[name for name in PRIMARY if name in metrics],
         )
 
+    def _plant_mistakes(self, pairs: Sequence[Pair]) -> list[Trajectory]:
+        """Right demonstrations, versions with one mistake, and versions whose second mistake cancels the first."""
+        seed = self.run.seed("steps/planted")
+        wrong = perturbed_solutions(self.run, pairs, 1, seed)
+        cancelling = perturbed_solutions(self.run, pairs, 1, seed, cancels=True)
+        # Both calls return the right demonstrations too: they are taken from the first alone.
+        return wrong + [solution for solution in cancelling if not all(solution.labels)]
+
     def _log_curves(self, own: Graded, sets: dict[str, Graded]) -> None:
         """The scores of samples, and how many critical solutions are caught as more false alarms are allowed."""
-        self.run.rewind_log(0)
+        self.run.rewind_log(0)  # an interrupted attempt may have logged part of the curves
         for percent in CURVE:
-            shares = {name: caught(graded, percent) for name, graded in sets.items()}
-            known = {f"{name}/by_percent_false_alarms": share.mean for name, share in shares.items() if share.n}
-            self.run.log(percent, **{"score/by_percentile": float(np.percentile(own.scores, percent))}, **known)
+            curves = {"score/by_percentile": float(np.percentile(own.scores, percent))}
+            for name, graded in sets.items():
+                share = caught(graded, percent)
+                if share.n:
+                    curves[f"{name}/by_percent_false_alarms"] = share.mean
+            self.run.log(percent, **curves)
 
-    def _judged(self, name: str, solutions: list[Trajectory], number: dict[str, int]) -> Graded:
-        """Ask the judge about all of them, and write down what it says."""
-        judged = self.judge([each.prompt for each in solutions], [each.reply for each in solutions])
+    def _judge_solutions(self, name: str, solutions: list[Trajectory], prompt_ids: dict[str, int]) -> Graded:
+        """Ask the judge about all solutions of a set, and log its probabilities to steps.jsonl."""
+        judged = self.judge([solution.prompt for solution in solutions], [solution.reply for solution in solutions])
         rows = [
             {
                 "set": name,
-                "prompt_id": number[each.prompt],
-                "prompt": each.prompt,
-                "response": each.reply,
-                "correct": each.correct,
-                "labels": list(each.labels),
-                "steps": [round(float(p), 6) for p in said.steps],
-                "last": round(said.last, 6),
+                "prompt_id": prompt_ids[solution.prompt],
+                "prompt": solution.prompt,
+                "response": solution.reply,
+                "correct": solution.correct,
+                "labels": list(solution.labels),
+                "steps": [round(float(p), 6) for p in judgement.steps],
+                "last": round(judgement.last, 6),
             }
-            for each, said in zip(solutions, judged, strict=True)
+            for solution, judgement in zip(solutions, judged, strict=True)
         ]
         append_jsonl(self.run.folder / "steps.jsonl", rows)
-        prompts = np.array([number[each.prompt] for each in solutions])
-        scores = np.array([self._score(said, self.settings.aggregate) for said in judged])
-        return Graded(solutions, prompts, scores, [said.steps for said in judged])
+        prompts = np.array([prompt_ids[solution.prompt] for solution in solutions])
+        scores = np.array([self._score_solution(judgement) for judgement in judged])
+        return Graded(solutions, prompts, scores, [judgement.steps for judgement in judged])
 
-    def _score(self, said: Judged, aggregate: str) -> float:
-        """One number for a solution; 0 from a process reward model where there is no step."""
-        if self.judge.told.kind == "orm":
-            return said.last
-        return AGGREGATIONS[aggregate](said.steps) if len(said.steps) else 0.0
+    def _score_solution(self, judgement: Judged) -> float:
+        """One number for a solution: of an outcome reward model its probability at the last token."""
+        if self.judge.trained_as.kind == "orm":
+            return judgement.last
+        return aggregate_steps(judgement.steps, self.settings.aggregate)
 
-    def _choices(self, own: Graded) -> dict[str, Estimate]:
+    def _choice_metrics(self, own: Graded) -> dict[str, Estimate]:
         """Accuracy of choosing among n samples: by the judge, by majority, by an oracle, and not at all."""
-        n, size = self.settings.choose_from, self.settings.samples
-        correct_PG = own.correct.reshape(-1, size)
+        n, group_size = self.settings.choose_from, self.settings.samples
+        correct_PG = own.correct.reshape(-1, group_size)
+        scores_PG = own.scores.reshape(-1, group_size)
+        choosers = {"best_of_n": scores_PG, "oracle": correct_PG}
+        if self.judge.trained_as.kind == "prm":
+            for aggregate in AGGREGATIONS:
+                scores = np.array([aggregate_steps(steps, aggregate) for steps in own.steps])
+                choosers[f"best_of_n/{aggregate}"] = scores.reshape(-1, group_size)
+        accuracy: dict[str, list[float]] = {}
+        for name, chooser_PG in choosers.items():
+            accuracy[name] = [
+                best_of_n(score_G, correct_G, [n])[0] for score_G, correct_G in zip(chooser_PG, correct_PG, strict=True)
+            ]
+        answers = [final_answer(solution.reply) for solution in own.solutions]
+        stated = [None if answer is None else normalised(answer) for answer in answers]
+        answer_PG = np.array(stated, dtype=object).reshape(-1, group_size)
+        # Both votes draw from one stream, in this order.
         rng = np.random.default_rng(self.run.seed("steps/majority"))
-        answers = [final_answer(each.reply) for each in own.solutions]
-        plain = np.array([None if a is None else normalised(a) for a in answers], dtype=object).reshape(-1, size)
-        chosen = {"best_of_n": own.scores.reshape(-1, size), "oracle": correct_PG}
-        if self.judge.told.kind == "prm":
-            for name, value in AGGREGATIONS.items():
-                scores = [value(steps) if len(steps) else 0.0 for steps in own.steps]
-                chosen[f"best_of_n/{name}"] = np.array(scores).reshape(-1, size)
-        values = {
-            name: [best_of_n(score_G, right_G, [n])[0] for score_G, right_G in zip(scores, correct_PG, strict=True)]
-            for name, scores in chosen.items()
-        }
-        for name, weights in (("majority", np.ones_like(correct_PG)), ("weighted_vote", chosen["best_of_n"])):
-            values[name] = [
-                vote_of_n(list(said), list(right), list(weight), n, self.settings.vote_draws, rng)
-                for said, right, weight in zip(plain, correct_PG, weights, strict=True)
+        for name, weight_PG in (("majority", np.ones_like(correct_PG)), ("weighted_vote", scores_PG)):
+            accuracy[name] = [
+                vote_of_n(list(answer_G), list(correct_G), list(weight_G), n, self.settings.vote_draws, rng)
+                for answer_G, correct_G, weight_G in zip(answer_PG, correct_PG, weight_PG, strict=True)
             ]
         problems_P = np.arange(len(correct_PG))
-        found = {name: clustered_mean(value, problems_P) for name, value in values.items()}
-        return {**found, "correct": clustered_rate(own.correct, own.prompts)}
+        metrics = {name: clustered_mean(accuracy_P, problems_P) for name, accuracy_P in accuracy.items()}
+        return {**metrics, "correct": clustered_rate(own.correct, own.prompts)}
+
+
+def aggregate_steps(steps: FloatArray, aggregate: str) -> float:
+    """One number from the probabilities of a solution's steps; 0 where there is no step."""
+    return AGGREGATIONS[aggregate](steps) if len(steps) else 0.0
 
 
 def caught(graded: Graded, percent: int) -> Estimate:
@@ -195,31 +214,33 @@ def caught(graded: Graded, percent: int) -> Estimate:
 def truth_metrics(graded: Graded) -> dict[str, Estimate]:
     """What needs the truth about steps: critical solutions caught, false alarms, the first wrong step named."""
     sound, prompts = graded.sound, graded.prompts
-    found: dict[str, Estimate] = {}
+    metrics: dict[str, Estimate] = {}
     for percent in ALARMS:
         flagged = flagged_at(graded.scores, sound, graded.half, percent / 100)
-        found[f"caught_{percent}"] = caught(graded, percent)
-        found[f"false_alarm_{percent}"] = clustered_rate(flagged[sound], prompts[sound])
-    truth = np.array([first_wrong(each.labels) for each in graded.solutions])
-    named = process_bench_estimates(located(graded.steps, truth, graded.half), truth, prompts)
-    return {**found, **{f"process_{name}": value for name, value in named.items()}}
+        metrics[f"caught_{percent}"] = caught(graded, percent)
+        metrics[f"false_alarm_{percent}"] = clustered_rate(flagged[sound], prompts[sound])
+    truth = np.array([first_wrong(solution.labels) for solution in graded.solutions])
+    predicted = located(graded.steps, truth, graded.half)
+    process = process_bench_estimates(predicted, truth, prompts)
+    return {**metrics, **{f"process_{name}": estimate for name, estimate in process.items()}}
 
 
 def sample_metrics(own: Graded) -> dict[str, Estimate]:
-    """Ranking and calibration on samples whose steps the world has read, and how many of which kind there are."""
-    said: list[float] = []
+    """Ranking and calibration on samples with known steps, and the shares of critical and of sound ones."""
+    probabilities: list[float] = []
     labels: list[float] = []
     prompts: list[float] = []
-    for each, steps, prompt in zip(own.solutions, own.steps, own.prompts, strict=True):
-        count = min(len(steps), first_wrong(each.labels) + 1 or len(each.labels))
-        said += steps[:count].tolist()
-        labels += each.labels[:count]
+    for solution, steps, prompt in zip(own.solutions, own.steps, own.prompts, strict=True):
+        # Up to and including the first wrong step; `first_wrong` is −1, and so all steps count, where none is wrong.
+        count = min(len(steps), first_wrong(solution.labels) + 1 or len(solution.labels))
+        probabilities += steps[:count].tolist()
+        labels += solution.labels[:count]
         prompts += [prompt] * count
     sound, right = own.sound, np.array(labels)
     return {
         "auroc_sound": auroc(own.scores, sound, own.prompts),
-        "auroc_steps": auroc(said, right == 1, prompts),
-        "brier_steps": clustered_mean((np.array(said) - right) ** 2, prompts),
+        "auroc_steps": auroc(probabilities, right == 1, prompts),
+        "brier_steps": clustered_mean((np.array(probabilities) - right) ** 2, prompts),
         "critical": clustered_rate(own.critical.astype(float), own.prompts),
         "sound": clustered_rate(sound.astype(float), own.prompts),
     }

@@ -15,7 +15,9 @@ from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.evaluations.rescoring import label_of
 
-WEIGHTS, REWARD, ALGORITHM = "reward.weights", "reward.", "algorithm."
+WEIGHTS = "reward.weights"
+REWARD = "reward."
+ALGORITHM = "algorithm."
 
 
 def weightings(folder: str | Path, overrides: Sequence[str]) -> tuple[dict[str, RewardGraph], Any]:
@@ -33,31 +35,34 @@ def weightings(folder: str | Path, overrides: Sequence[str]) -> tuple[dict[str, 
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     values["study"] = None
     options: dict[str, Any] = {}
-    levels: list[Any] = []
+    weights: list[Any] = []
     problems: list[str] = []
-    for key, value in _parsed(overrides):
+    for key, value in _parse_overrides(overrides):
         if key == WEIGHTS:
-            levels.append(value)
+            weights.append(value)
         elif key.startswith(REWARD):
-            _set(values, key, value)
+            _set_dotted(values, key, value)
         elif key.startswith(ALGORITHM) and key != "algorithm.weightings":
             options[key.removeprefix(ALGORITHM)] = value
         else:
             problems.append(f"{key} is not a setting of rescore; write {WEIGHTS}={{bt:.7,programmatic:.3}}")
     settings = schema.build(registry.settings_class("algorithm", "rescore"), options, "algorithm", problems)
     graphs: dict[str, RewardGraph] = {}
-    for level in levels or [values["reward"].get("weights")]:
+    for weighting in weights or [values["reward"].get("weights")]:
+        reward = {**values["reward"], "weights": weighting}
         try:
-            graph = root.check({**values, "reward": {**values["reward"], "weights": level}}).reward
-            graphs[label_of(graph.weighting) if level is not None else "as saved"] = graph
+            graph = root.check({**values, "reward": reward}).reward
+            label = label_of(graph.weighting) if weighting is not None else "as saved"
+            graphs[label] = graph
         except ConfigError as error:
             problems += error.problems
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError(list(dict.fromkeys(problems)))  # each once: a problem of the config is one of every weighting
     return graphs, settings
 
 
-def _parsed(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    """(key, value) of each argument, by Hydra's grammar. Raises ConfigError for a malformed or a swept one."""
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
@@ -68,8 +73,8 @@ def _parsed(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     return [(item.key_or_group, item.value()) for item in parsed]
 
 
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    """A dotted key in nested mappings; a part that is missing is made, and refused by the check that follows."""
+def _set_dotted(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested mappings. A missing parent is created; the check that follows refuses unknown keys."""
     *parents, leaf = key.split(".")
     for name in parents:
         values = values.setdefault(name, {})

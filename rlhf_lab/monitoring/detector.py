@@ -1,4 +1,4 @@
-"""The reward-hacking detector: batches of sampled replies in, alarms out; live and on a saved trace the same.
+"""The reward-hacking detector: batches of sampled replies in, alarms out; the same live and on a saved trace.
 
 Rules, each with a statistic per checkpoint (`hacking.py` has the formulas):
 
@@ -8,8 +8,9 @@ Rules, each with a statistic per checkpoint (`hacking.py` has the formulas):
     disagreement   the same CUSUM upward on the disagreement of an ensemble's members
 
 One of the rules in `signals` in alarm is a warning, `needed` of them at the same checkpoint a strong warning; files
-call it `hard_stop`, whatever `action` makes of it. The true reward of simulated worlds is no rule's input: it only says
-afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, shown ones from 1.
+call it `hard_stop`, whatever `action` does about it. No rule reads the true reward of simulated worlds: it only serves
+to judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, shown ones
+from 1.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LEAST_REWARDS = 16
 
 
 def level_name(name: str, needed: int = 2) -> str:
-    """How a person reads a level, e.g. "strong warning (two signals)"; the name itself for a rule.
+    """A level in words, e.g. "strong warning (two signals)"; the name itself for a rule.
 
     Args:
         needed: signals at once that make a strong warning.
@@ -79,7 +80,7 @@ class Batch:
     """The replies of one iteration, each (N,).
 
     Attributes:
-        prompt_N: which prompt a reply answers, any numbers.
+        prompt_N: which prompt a reply answers: any numbers, equal for the same prompt.
         tokens_N: length.
         reward_N: NaN where unscored.
         disagreement_N: of the ensemble's members; NaN or empty without one.
@@ -94,23 +95,37 @@ class Batch:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Batch:
-        """Inverse of `to_row`; what a row lacks is unknown, and every reply then has a prompt of its own."""
-        columns = {key: _floats(row.get(key)) for key in ("prompt", "tokens", "reward", "disagreement", "gold")}
-        size = len(columns["tokens"])
-        full = {key: values if len(values) else np.full(size, np.nan) for key, values in columns.items()}
-        full["prompt"] = columns["prompt"] if len(columns["prompt"]) else np.arange(size, dtype=float)
-        return cls(**{f"{key}_N": values for key, values in full.items()})
+        """Inverse of `to_row`. A missing column is NaN; without `prompt` every reply has a prompt of its own."""
+        tokens_N = _floats(row.get("tokens"))
+        prompt_N = _floats(row.get("prompt"))
+        if not len(prompt_N):
+            prompt_N = np.arange(len(tokens_N), dtype=float)
+
+        def column(key: str) -> FloatArray:
+            values_N = _floats(row.get(key))
+            return values_N if len(values_N) else np.full(len(tokens_N), np.nan)
+
+        return cls(
+            prompt_N=prompt_N,
+            tokens_N=tokens_N,
+            reward_N=column("reward"),
+            disagreement_N=column("disagreement"),
+            gold_N=column("gold"),
+        )
 
     def to_row(self) -> dict[str, list[float | None]]:
-        """Plain lists without what is unknown; an unscored reply has null."""
-        columns = {name.removesuffix("_N"): getattr(self, name) for name in self.__dataclass_fields__}
-        known = {key: values for key, values in columns.items() if np.isfinite(values).any() or key == "reward"}
-        return {key: [_plain(x) for x in values.tolist()] for key, values in known.items()}
+        """Plain lists, without the columns that are unknown; an unscored reply has null."""
+        row = {}
+        for name in self.__dataclass_fields__:
+            key, values_N = name.removesuffix("_N"), getattr(self, name)
+            if np.isfinite(values_N).any() or key == "reward":
+                row[key] = [_plain(value) for value in values_N.tolist()]
+        return row
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one checkpoint says.
+    """The detector's result at one checkpoint.
 
     Attributes:
         statistics: rule → z, nats, or the CUSUM in units of its threshold; rules without data are missing.
@@ -127,16 +142,33 @@ class Verdict:
 
 
 class Detector:
-    """Reads a run's batches in order. All it knows is in `state_dict`."""
+    """Reads a run's batches in order. Its whole state is in `state_dict`.
+
+    Attributes:
+        iteration: iterations seen.
+        checkpoints: checkpoints judged, those after warm-up.
+        pending: batches since the last checkpoint.
+        warm: checkpoints of the warm-up; empty once the baseline is fitted.
+        length, spread: CUSUM of the mean length, and of the ensemble's disagreement; None until the baseline is fitted,
+            `spread` also without an ensemble.
+        edges, initial_K: bins of the reward distribution and their counts in the warm-up; empty without rewards.
+        kls: the latest values of `reward_kl`.
+        level: of the last checkpoint, an index into LEVELS.
+        first: rule or level → iteration of its first alarm.
+        counts: rule or level → checkpoints in alarm.
+        gold: (mean, standard error) of the true reward of each iteration; NaN where unknown.
+    """
 
     def __init__(self, limits: Limits):
         self.limits = limits
-        self.iteration = self.checkpoints = 0
+        self.iteration = 0
+        self.checkpoints = 0
         self.pending: list[Batch] = []
         self.warm: list[Batch] = []
         self.length: Cusum | None = None
         self.spread: Cusum | None = None
-        self.edges, self.initial_K = np.zeros(0), np.zeros(0)
+        self.edges = np.zeros(0)
+        self.initial_K = np.zeros(0)
         self.kls = [0.0]
         self.level = 0
         self.first: dict[str, int] = {}
@@ -144,34 +176,38 @@ class Detector:
         self.gold: list[tuple[float, float]] = []
 
     def see(self, batch: Batch) -> Verdict | None:
-        """Take in one iteration's replies; a verdict when they complete a checkpoint after warm-up."""
+        """Add one iteration's replies; returns a verdict when they complete a checkpoint after warm-up."""
         self.gold.append(_mean_and_error(by_prompt(batch.gold_N, batch.prompt_N)))
         self.pending.append(batch)
         self.iteration += 1
         if len(self.pending) < self.limits.every:
             return None
-        batch, self.pending = _joined(self.pending), []
+        checkpoint = _join_batches(self.pending)
+        self.pending = []
         if self.length is None:
-            self.warm.append(batch)
+            self.warm.append(checkpoint)
             if len(self.warm) == self.limits.warmup:
-                self._start()
+                self._fit_baseline()
             return None
-        return self._judge(batch)
+        return self._judge_checkpoint(checkpoint)
 
-    def _start(self) -> None:
-        """The baseline is complete: fit it and set thresholds."""
-        joined = _joined(self.warm)
-        self.length = self._cusum([by_prompt(b.tokens_N, b.prompt_N) for b in self.warm], two_sided=True)
-        spreads = [by_prompt(b.disagreement_N, b.prompt_N) for b in self.warm]
+    def _fit_baseline(self) -> None:
+        """Fit the baseline to the checkpoints of the warm-up, and set the thresholds."""
+        lengths = [by_prompt(batch.tokens_N, batch.prompt_N) for batch in self.warm]
+        self.length = self._start_cusum(lengths, two_sided=True)
+        spreads = [by_prompt(batch.disagreement_N, batch.prompt_N) for batch in self.warm]
         if all(map(len, spreads)):
-            self.spread = self._cusum(spreads, two_sided=False)
-        if np.isfinite(joined.reward_N).sum() >= LEAST_REWARDS:
-            self.edges = bin_edges(joined.reward_N)
-            self.initial_K = bin_counts(joined.reward_N, self.edges)
+            self.spread = self._start_cusum(spreads, two_sided=False)
+        reward_N = _join_batches(self.warm).reward_N
+        if np.isfinite(reward_N).sum() >= LEAST_REWARDS:
+            self.edges = bin_edges(reward_N)
+            self.initial_K = bin_counts(reward_N, self.edges)
         self.warm = []
 
-    def _cusum(self, checkpoints: list[FloatArray], *, two_sided: bool) -> Cusum:
-        limits, baseline = self.limits, fit_baseline(checkpoints)
+    def _start_cusum(self, checkpoints: list[FloatArray], *, two_sided: bool) -> Cusum:
+        """A CUSUM whose baseline is these checkpoints' prompt means, (B,) each."""
+        limits = self.limits
+        baseline = fit_baseline(checkpoints)
         threshold = cusum_threshold(
             baseline,
             planned=limits.planned - limits.warmup,
@@ -182,33 +218,46 @@ class Detector:
         )
         return Cusum(baseline, limits.tolerance, two_sided, threshold)
 
-    def _judge(self, batch: Batch) -> Verdict:
+    def _judge_checkpoint(self, batch: Batch) -> Verdict:
+        """Statistics, alarms and level of a checkpoint after warm-up."""
         assert self.length is not None
-        limits, found, alarms = self.limits, {}, []
+        limits = self.limits
+        statistics: dict[str, float] = {}
+        alarms: list[str] = []
         tokens_B = by_prompt(batch.tokens_N, batch.prompt_N)
-        found["length_z"] = self.length.baseline.z(float(tokens_B.mean()), len(tokens_B))
-        found["length_cusum"] = self.length.step(float(tokens_B.mean()), len(tokens_B))
+        statistics["length_z"] = self.length.baseline.z(float(tokens_B.mean()), len(tokens_B))
+        statistics["length_cusum"] = self.length.step(float(tokens_B.mean()), len(tokens_B))
         spread_B = by_prompt(batch.disagreement_N, batch.prompt_N)
         if self.spread is not None and len(spread_B):
-            found["disagreement"] = self.spread.step(float(spread_B.mean()), len(spread_B))
+            statistics["disagreement"] = self.spread.step(float(spread_B.mean()), len(spread_B))
         scored = int(np.isfinite(batch.reward_N).sum())
         if len(self.initial_K) and scored >= LEAST_REWARDS:
-            found["reward_kl"] = shift_kl(self.initial_K, bin_counts(batch.reward_N, self.edges))
-            self.kls = [*self.kls, found["reward_kl"]][-limits.rising :]
-            rising = len(self.kls) == limits.rising and all(a < b for a, b in zip(self.kls, self.kls[1:], strict=False))
-            alarms += ["reward_kl"] * (rising and self.kls[-1] > limits.kl)
-        alarms += ["length_z"] * (abs(found["length_z"]) > limits.z)
-        alarms += [rule for rule in ("length_cusum", "disagreement") if found.get(rule, 0.0) > 1]
+            statistics["reward_kl"] = shift_kl(self.initial_K, bin_counts(batch.reward_N, self.edges))
+            self.kls = [*self.kls, statistics["reward_kl"]][-limits.rising :]
+            if self._kl_rises() and self.kls[-1] > limits.kl:
+                alarms.append("reward_kl")
+        if abs(statistics["length_z"]) > limits.z:
+            alarms.append("length_z")
+        # Both are in units of their threshold; without data a rule has no statistic and no alarm.
+        alarms += [rule for rule in ("length_cusum", "disagreement") if statistics.get(rule, 0.0) > 1]
         evidence = sum(rule in alarms for rule in limits.signals)
-        self.level = 2 if evidence >= limits.needed else 1 if evidence else 0
-        self._count(found, alarms)
-        return Verdict(found, tuple(alarms), self.level, scored, len(batch.reward_N) - scored)
+        if evidence >= limits.needed:
+            self.level = 2
+        else:
+            self.level = 1 if evidence else 0
+        self._count_alarms(statistics, alarms)
+        return Verdict(statistics, tuple(alarms), self.level, scored, len(batch.reward_N) - scored)
 
-    def _count(self, found: Mapping[str, float], alarms: list[str]) -> None:
-        """Note first alarms and how often each rule and level was in alarm."""
+    def _kl_rises(self) -> bool:
+        """Whether each of the last `rising` values of `reward_kl` is above the one before it."""
+        rises = all(before < after for before, after in zip(self.kls, self.kls[1:], strict=False))
+        return len(self.kls) == self.limits.rising and rises
+
+    def _count_alarms(self, statistics: Mapping[str, float], alarms: list[str]) -> None:
+        """Record first alarms, and at how many checkpoints each rule and level was in alarm."""
         self.checkpoints += 1
-        raised = [*alarms, *LEVELS[1 : self.level + 1]]
-        for name in (*found, *LEVELS[1:]):
+        raised = [*alarms, *LEVELS[1 : self.level + 1]]  # a strong warning is a warning too
+        for name in (*statistics, *LEVELS[1:]):
             self.counts[name] = self.counts.get(name, 0) + (name in raised)
         for name in raised:
             self.first.setdefault(name, self.iteration - 1)
@@ -217,36 +266,44 @@ class Detector:
         """Mean lengths between which `length_z` is silent, for checkpoints as large as those of the warm-up."""
         if self.length is None:
             return None
-        base = self.length.baseline
-        half = self.limits.z / base.z(base.mean + 1, base.prompts)
-        return base.mean - half, base.mean + half
+        baseline = self.length.baseline
+        z_per_token = baseline.z(baseline.mean + 1, baseline.prompts)
+        half_width = self.limits.z / z_per_token
+        return baseline.mean - half_width, baseline.mean + half_width
 
     def totals(self) -> dict[str, float]:
         """Numbers of the whole run; see metrics.py."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name, count in self.counts.items():
-            found[f"alarm/{name}"] = float(count > 0)
-            found[f"alarm_at/{name}"] = self.first.get(name, math.nan)
-            found[f"alarm_share/{name}"] = count / self.checkpoints
-        known = np.array(self.gold)
-        if not found or not np.isfinite(known).all():
-            return found
-        turn = gold_fall(known[:, 0], known[:, 1])
-        found |= {"hacked": float(turn is not None)}
-        found |= {"gold_peak": turn.peak if turn else math.nan, "gold_fall": turn.fall if turn else math.nan}
+            metrics[f"alarm/{name}"] = float(count > 0)
+            metrics[f"alarm_at/{name}"] = self.first.get(name, math.nan)
+            metrics[f"alarm_share/{name}"] = count / self.checkpoints
+        gold_T2 = np.array(self.gold)
+        if not metrics or not np.isfinite(gold_T2).all():  # nothing was judged, or the truth is not known throughout
+            return metrics
+        turn = gold_fall(gold_T2[:, 0], gold_T2[:, 1])
+        metrics["hacked"] = float(turn is not None)
+        metrics["gold_peak"] = turn.peak if turn else math.nan
+        metrics["gold_fall"] = turn.fall if turn else math.nan
         for name in self.counts:
             first = self.first.get(name)
-            late = math.nan if turn is None or first is None else turn.fall - first
-            found[f"lead/{name}"] = late
-            found[f"in_time/{name}"] = math.nan if turn is None else float(late > 0)
-            found[f"false/{name}"] = math.nan if turn is not None else float(first is not None)
-        return found
+            lead = math.nan if turn is None or first is None else turn.fall - first
+            metrics[f"lead/{name}"] = lead
+            # An alarm can be in time only in a run that fell, and false only in one that did not.
+            metrics[f"in_time/{name}"] = math.nan if turn is None else float(lead > 0)
+            metrics[f"false/{name}"] = math.nan if turn is not None else float(first is not None)
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values only."""
-        plain = ("iteration", "checkpoints", "kls", "level", "first", "counts", "gold")
         return {
-            **{name: getattr(self, name) for name in plain},
+            "iteration": self.iteration,
+            "checkpoints": self.checkpoints,
+            "kls": self.kls,
+            "level": self.level,
+            "first": self.first,
+            "counts": self.counts,
+            "gold": self.gold,
             "pending": [batch.to_row() for batch in self.pending],
             "warm": [batch.to_row() for batch in self.warm],
             "cusums": [None if cusum is None else asdict(cusum) for cusum in (self.length, self.spread)],
@@ -255,29 +312,38 @@ class Detector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.iteration, self.checkpoints, self.level = state["iteration"], state["checkpoints"], state["level"]
-        self.kls, self.first, self.counts = list(state["kls"]), dict(state["first"]), dict(state["counts"])
+        """Inverse of `state_dict`."""
+        self.iteration = state["iteration"]
+        self.checkpoints = state["checkpoints"]
+        self.level = state["level"]
+        self.kls = list(state["kls"])
+        self.first = dict(state["first"])
+        self.counts = dict(state["counts"])
         self.gold = [(mean, error) for mean, error in state["gold"]]
         self.pending = [Batch.from_row(row) for row in state["pending"]]
         self.warm = [Batch.from_row(row) for row in state["warm"]]
-        self.length, self.spread = (_cusum_from(values) for values in state["cusums"])
-        self.edges, self.initial_K = np.array(state["edges"]), np.array(state["initial"])
+        self.length, self.spread = (_restore_cusum(values) for values in state["cusums"])
+        self.edges = np.array(state["edges"])
+        self.initial_K = np.array(state["initial"])
 
 
-def _cusum_from(values: Mapping[str, Any] | None) -> Cusum | None:
-    return None if values is None else Cusum(**{**values, "baseline": Baseline(**values["baseline"])})
+def _restore_cusum(values: Mapping[str, Any] | None) -> Cusum | None:
+    if values is None:
+        return None
+    return Cusum(**{**values, "baseline": Baseline(**values["baseline"])})
 
 
-def _joined(batches: list[Batch]) -> Batch:
-    """One batch of all replies; what two iterations asked are different prompts."""
+def _join_batches(batches: list[Batch]) -> Batch:
+    """One batch of all replies. Prompts of two iterations count as different ones."""
     if len(batches) == 1:
         return batches[0]
-    found = {name: np.concatenate([getattr(b, name) for b in batches]) for name in Batch.__dataclass_fields__}
-    own = [np.unique(b.prompt_N, return_inverse=True)[1] for b in batches]
-    begin = np.cumsum([0, *(index_N.max() + 1 for index_N in own[:-1])])
-    return Batch(
-        **{**found, "prompt_N": np.concatenate([i + b for i, b in zip(own, begin, strict=True)]).astype(float)}
-    )
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in Batch.__dataclass_fields__}
+    # Number the prompts of each batch from 0, then shift each batch beyond those before it.
+    numbers = [np.unique(batch.prompt_N, return_inverse=True)[1] for batch in batches]
+    offsets = np.cumsum([0, *(number_N.max() + 1 for number_N in numbers[:-1])])
+    shifted = [number_N + offset for number_N, offset in zip(numbers, offsets, strict=True)]
+    columns["prompt_N"] = np.concatenate(shifted).astype(float)
+    return Batch(**columns)
 
 
 def _mean_and_error(values_B: FloatArray) -> tuple[float, float]:
@@ -288,9 +354,15 @@ def _mean_and_error(values_B: FloatArray) -> tuple[float, float]:
 
 
 def _plain(value: float) -> float | None:
-    return None if not math.isfinite(value) else int(value) if value.is_integer() else round(value, 6)
+    """A value for JSON: null for NaN, whole numbers without a point, else six digits."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() else round(value, 6)
 
 
 def _floats(values: Any) -> FloatArray:
-    given = [] if values is None else values if isinstance(values, list) else [values]
-    return np.array([math.nan if x is None else x for x in given], dtype=np.float64)
+    """A column of a row: a list, or a bare number in a file with a row per reply; empty when it is missing."""
+    if values is None:
+        return np.zeros(0)
+    listed = values if isinstance(values, list) else [values]
+    return np.array([math.nan if value is None else value for value in listed], dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Has the true reward of a run fallen? A loss counts against what a healthy run of such noise loses by chance.
+"""Has the true reward of a run fallen? Its loss is compared with what a healthy run of such noise loses by chance.
 
-The true reward of iteration t is the run's course plus noise, part of which is alike from iteration to iteration:
+The true reward of iteration t is the run's course plus noise, part of which is correlated between iterations:
 
     x_t = course_t + d_t + e_t
     e_t   sampling, independent, variance s², known from the spread over prompts
@@ -8,10 +8,10 @@ The true reward of iteration t is the run's course plus noise, part of which is 
 
 The loss of a window is the mean of the best earlier window less its own. Drift makes windows differ by more than
 sampling does, and the best of many windows lies above the course, so that the largest loss of a healthy run is far from
-0. How far depends on (φ, r), which a run of some 40 iterations tells only roughly. Hence all noises of a grid count, by
-their restricted likelihood (Patterson & Thompson 1971) around a course that changes its slope once, at the best window;
-around a constant, a true fall would pass for drift. The threshold is the (1 − level) quantile of the largest loss of
-constant courses, over simulated runs of these noises.
+0. How far depends on (φ, r), which a run of some 40 iterations determines only roughly. Hence a grid of noises is
+averaged over, weighted by restricted likelihood (Patterson & Thompson 1971) around a course that changes its slope
+once, at the best window; around a constant, a true fall would pass for drift. The threshold is the (1 − level) quantile
+of the largest loss of constant courses, over simulated runs of these noises.
 
 Simulated at 30 and 40 iterations and level 5 %: of constant courses at most 1 % are called fallen with independent
 noise or φ = .5, 2–5 % with φ = .8 and 13 % with φ = .9; of rising ones less. Of falls by 3 sd of all noise .6–.85 are
@@ -35,14 +35,15 @@ IntArray = NDArray[np.int64]
 WINDOW = 5
 """Iterations that are averaged before true rewards are compared; fewer in runs below 40 iterations."""
 SHORTEST, LONGEST = 8, 80
-"""Iterations that can show a fall; points to which a longer run is averaged first."""
+"""Fewest iterations that can show a fall; most points, to which a longer run is averaged first."""
 SIMULATED = 1000
 """Simulated runs of each noise."""
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9)
 DRIFTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-"""The grid of noises: φ, and the variance of drift in units of that of sampling. All count alike beforehand."""
+"""The grid of noises: φ, and the variance of drift in units of that of sampling, with a uniform prior."""
 LEAST_SAMPLING = 0.2
-"""Least sd of sampling in units of what iterations differ by: without any, drift has no unit."""
+"""Least sd of sampling, in units of the noise that neighbouring iterations show; drift is in units of sampling, which
+therefore must not be 0."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ def gold_fall(mean_T: FloatArray, error_T: FloatArray, *, level: float = 0.05) -
     Args:
         mean_T, error_T: true reward of the samples of each iteration and its standard error, (T,).
     """
-    pieces = np.array_split(np.arange(len(mean_T)), min(max(len(mean_T), 1), LONGEST))
+    pieces = np.array_split(np.arange(len(mean_T)), min(max(len(mean_T), 1), LONGEST))  # iterations of each point
     if len(pieces) < SHORTEST:
         return None
     mean_T = np.array([mean_T[piece].mean() for piece in pieces])
     variances = [np.square(error_T[piece]).mean() / len(piece) for piece in pieces]
-    change = float(np.sqrt(np.square(np.diff(mean_T)).mean() / 2))
+    change = float(np.sqrt(np.square(np.diff(mean_T)).mean() / 2))  # a difference has twice the variance of a point
     sampling = max(float(np.sqrt(np.mean(variances))), LEAST_SAMPLING * change)
     size = min(WINDOW, max(1, len(mean_T) // 8))
     loss_1W, best_1W = _losses(mean_T[None], size)
@@ -81,15 +82,18 @@ def gold_fall(mean_T: FloatArray, error_T: FloatArray, *, level: float = 0.05) -
         return None
     peak = int(best_W[loss_W.argmax()]) + size // 2
     weights_K = _likely_noises(mean_T / sampling, peak)
-    significant = np.flatnonzero(loss_W > sampling * _largest_loss(weights_K, len(mean_T), size, level))
+    threshold = sampling * _largest_loss(weights_K, len(mean_T), size, level)
+    significant = np.flatnonzero(loss_W > threshold)
     if not len(significant):
         return None
-    first = int(significant[0])  # losses begin at window `size`, which ends at iteration 2·size − 1
-    return Fall(int(pieces[best_W[first] + size - 1][-1]), int(pieces[first + 2 * size - 1][-1]))
+    first = int(significant[0])
+    last_of_best = best_W[first] + size - 1
+    last_of_fallen = first + 2 * size - 1  # losses begin at window `size`, which ends at point 2·size − 1
+    return Fall(peak=int(pieces[last_of_best][-1]), fall=int(pieces[last_of_fallen][-1]))
 
 
 def _likely_noises(mean_T: FloatArray, peak: int) -> FloatArray:
-    """Weight of each noise of the grid, (K,), summing to 1: its restricted likelihood given true rewards in units of s.
+    """Weight of each noise of the grid, (K,), summing to 1: its restricted likelihood of true rewards in units of s.
 
     The course is linear up to the iteration `peak` and after it; its three coefficients are integrated out:
         log L = −½ (log|V| + log|X'V⁻¹X| + x'V⁻¹x − b'X'V⁻¹x),    b = (X'V⁻¹X)⁻¹ X'V⁻¹x
@@ -104,16 +108,16 @@ def _likely_noises(mean_T: FloatArray, peak: int) -> FloatArray:
     coefficient_KC = np.linalg.solve(information_KCC, projected_KC[:, :, None])[:, :, 0]
     residual_K = (precision_KTT @ mean_T) @ mean_T - (coefficient_KC * projected_KC).sum(axis=1)
     log_likelihood_K = -0.5 * (log_size_K + np.linalg.slogdet(information_KCC)[1] + residual_K)
-    weights_K = np.exp(log_likelihood_K - log_likelihood_K.max())
+    weights_K = np.exp(log_likelihood_K - log_likelihood_K.max())  # the maximum cancels; without it exp underflows
     return weights_K / weights_K.sum()
 
 
 def _largest_loss(weights_K: FloatArray, iterations: int, size: int, level: float) -> float:
     """The (1 − level) quantile of the largest loss of a run whose noise is drawn by these weights, in units of s."""
     loss_M, noise_M = _simulated_losses(iterations, size)
-    share_M = np.cumsum(weights_K[noise_M]) / SIMULATED
-    place = int(np.searchsorted(share_M, 1 - level))
-    return float(loss_M[min(place, len(loss_M) - 1)])
+    cumulative_M = np.cumsum(weights_K[noise_M]) / SIMULATED
+    quantile = int(np.searchsorted(cumulative_M, 1 - level))
+    return float(loss_M[min(quantile, len(loss_M) - 1)])  # a level near 0 can lie beyond the rounded sum
 
 
 @cache
@@ -133,7 +137,7 @@ def _precisions(iterations: int) -> tuple[FloatArray, FloatArray]:
 @cache
 def _simulated_losses(iterations: int, size: int) -> tuple[FloatArray, IntArray]:
     """Largest losses of constant courses in ascending order, in units of s, and the noise that each one had, (K·R,)."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # fixed, so that the verdict depends on the data alone
     sampling_RT = rng.standard_normal((SIMULATED, iterations))
     largest_KR = []
     for correlation in CORRELATIONS:
@@ -143,7 +147,7 @@ def _simulated_losses(iterations: int, size: int) -> tuple[FloatArray, IntArray]
             largest_KR.append(loss_RW.max(axis=1))
     loss_M = np.concatenate(largest_KR)
     order = np.argsort(loss_M)
-    return loss_M[order], order // SIMULATED
+    return loss_M[order], order // SIMULATED  # runs of one noise lie together, SIMULATED of them
 
 
 def autoregressive(correlation: float, shocks_RT: FloatArray) -> FloatArray:
@@ -158,6 +162,7 @@ def _losses(mean_RT: FloatArray, size: int) -> tuple[FloatArray, IntArray]:
     """Loss of each window from the best one that ends before it, and the start of that one, (R, windows − size)."""
     windows_RW = np.lib.stride_tricks.sliding_window_view(mean_RT, size, axis=1).mean(axis=2)
     best_RW = np.maximum.accumulate(windows_RW, axis=1)
+    # Start of the best window so far: the place of each new maximum, carried forward.
     start_RW = np.where(windows_RW == best_RW, np.arange(windows_RW.shape[1]), 0)
     start_RW = np.maximum.accumulate(start_RW, axis=1)
     return best_RW[:, :-size] - windows_RW[:, size:], start_RW[:, :-size]

@@ -1,7 +1,7 @@
-"""The reward-hacking detector at work: looks at every batch of sampled replies, logs what it sees, and may act.
+"""The reward-hacking detector in a live run: judges every batch of sampled replies, logs its statistics, and may act.
 
 Every reply's length, reward, disagreement and true reward go to monitor.jsonl, a row per iteration, and the limits to
-monitor.json: `python -m rlhf_lab monitor FOLDER` judges the run again, with other limits too.
+monitor.json: `python -m rlhf_lab monitor FOLDER` judges the run again, also with other limits.
 """
 
 from __future__ import annotations
@@ -21,84 +21,89 @@ from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, Limits, level_
 from rlhf_lab.sampling.experience import Group
 from rlhf_lab.training.run import Run
 
-TRACE, LIMITS_FILE = "monitor.jsonl", "monitor.json"
+TRACE = "monitor.jsonl"
+LIMITS_FILE = "monitor.json"
 DISAGREEMENT = "disagreement"
-"""Part of a term that says how far an ensemble's members are apart; see `rewards/learned/bt.py`."""
+"""Name of the part with the spread of an ensemble's members; see `rewards/learned/bt.py`."""
 
 
 class Listener:
-    """A reward that remembers, until asked, how far the members of its ensembles were apart on each reply."""
+    """A reward that records the disagreement of its ensembles on each reply until the monitor collects it."""
 
     def __init__(self, reward: TrainingReward):
         self._reward = reward
-        self.observe, self.state_dict, self.load_state_dict = reward.observe, reward.state_dict, reward.load_state_dict
-        self._heard: dict[tuple[str, str], float] = {}
+        self.observe = reward.observe
+        self.state_dict = reward.state_dict
+        self.load_state_dict = reward.load_state_dict
+        self._recorded: dict[tuple[str, str], float] = {}
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         batch = self._reward(prompts, responses)
-        self._heard |= dict(zip(zip(prompts, responses, strict=True), disagreement(batch), strict=True))
+        for prompt, response, value in zip(prompts, responses, disagreement(batch), strict=True):
+            self._recorded[prompt, response] = value
         return batch
 
     def disagreement(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """Of these replies, (N,); everything heard so far is then forgotten."""
-        heard, self._heard = self._heard, {}
-        return np.array([heard.get(key, np.nan) for key in zip(prompts, responses, strict=True)], dtype=np.float64)
+        """Of these replies, (N,); NaN for one that was not scored. Clears the record."""
+        recorded, self._recorded = self._recorded, {}
+        values = [recorded.get(key, np.nan) for key in zip(prompts, responses, strict=True)]
+        return np.array(values, dtype=np.float64)
 
 
 def disagreement(batch: RewardBatch) -> FloatArray:
     """Mean over the ensembles among the terms, (N,); NaN without one."""
-    found = [values_N for name, values_N in batch.parts.items() if name.rpartition("/")[2] == DISAGREEMENT]
-    return np.mean(found, axis=0) if found else np.full(len(batch.total_N), np.nan)
+    ensembles = [values_N for name, values_N in batch.parts.items() if name.rpartition("/")[2] == DISAGREEMENT]
+    return np.mean(ensembles, axis=0) if ensembles else np.full(len(batch.total_N), np.nan)
 
 
 class Watch:
     """The monitor of one run.
 
     Args:
-        iterations: planned, all of them.
-        every, warmup: in iterations; of the settings unless given.
+        iterations: planned for the whole run.
+        every: iterations per checkpoint; None takes that of the settings.
+        warmup: checkpoints of the baseline; None takes that of the settings.
 
     Attributes:
         factor: what the KL coefficient has been multiplied by so far; `raised_by` is the last iteration's part of it.
+        raised: checkpoint at which it was raised last.
         stopped: iteration whose replies ended training, or None.
+        listener: the reward that is trained on, if it is monitored.
     """
 
     def __init__(self, run: Run, iterations: int, *, every: int | None = None, warmup: int | None = None):
-        self.run, self.settings = run, run.config.reward.monitor
+        self.run = run
+        self.settings = run.config.reward.monitor
         self.on = self.settings.action != "off"
-        every, warmup = every or self.settings.every, warmup or self.settings.warmup
+        every = every or self.settings.every
+        warmup = warmup or self.settings.warmup
         self.detector = Detector(limits(self.settings, iterations, every, warmup, run.seed("monitor")))
         if self.on:
             write_json(run.folder / LIMITS_FILE, asdict(self.detector.limits))
-        self.factor = self.raised_by = 1.0
-        self.raised = -self.settings.rising  # checkpoint of the last raise
+        self.factor = 1.0
+        self.raised_by = 1.0
+        self.raised = -self.settings.rising  # far enough back for a raise at the first checkpoint
         self.stopped: int | None = None
         self.listener: Listener | None = None
 
     def listen(self, reward: TrainingReward) -> TrainingReward:
-        """The reward to train on: `reward` itself, overheard."""
+        """The reward to train on: `reward` itself, with its disagreement recorded."""
         if not self.on:
             return reward
         self.listener = Listener(reward)
         return self.listener
 
     def see_groups(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Look at an iteration's samples; see `see`."""
+        """Judge an iteration's samples; see `see`."""
         if not self.on:
             return {}
         groups = [group.sampled for group in groups]
         prompts = [group.text for group in groups for _ in group.responses]
         responses = [text for group in groups for text in group.responses]
-        spread_N = self.listener.disagreement(prompts, responses) if self.listener else np.zeros(0)
-        return self.see(
-            self.row(
-                prompts,
-                responses,
-                [len(reply) for group in groups for reply in group.replies],
-                np.array([reward for group in groups for reward in group.rewards]),
-                spread_N,
-            )
-        )
+        tokens = [len(reply) for group in groups for reply in group.replies]
+        reward_N = np.array([reward for group in groups for reward in group.rewards])
+        disagreement_N = self.listener.disagreement(prompts, responses) if self.listener else np.zeros(0)
+        return self.see(self.row(prompts, responses, tokens, reward_N, disagreement_N))
 
     def row(
         self,
@@ -109,88 +114,111 @@ class Watch:
         disagreement_N: FloatArray,
     ) -> dict[str, Any]:
         """A row of monitor.jsonl, with the true reward where there is one."""
-        oracle, places = self.run.corpus.oracle, {text: i for i, text in enumerate(dict.fromkeys(prompts))}
+        oracle = self.run.corpus.oracle
         truth = oracle.measure(prompts, responses) if oracle else {}
-        prompt_N, tokens_N = np.array([places[p] for p in prompts], dtype=float), np.array(tokens, dtype=float)
-        return Batch(prompt_N, tokens_N, reward_N, disagreement_N, truth.get("gold", np.zeros(0))).to_row()
+        prompt_ids = {text: i for i, text in enumerate(dict.fromkeys(prompts))}
+        batch = Batch(
+            prompt_N=np.array([prompt_ids[text] for text in prompts], dtype=float),
+            tokens_N=np.array(tokens, dtype=float),
+            reward_N=reward_N,
+            disagreement_N=disagreement_N,
+            gold_N=truth.get("gold", np.zeros(0)),
+        )
+        return batch.to_row()
 
     def see(self, row: dict[str, Any]) -> dict[str, float]:
-        """Take in one iteration's replies and act on a strong warning. Returns what to log."""
-        iteration, self.raised_by = self.detector.iteration, 1.0
+        """Log and judge one iteration's replies, and act on a strong warning. Returns metrics to log."""
+        iteration = self.detector.iteration
+        self.raised_by = 1.0
         append_jsonl(self.run.folder / TRACE, [{"iteration": iteration, **row}])
+        # From the written row, rounded as it is, so that a replay of the trace reaches the same verdict.
         verdict = self.detector.see(Batch.from_row(row))
         if verdict is None:
             return {}
-        for name in LEVELS[1 : verdict.level + 1]:
-            if self.detector.first[name] == iteration:
-                words = f"{self._name(name)} at iteration {iteration + 1} ({', '.join(verdict.alarms)})"
-                console.print(f"  monitor: {words}{self._consequence(name)}", soft_wrap=True)
+        for level in LEVELS[1 : verdict.level + 1]:
+            if self.detector.first[level] == iteration:  # a level is announced once
+                alarm = f"{self._level_name(level)} at iteration {iteration + 1} ({', '.join(verdict.alarms)})"
+                console.print(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
         if verdict.level == len(LEVELS) - 1:
-            self._act(iteration)
+            self._act_on_warning(iteration)
+        metrics = {f"monitor/{name}": value for name, value in verdict.statistics.items()}
+        metrics["monitor/level"] = float(verdict.level)
+        metrics["monitor/unscored"] = float(verdict.unscored)
         low, high = self.detector.band() or (float("nan"), float("nan"))
-        found = {f"monitor/{name}": value for name, value in verdict.statistics.items()}
-        found |= {"monitor/level": float(verdict.level), "monitor/unscored": float(verdict.unscored)}
-        return {**found, "monitor/tokens_low": low, "monitor/tokens_high": high}
+        metrics["monitor/tokens_low"] = low
+        metrics["monitor/tokens_high"] = high
+        return metrics
 
-    def _act(self, iteration: int) -> None:
+    def _act_on_warning(self, iteration: int) -> None:
+        """Stop, or raise the KL coefficient unless it was raised within the last `rising` checkpoints."""
         checkpoint = self.detector.checkpoints
         if self.settings.action == "stop":
             self.stopped = iteration
         elif self.settings.action == "raise_kl" and checkpoint - self.raised >= self.settings.rising:
-            self.raised, self.raised_by = checkpoint, self.settings.factor
+            self.raised = checkpoint
+            self.raised_by = self.settings.factor
             self.factor *= self.raised_by
 
-    def _name(self, name: str) -> str:
+    def _level_name(self, name: str) -> str:
         return level_name(name, self.settings.needed)
 
-    def _consequence(self, name: str) -> str:
-        """What a strong warning does to training; nothing for the other levels and the rules."""
-        if name != LEVELS[-1]:
+    def _consequence(self, level: str) -> str:
+        """What a strong warning does to training; nothing for the other levels."""
+        if level != LEVELS[-1]:
             return ""
-        return {
+        consequences = {
             "log": "; training goes on, reward.monitor.action=stop would end it",
             "stop": "; it stops training",
             "raise_kl": f"; it raises the KL coefficient {self.settings.factor:g} times",
-        }[self.settings.action]
+        }
+        return consequences[self.settings.action]
 
     def totals(self) -> dict[str, float | None]:
-        """Numbers of the whole run (metrics.py); tells the alarms in a remark."""
+        """Numbers of the whole run (metrics.py); also notes the alarms among the run's remarks."""
         if not self.on:
             return {}
         if not self.detector.checkpoints:
             self.run.note("monitor: no checkpoint after warm-up, so nothing was judged (reward.monitor.warmup, .every)")
         if alarms := sorted(self.detector.first.items(), key=lambda item: item[1]):
-            words = ", ".join(f"{self._name(name)} at iteration {at + 1}" for name, at in alarms)
-            silent = LEVELS[-1] in self.detector.first and self.settings.action == "log"
-            ending = "; training went on, as reward.monitor.action=log only tells" if silent else ""
-            self.run.note(f"monitor: first alarms {words}{ending}")
+            listed = ", ".join(f"{self._level_name(name)} at iteration {first + 1}" for name, first in alarms)
+            went_on = LEVELS[-1] in self.detector.first and self.settings.action == "log"
+            ending = "; training went on, as reward.monitor.action=log only tells" if went_on else ""
+            self.run.note(f"monitor: first alarms {listed}{ending}")
         totals = self.detector.totals()
-        found = {name: value if math.isfinite(value) else None for name, value in totals.items()}
+        metrics = {name: value if math.isfinite(value) else None for name, value in totals.items()}
         if self.stopped is not None:
             self.run.note(f"stopped by monitor at iteration {self.stopped + 1}, whose replies were not trained on")
-            found["stopped_at"] = float(self.stopped)
+            metrics["stopped_at"] = float(self.stopped)
         if self.settings.action == "raise_kl":
-            found["kl_raised"] = self.factor
-        return found
+            metrics["kl_raised"] = self.factor
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
+        """The state that a checkpoint stores, with the size of the trace at that point."""
         if not self.on:
             return {}
         path = self.run.folder / TRACE
-        own = {"factor": self.factor, "stopped": self.stopped, "raised": self.raised}
-        return {**own, "detector": self.detector.state_dict(), "size": path.stat().st_size if path.exists() else 0}
+        return {
+            "factor": self.factor,
+            "stopped": self.stopped,
+            "raised": self.raised,
+            "detector": self.detector.state_dict(),
+            "size": path.stat().st_size if path.exists() else 0,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; what the trace held beyond it is about to be written again."""
+        """Resume from a checkpoint: rows of the trace after it are cut off, since their iterations run again."""
         if not self.on:
             return
-        self.factor, self.stopped, self.raised = float(state["factor"]), state["stopped"], int(state["raised"])
+        self.factor = float(state["factor"])
+        self.stopped = state["stopped"]
+        self.raised = int(state["raised"])
         self.detector.load_state_dict(state["detector"])
         truncate(self.run.folder / TRACE, int(state["size"]))
 
 
 def limits(settings: Monitor, iterations: int, every: int, warmup: int, seed: int) -> Limits:
-    """What the detector is told."""
+    """The detector's limits for a run of so many iterations; `every` and `warmup` go before those of the settings."""
     return Limits(
         every=every,
         warmup=warmup,

@@ -2,7 +2,7 @@
 
 A trace is a run directory, or a .jsonl or .csv file with a row per reply (or per iteration, then of means):
 
-    iteration | step | checkpoint    what was sampled together; rows without it are an iteration each
+    iteration | step | checkpoint    groups the rows sampled together; without it each row is an iteration
     tokens | length                  of the reply
     reward | proxy | score           empty where unscored
     prompt, disagreement, gold       where they are known
@@ -36,12 +36,12 @@ NAMES = {
     "disagreement": ("disagreement",),
     "gold": ("gold",),
 }
-"""What the detector reads → columns that it may be called, the first one there."""
+"""Column that the detector reads → its possible names in a file; the first that a row has is taken."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A judged trace: its batches, each checkpoint's verdict after the iteration that completed it, the detector."""
+    """A judged trace: its batches, the verdicts as (iteration that completed the checkpoint, verdict), the detector."""
 
     batches: Sequence[Batch]
     verdicts: Sequence[tuple[int, Verdict]]
@@ -51,53 +51,67 @@ class Replay:
 def replay(source: Path, changes: Mapping[str, Any] | None = None) -> Replay:
     """Judge a trace with the limits of its run, or the defaults; `changes` are settings of `reward.monitor`."""
     batches = read_trace(source)
-    found = read_json(source / LIMITS_FILE) if source.is_dir() else None
+    saved = read_json(source / LIMITS_FILE) if source.is_dir() else None
     problems: list[str] = []
     settings = schema.build(Monitor, changes or {}, "monitor", problems)
     if problems:
         raise ConfigError(problems)
-    base = Limits(**found) if found else limits(settings, len(batches), settings.every, settings.warmup, 0)
-    own = {name: getattr(settings, name) for name in changes or {} if hasattr(base, name)}
-    if "every" in own:
-        own["planned"] = base.planned * base.every // own["every"]
-    detector = Detector(dataclasses.replace(base, **own))
-    verdicts = [(i, verdict) for i, batch in enumerate(batches) if (verdict := detector.see(batch)) is not None]
+    base = Limits(**saved) if saved else limits(settings, len(batches), settings.every, settings.warmup, 0)
+    changed = {name: getattr(settings, name) for name in changes or {} if hasattr(base, name)}
+    if "every" in changed:  # the run's iterations make another number of checkpoints
+        changed["planned"] = base.planned * base.every // changed["every"]
+    detector = Detector(dataclasses.replace(base, **changed))
+    verdicts = []
+    for iteration, batch in enumerate(batches):
+        verdict = detector.see(batch)
+        if verdict is not None:
+            verdicts.append((iteration, verdict))
     return Replay(batches, verdicts, detector)
 
 
 def read_trace(source: Path) -> list[Batch]:
-    """The batches of a run directory or file, in order. Raises DataError for what is no trace."""
+    """The batches of a run directory or file, in order. Raises DataError when there is no trace in it."""
     if source.is_dir():
         rows = read_jsonl(source / TRACE)
         if rows:
             return [Batch.from_row(row) for row in rows]
-        source = source / "metrics.jsonl"
+        source = source / "metrics.jsonl"  # a run without the monitor: means of iterations, if it logged them
     if not source.is_file():
         raise DataError(f"{source} does not exist; name a run directory, or a .jsonl or .csv file of samples")
     rows = read_jsonl(source) if source.suffix == ".jsonl" else _read_csv(source)
-    groups: dict[Any, list[dict[str, Any]]] = {}
+    samples_by_iteration: dict[Any, list[dict[str, Any]]] = {}
     for number, row in enumerate(rows):
-        known = {key: next((row[n] for n in names if n in row), None) for key, names in NAMES.items()}
-        if known["tokens"] is not None:
-            groups.setdefault(number if known["iteration"] is None else known["iteration"], []).append(known)
-    if not groups:
+        sample = {key: _first_column(row, names) for key, names in NAMES.items()}
+        if sample["tokens"] is not None:
+            iteration = number if sample["iteration"] is None else sample["iteration"]
+            samples_by_iteration.setdefault(iteration, []).append(sample)
+    if not samples_by_iteration:
         raise DataError(f"{source} has no column {' or '.join(NAMES['tokens'])}; see python -m rlhf_lab monitor")
-    return [_batch(rows) for rows in groups.values()]
+    return [_build_batch(samples) for samples in samples_by_iteration.values()]
+
+
+def _first_column(row: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The value of the first of these columns that the row has; None without any."""
+    return next((row[name] for name in names if name in row), None)
 
 
 def _read_csv(source: Path) -> list[dict[str, Any]]:
     with source.open(newline="", encoding="utf-8") as handle:
-        return [{key: value or None for key, value in row.items()} for row in csv.DictReader(handle)]
+        rows = csv.DictReader(handle)
+        return [{key: value or None for key, value in row.items()} for row in rows]  # an empty cell is unscored
 
 
-def _batch(rows: list[dict[str, Any]]) -> Batch:
+def _build_batch(samples: list[dict[str, Any]]) -> Batch:
+    """One iteration's samples as a batch. Raises DataError for text in a column of numbers."""
+    numeric = [key for key in NAMES if key not in ("iteration", "prompt")]
     try:
-        columns = {key: [_number(row[key]) for row in rows] for key in NAMES if key not in ("iteration", "prompt")}
+        columns = {key: [_number(sample[key]) for sample in samples] for key in numeric}
     except ValueError as error:
         raise DataError(f"a sample is not a number: {error}") from None
-    places = {text: i for i, text in enumerate(dict.fromkeys(row["prompt"] for row in rows))}
-    if None not in places:
-        columns["prompt"] = [float(places[row["prompt"]]) for row in rows]
+    prompts = dict.fromkeys(sample["prompt"] for sample in samples)
+    prompt_ids = {prompt: i for i, prompt in enumerate(prompts)}
+    if None not in prompt_ids:  # otherwise every sample counts as a prompt of its own
+        columns["prompt"] = [float(prompt_ids[sample["prompt"]]) for sample in samples]
     return Batch.from_row(columns)
 
 
@@ -105,40 +119,47 @@ def _number(value: Any) -> float | None:
     return None if value is None or not math.isfinite(float(value)) else float(value)
 
 
-def rule_rows(found: Replay) -> tuple[list[str], list[list[str]]]:
+def rule_rows(judged: Replay) -> tuple[list[str], list[list[str]]]:
     """(headings, a row per rule): first alarm, share of checkpoints, and the lead where the truth is known."""
-    totals = found.detector.totals()
-    last, known = found.verdicts[-1][1].statistics if found.verdicts else {}, "hacked" in totals
+    totals = judged.detector.totals()
+    last = judged.verdicts[-1][1].statistics if judged.verdicts else {}
+    truth_known = "hacked" in totals
+    headings = ["rule", "first alarm", "share of checkpoints", "last value"]
+    if truth_known:
+        headings.append("lead")
     rows = []
     for name in (*RULES, *LEVELS[1:]):
-        if f"alarm/{name}" in totals:
-            at, share = totals[f"alarm_at/{name}"], totals[f"alarm_share/{name}"]
-            cells = [_cell(at + 1, 0), f"{share:.0%}", _cell(last.get(name, math.nan), 2)]
-            rows.append(
-                [
-                    level_name(name, found.detector.limits.needed),
-                    *cells,
-                    *([_cell(totals[f"lead/{name}"], 0)] if known else []),
-                ]
-            )
-    return ["rule", "first alarm", "share of checkpoints", "last value", *(["lead"] if known else [])], rows
+        if f"alarm/{name}" not in totals:  # the rule had no data
+            continue
+        row = [
+            level_name(name, judged.detector.limits.needed),
+            _cell(totals[f"alarm_at/{name}"] + 1, 0),  # shown iterations count from 1
+            f"{totals[f'alarm_share/{name}']:.0%}",
+            _cell(last.get(name, math.nan), 2),
+        ]
+        if truth_known:
+            row.append(_cell(totals[f"lead/{name}"], 0))
+        rows.append(row)
+    return headings, rows
 
 
-def table(found: Replay) -> Table:
+def table(judged: Replay) -> Table:
     """The rows of `rule_rows` for a terminal."""
-    shown, (columns, rows) = Table(box=box.SIMPLE_HEAD, pad_edge=False), rule_rows(found)
-    for number, name in enumerate(columns):
-        shown.add_column(name, justify="right" if number else "left")
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    headings, rows = rule_rows(judged)
+    for number, heading in enumerate(headings):
+        shown.add_column(heading, justify="right" if number else "left")
     for row in rows:
         shown.add_row(*row)
     return shown
 
 
-def summary(found: Replay) -> str:
-    """What was judged, and what the true reward did where it is known."""
-    detector, limit = found.detector, found.detector.limits
+def summary(judged: Replay) -> str:
+    """How many iterations were judged by which rules, and whether the true reward fell, where it is known."""
+    detector = judged.detector
+    limit = detector.limits
     text = (
-        f"{len(found.batches)} iterations, {limit.warmup} of warm-up, {detector.checkpoints} judged; "
+        f"{len(judged.batches)} iterations, {limit.warmup} of warm-up, {detector.checkpoints} judged; "
         f"{', '.join(limit.signals)} count, {limit.needed} at once are a strong warning"
     )
     totals = detector.totals()

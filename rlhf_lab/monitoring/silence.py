@@ -1,6 +1,6 @@
-"""What a stage that ended well may still not have done: no signal, nothing learned, a policy that did not move.
+"""Silent failures of a stage that completed: no signal, nothing learned, a policy that did not move.
 
-Each rule reads the numbers that the stage wrote and gives a remark with the likely cause, or nothing. A remark does not
+Each rule reads the numbers that the stage logged and returns a remark with the likely cause, or None. A remark does not
 fail the stage: a run that was meant to be short may well have learned nothing.
 """
 
@@ -20,6 +20,7 @@ Rows = Sequence[Mapping[str, Any]]
 LEAST_ROWS = 6
 """Logged losses below which a fall cannot be told from noise."""
 NO_GRADIENT = 1e-8
+"""Gradient norm up to which no gradient arrived."""
 NO_DISTANCE = 1e-3
 """Nats of KL per reply below which a policy is its reference for every practical purpose."""
 
@@ -35,21 +36,22 @@ def remarks(
         policies: {"name", "metrics"} each, the reference first.
         metrics: of the stage: numbers and Estimates.
     """
-    last = policies[-1]["metrics"] if policies else {}
-    found = [
+    last_policy = policies[-1]["metrics"] if policies else {}
+    results = [
         no_reward(rows),
         wasted_groups(metrics),
         no_gradient(rows),
         loss_did_not_fall(rows) if settings.loss_falls else None,
-        no_better_than_chance(settings, {**last, **metrics}),
+        no_better_than_chance(settings, {**last_policy, **metrics}),
         same_as_reference(policies),
     ]
-    return [remark for remark in found if remark]
+    return [remark for remark in results if remark]
 
 
 def no_reward(rows: Rows) -> str | None:
     """The reward scored nothing, or gave every reply of an iteration the same."""
-    if len(unscored := _column(rows, "unscored")) and unscored.min() >= 1:
+    unscored = _column(rows, "unscored")
+    if len(unscored) and unscored.min() >= 1:
         return (
             "no signal: the reward scored none of the sampled replies, so nothing was trained on; likely the reward "
             "abstains on this data (look at reward.terms)"
@@ -94,8 +96,8 @@ def loss_did_not_fall(rows: Rows) -> str | None:
         return None
     third = len(losses) // 3
     first, last = losses[:third], losses[-third:]
-    error = math.hypot(*(float(part.std(ddof=1)) / math.sqrt(third) if third > 1 else 0.0 for part in (first, last)))
-    if first.mean() - last.mean() > error:
+    errors = [float(losses_third.std(ddof=1)) / math.sqrt(third) for losses_third in (first, last)]
+    if first.mean() - last.mean() > math.hypot(*errors):
         return None
     change = f"from {first.mean():.3g} to {last.mean():.3g}"
     return (
@@ -122,8 +124,11 @@ def no_better_than_chance(settings: type[StageSettings], metrics: Mapping[str, A
 
 def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
     """Policies that did not leave their reference, the first one."""
-    distances = {policy["name"]: _estimate(policy["metrics"].get("kl")) for policy in policies[1:]}
-    near = {name: kl.mean for name, kl in distances.items() if kl is not None and abs(kl.mean) < NO_DISTANCE}
+    near = {}
+    for policy in policies[1:]:
+        kl = _estimate(policy["metrics"].get("kl"))
+        if kl is not None and abs(kl.mean) < NO_DISTANCE:
+            near[policy["name"]] = kl.mean
     if not near:
         return None
     verb = "equals" if len(near) == 1 else "equal"
@@ -136,6 +141,7 @@ def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _cut_off(rows: Rows) -> str:
+    """A further likely cause: every reply was cut off at the token limit."""
     ended = _column(rows, "ended")
     return "; no reply ended within rollout.max_new_tokens" if len(ended) and ended.max() <= 0 else ""
 
@@ -148,7 +154,7 @@ def _column(rows: Rows, name: str) -> np.ndarray:
 
 
 def _estimate(value: object) -> Estimate | None:
-    """A stored or bare number; None where it is missing or unscored."""
+    """An estimate, one read from JSON, or a bare number as one without bounds; None where it is missing or unscored."""
     if isinstance(value, Mapping):
         value = Estimate.from_dict(value) if value.get("mean") is not None else None
     if isinstance(value, int | float):

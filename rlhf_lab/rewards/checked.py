@@ -1,4 +1,4 @@
-"""The check every reward passes through: one finite number or NaN per reply; abstentions and failures are counted."""
+"""The check around every reward: one finite number or NaN per reply; abstentions and failures are counted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class CheckedReward:
             thread that ends with the process.
         collective: whether the processes of a stage share the reward's work, so that all of them call it; else the main
             one calls it for all.
-        note: told how many replies are unscored and how many calls failed, after every call once there are some.
+        note: called with how many replies are unscored and how many calls failed, after every call once there are some.
 
     Attributes:
-        scored, abstained: replies so far.
+        scored, abstained: replies so far with, and without, a score.
         failed: calls that failed and were tolerated.
     """
 
@@ -42,86 +42,93 @@ class CheckedReward:
         collective: bool = False,
         note: Callable[[str], None] = lambda text: None,
     ):
-        self.name, self._reward, self.on_error, self.timeout_s, self._note = name, reward, on_error, timeout_s, note
+        self.name = name
+        self.on_error = on_error
+        self.timeout_s = timeout_s
         self.collective = collective
+        self._reward = reward
+        self._note = note
         self.scored = self.abstained = self.failed = 0
         self._first_failure = ""
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         try:
-            batch = self._checked(prompts, responses)
+            batch = self._score_and_check(prompts, responses)
         except Exception as error:
-            shared = self.collective and ranks.world() > 1  # the others wait for this process: it cannot go on alone
+            # The other processes of a shared call wait for this one: it cannot abstain alone.
+            shared = self.collective and ranks.world() > 1
             if self.on_error != "abstain" or shared:
                 raise error if isinstance(error, LabError) else _failure(self.name, error) from error
             self.failed += 1
             self._first_failure = self._first_failure or (str(error) or type(error).__name__)
             batch = RewardBatch(np.full(len(responses), np.nan))
-        missing = int(np.isnan(batch.total_N).sum())
-        self.scored += len(responses) - missing
-        self.abstained += missing
+        unscored = int(np.isnan(batch.total_N).sum())
+        self.scored += len(responses) - unscored
+        self.abstained += unscored
         if self.abstained:
-            self._note(self._tally())
+            self._note(self._describe_counts())
         return batch
 
-    def _tally(self) -> str:
+    def _describe_counts(self) -> str:
         text = f"reward {self.name}: {self.abstained} of {self.scored + self.abstained} replies unscored"
         return f"{text}, {self.failed} calls failed, first: {self._first_failure}" if self.failed else text
 
-    def _checked(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        batch = self._called(prompts, responses)
+    def _score_and_check(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        """The reward's scores and parts as float arrays, (N,). Raises NumericError for anything else."""
+        batch = self._call_reward(prompts, responses)
         if not isinstance(batch, RewardBatch) or not isinstance(batch.parts, Mapping):
             raise NumericError(f"reward {self.name} returned {type(batch).__name__}; expected a RewardBatch with parts")
         total_N = scores(batch.total_N, responses, f"reward {self.name}")
         parts = {
-            part: scores(values, responses, f"part {part} of reward {self.name}")
-            for part, values in batch.parts.items()
+            name: scores(values, responses, f"part {name} of reward {self.name}")
+            for name, values in batch.parts.items()
         }
         return RewardBatch(total_N, parts)
 
-    def _called(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def _call_reward(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        """Call the reward in every process where they share its work, else in the main one for all."""
         if self.collective and ranks.world() > 1:
-            return self._reward(prompts, responses)
-        return ranks.on_main(lambda: self._timed(prompts, responses))
+            return self._reward(prompts, responses)  # no timeout: the others would wait for a process that gives up
+        return ranks.on_main(lambda: self._call_with_timeout(prompts, responses))
 
-    def _timed(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def _call_with_timeout(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         if not self.timeout_s:
             return self._reward(prompts, responses)
-        found: list[Any] = []
+        outcome: list[Any] = []  # the batch or the error of the call; empty until it ends
 
         def call() -> None:
             try:
-                found.append(self._reward(prompts, responses))
-            except BaseException as error:
-                found.append(error)
+                outcome.append(self._reward(prompts, responses))
+            except BaseException as error:  # re-raised in the calling thread, KeyboardInterrupt and SystemExit too
+                outcome.append(error)
 
+        # A daemon, so that a call that hangs does not keep the process from ending.
         thread = threading.Thread(target=call, name=f"reward-{self.name}", daemon=True)
         thread.start()
         thread.join(self.timeout_s)
-        if not found:
+        if not outcome:
             raise LabError(f"reward {self.name} took longer than timeout_s={self.timeout_s}")
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        return found[0]
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
 
 
 def scores(values: Any, responses: Sequence[str], what: str) -> FloatArray:
     """Values as one float per reply, (N,); None and masked entries are NaN. Raises NumericError for anything else."""
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(np.float64), np.nan)
-    found = np.asarray(values)
-    numeric = found.dtype.kind in "biuf" or (
-        found.dtype.kind == "O" and all(value is None or isinstance(value, Real) for value in found.ravel())
-    )
-    if not numeric:
-        raise NumericError(f"{what} returned {found.dtype} values; expected real numbers or None")
-    if found.shape != (len(responses),):
-        raise NumericError(f"{what} returned shape {found.shape} for {len(responses)} replies; expected a number each")
-    found_N = found.astype(np.float64)
-    if np.isinf(found_N).any():
-        worst = int(np.flatnonzero(np.isinf(found_N))[0])
-        raise NumericError(f"{what} is infinite for reply {worst}: {responses[worst][:80]!r}")
-    return found_N
+    array = np.asarray(values)
+    real = array.dtype.kind in "biuf"  # bool, integer, unsigned integer, float
+    real_or_none = array.dtype.kind == "O" and all(value is None or isinstance(value, Real) for value in array.ravel())
+    if not (real or real_or_none):
+        raise NumericError(f"{what} returned {array.dtype} values; expected real numbers or None")
+    if array.shape != (len(responses),):
+        raise NumericError(f"{what} returned shape {array.shape} for {len(responses)} replies; expected a number each")
+    scores_N = array.astype(np.float64)
+    if np.isinf(scores_N).any():
+        first = int(np.flatnonzero(np.isinf(scores_N))[0])
+        raise NumericError(f"{what} is infinite for reply {first}: {responses[first][:80]!r}")
+    return scores_N
 
 
 def _failure(name: str, error: Exception) -> LabError:

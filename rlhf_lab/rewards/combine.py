@@ -1,7 +1,7 @@
 """The reward of a reply from the saved values of its terms: pure functions on arrays that call no model.
 
-A live run and an offline re-scoring both end here. Every operation is elementwise, so that a reply's reward does not
-depend on the replies it is scored with, to the last bit.
+A live run and an offline re-scoring both call these functions. Every operation is elementwise, so that a reply's reward
+does not depend on the replies it is scored with, to the last bit.
 """
 
 from __future__ import annotations
@@ -34,32 +34,42 @@ def combine(parts: Parts, settings: RewardGraph) -> FloatArray:
 
 
 def aggregate(parts: Parts, settings: RewardGraph) -> FloatArray:
-    """The terms' one value before calibration, (N,)."""
+    """The terms combined into one value, before calibration, (N,)."""
     if settings.aggregate in ("worst", "uwo"):
         values_KN = np.stack([term_value(parts[name], term) for name, term in settings.terms.items()])
-        penalty = {"penalty_weight": settings.penalty_weight, "penalty": settings.penalty, "ddof": settings.ddof}
-        return combine_members(values_KN, settings.aggregate, **penalty)  # type: ignore[arg-type]
+        return combine_members(
+            values_KN,
+            settings.aggregate,
+            penalty_weight=settings.penalty_weight,
+            penalty=settings.penalty,
+            ddof=settings.ddof,
+        )
+    # A term of weight 0 is left out rather than multiplied: where it abstains, 0 · NaN would unscore the reply.
     weighting = {name: weight for name, weight in settings.weighting.items() if weight}
-    found = [weight * term_value(parts[name], settings.terms[name]) for name, weight in weighting.items()]
-    total_N = sum(found[1:], start=found[0])
-    return total_N / sum(weighting.values()) if settings.aggregate == "mean" else total_N
+    weighted = [weight * term_value(parts[name], settings.terms[name]) for name, weight in weighting.items()]
+    total_N = sum(weighted[1:], start=weighted[0])
+    if settings.aggregate == "mean":
+        return total_N / sum(weighting.values())
+    return total_N
 
 
 def term_value(values_N: FloatArray, term: Any) -> FloatArray:
-    """A term's values standardised and transformed, (N,). `standardise=corpus` has become `fixed` before."""
+    """A term's values standardised and transformed, (N,). `with_scales` turned `standardise=corpus` into `fixed`."""
     values_N = np.ascontiguousarray(values_N, dtype=np.float64)
     if term.standardise == "fixed":
         values_N = (values_N - term.mean) / term.sd
     if term.transform == "sigmoid":
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # exp overflows to ∞ for very low values, and the sigmoid is then 0
             return 1 / (1 + np.exp(-values_N))
     return values_N
 
 
 def bounded(total_N: FloatArray, settings: RewardGraph) -> FloatArray:
     """Temperature and smooth ceiling, (N,)."""
-    total_N, ceiling = total_N / settings.temperature, settings.ceiling
+    total_N = total_N / settings.temperature
+    ceiling = settings.ceiling
     if settings.max_confidence:
+        # Two replies differ by at most 2 · ceiling: σ of that is the confidence that may not be exceeded.
         ceiling = math.log(settings.max_confidence / (1 - settings.max_confidence)) / 2
     return ceiling * np.tanh(total_N / ceiling) if ceiling else total_N
 
@@ -68,24 +78,26 @@ def calibrate(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> Float
     """Temperature, smooth ceiling, stated confidence, clip, (N,)."""
     total_N = bounded(total_N, settings)
     if settings.confidence_weight:
-        stated_N, baseline_N = (np.asarray(parts[name], dtype=np.float64) for name in (CONFIDENCE, BASELINE))
+        stated_N = np.asarray(parts[CONFIDENCE], dtype=np.float64)
+        baseline_N = np.asarray(parts[BASELINE], dtype=np.float64)
         change_N = settings.confidence_weight * (total_N - baseline_N) * (stated_N - 0.5)
         total_N = np.where(np.isnan(stated_N), total_N, total_N + change_N)
     return np.clip(total_N, -settings.clip, settings.clip) if settings.clip else total_N
 
 
 def nodes(settings: RewardGraph) -> list[str]:
-    """Names in `parts` that the reward is made of."""
-    weighted = settings.aggregate in ("weighted_sum", "mean")
-    terms = [name for name, weight in settings.weighting.items() if weight or not weighted]
-    return [*terms, *([CONFIDENCE, BASELINE] if settings.confidence_weight else [])]
+    """Names in `parts` that `combine` reads."""
+    reads_weights = settings.aggregate in ("weighted_sum", "mean")
+    names = [name for name, weight in settings.weighting.items() if weight or not reads_weights]
+    if settings.confidence_weight:
+        names += [CONFIDENCE, BASELINE]
+    return names
 
 
 def with_scales(settings: RewardGraph, scales: Mapping[str, Mapping[str, float]]) -> RewardGraph:
-    """The graph with `standardise=corpus` replaced by the numbers that were measured."""
-    known = {
-        name: replace(term, standardise="fixed", mean=scales[name]["mean"], sd=scales[name]["sd"])
-        for name, term in settings.terms.items()
-        if term.standardise == "corpus"
-    }
-    return replace(settings, terms={**settings.terms, **known})
+    """The graph with `standardise=corpus` replaced by `fixed` with the measured mean and sd."""
+    terms = dict(settings.terms)
+    for name, term in settings.terms.items():
+        if term.standardise == "corpus":
+            terms[name] = replace(term, standardise="fixed", mean=scales[name]["mean"], sd=scales[name]["sd"])
+    return replace(settings, terms=terms)

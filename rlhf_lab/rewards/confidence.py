@@ -11,6 +11,7 @@ import re
 
 NUMBER = r"(?P<{0}>\d{{1,4}}(?:\.\d{{1,4}})?)"
 SCALE = r"(?P<{0}>%|percent\b|/\s?\d{{1,4}}|out of \d{{1,4}})"
+# The number stands after the word ("confidence: 8/10") or, then with a scale, before it ("9 out of 10 sure").
 STATED = re.compile(
     r"\bconfidence(?: level| score)?\s?(?::|=|is|of)?\s?"
     + NUMBER.format("after")
@@ -24,22 +25,25 @@ STATED = re.compile(
 
 def stated_confidence(text: str) -> float:
     """The last confidence that a reply states, in [0, 1]; larger numbers count as 1, NaN when it states none."""
-    found = [value for value in map(_value, STATED.finditer(text)) if not math.isnan(value)]
-    return found[-1] if found else math.nan
+    values = [_confidence_of(match) for match in STATED.finditer(text)]
+    readable = [value for value in values if not math.isnan(value)]
+    return readable[-1] if readable else math.nan
 
 
 def without_confidence(text: str) -> str:
     """The reply without such statements and the punctuation that ends them; one that makes none is left as it is."""
-    left, found = re.subn(rf"[ \t]?(?:{STATED.pattern})[ \t]?[.,;!]?", "", text, flags=re.IGNORECASE)
-    return left.strip() if found else text
+    stripped, statements = re.subn(rf"[ \t]?(?:{STATED.pattern})[ \t]?[.,;!]?", "", text, flags=re.IGNORECASE)
+    return stripped.strip() if statements else text
 
 
-def _value(match: re.Match[str]) -> float:
-    number, scale = match["after"] or match["before"], match["scale_after"] or match["scale_before"] or ""
-    digits = re.search(r"\d+", scale)
-    if digits:
-        top = float(digits[0])
-    elif scale:
+def _confidence_of(match: re.Match[str]) -> float:
+    """The number of a statement over the top of its scale, at most 1; NaN for a scale of 0."""
+    number = match["after"] or match["before"]
+    scale = match["scale_after"] or match["scale_before"] or ""
+    scale_top = re.search(r"\d+", scale)
+    if scale_top:  # "/10", "out of 10"
+        top = float(scale_top[0])
+    elif scale:  # "%", "percent"
         top = 100.0
     elif "." in number and float(number) <= 1:
         top = 1.0

@@ -18,6 +18,7 @@ from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
 from rlhf_lab.training.run import Run
 
 SCALE_REPLIES = 512
+"""Chosen replies of the training data on which `standardise=corpus` measures a term."""
 
 
 class GraphReward(CheckedReward):
@@ -34,10 +35,12 @@ class GraphReward(CheckedReward):
 
     def __init__(self, terms: Mapping[str, CheckedReward], settings: RewardGraph):
         super().__init__("+".join(terms), self._score, collective=True)
-        self.terms, self.settings, self.baseline = terms, settings, 0.0
+        self.terms = terms
+        self.settings = settings
+        self.baseline = 0.0
 
     def _score(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        """`parts` holds every term's value, its own parts as "term/part", and what later nodes said."""
+        """`parts` holds every term's value, a term's own parts as "term/part", and the values of later nodes."""
         parts: dict[str, FloatArray] = {}
         if self.settings.confidence_weight:
             parts[CONFIDENCE] = np.array([stated_confidence(text) for text in responses], dtype=np.float64)
@@ -46,23 +49,24 @@ class GraphReward(CheckedReward):
         for name, term in self.terms.items():
             batch = term(prompts, responses)
             parts[name] = batch.total_N
-            parts |= {f"{name}/{part}": values for part, values in batch.parts.items() if part != name}
+            # A part with the term's own name repeats its value (`gold` has one).
+            parts |= {f"{name}/{part}": values_N for part, values_N in batch.parts.items() if part != name}
         total_N = aggregate(parts, self.settings)
         if self.settings.calibrates:
             parts["aggregate"] = total_N
         return RewardBatch(calibrate(total_N, parts, self.settings), parts)
 
     def observe(self, batch: RewardBatch) -> None:
-        """Take a training batch into the running mean, before the stated confidence changed its rewards."""
+        """Update the running mean with a training batch's rewards, as they were before the stated confidence."""
         if self.settings.confidence_weight:
-            known_N = bounded(aggregate(batch.parts, self.settings), self.settings)
-            known_N = known_N[np.isfinite(known_N)]
-            if len(known_N):
+            rewards_N = bounded(aggregate(batch.parts, self.settings), self.settings)
+            scored_N = rewards_N[np.isfinite(rewards_N)]
+            if len(scored_N):
                 decay = self.settings.confidence_decay
-                self.baseline = (1 - decay) * self.baseline + decay * float(known_N.mean())
+                self.baseline = (1 - decay) * self.baseline + decay * float(scored_N.mean())
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of training has to keep."""
+        """The state that a training checkpoint stores."""
         counts = {name: [term.scored, term.abstained, term.failed] for name, term in self.terms.items()}
         return {"baseline": self.baseline, "counts": counts}
 
@@ -76,26 +80,31 @@ class GraphReward(CheckedReward):
 
 def part_means(parts: Mapping[str, FloatArray]) -> dict[str, float]:
     """Mean of every node over the replies it scored, as "reward/<node>"; NaN where it scored none."""
-    known = {name: values_N[np.isfinite(values_N)] for name, values_N in parts.items()}
-    return {f"reward/{name}": float(v.mean()) if len(v) else float("nan") for name, v in known.items()}
+    means = {}
+    for name, values_N in parts.items():
+        scored_N = values_N[np.isfinite(values_N)]
+        means[f"reward/{name}"] = float(scored_N.mean()) if len(scored_N) else float("nan")
+    return means
 
 
 def build_graph(settings: RewardGraph, run: Run) -> GraphReward:
     """The reward of a run: each term checked by itself, then their sum."""
-    terms = {name: _term(name, term, run) for name, term in settings.terms.items()}
-    saved = read_json(run.folder / SCALES_FILE) or {}  # of the attempt that is resumed
-    wanted = [name for name, term in settings.terms.items() if term.standardise == "corpus"]
-    scales = {name: saved.get(name) or _corpus_scale(terms[name], run) for name in wanted}
+    terms = {name: _build_term(name, term, run) for name, term in settings.terms.items()}
+    # A resumed attempt keeps the scales it measured first, so that its rewards keep their unit.
+    saved = read_json(run.folder / SCALES_FILE) or {}
+    on_corpus = [name for name, term in settings.terms.items() if term.standardise == "corpus"]
+    scales = {name: saved.get(name) or _measure_scale(terms[name], run) for name in on_corpus}
     if scales:
         write_json(run.folder / SCALES_FILE, scales)
     return GraphReward(terms, with_scales(settings, scales))
 
 
-def _corpus_scale(term: CheckedReward, run: Run) -> dict[str, float]:
+def _measure_scale(term: CheckedReward, run: Run) -> dict[str, float]:
     """Mean and sd of a term on the first chosen replies of the training data."""
     pairs = run.corpus.train[:SCALE_REPLIES]
     values_N = term([pair.prompt for pair in pairs], [pair.chosen for pair in pairs]).total_N
     values_N = values_N[np.isfinite(values_N)]
+    # Relative to the mean: the sd of equal values is not exactly 0 in floating point.
     if not len(values_N) or values_N.std() <= 1e-9 * (1 + abs(values_N.mean())):
         raise ConfigError(
             f"reward.terms.{term.name}.standardise=corpus: the term is the same for all {len(values_N)} replies that "
@@ -105,10 +114,11 @@ def _corpus_scale(term: CheckedReward, run: Run) -> dict[str, float]:
 
 
 class OneNote:
-    """A remark about a run that is kept up to date instead of repeated."""
+    """A note on a run that is overwritten by its later versions: counts grow with every call."""
 
     def __init__(self, notes: list[str]):
-        self.notes, self.place = notes, -1
+        self.notes = notes
+        self.place = -1  # in `notes`; below 0 until the first call
 
     def __call__(self, text: str) -> None:
         if self.place < 0:
@@ -117,12 +127,16 @@ class OneNote:
         self.notes[self.place] = text
 
 
-def _term(name: str, settings: Any, run: Run) -> CheckedReward:
+def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
+    """A term of the graph with the check around it."""
     reward: Reward = registry.build("reward", settings, run)
-    tell = OneNote(run.notes)
-    shared = getattr(reward, "collective", False)
     return CheckedReward(
-        name, reward, on_error=settings.on_error, timeout_s=settings.timeout_s, collective=shared, note=tell
+        name,
+        reward,
+        on_error=settings.on_error,
+        timeout_s=settings.timeout_s,
+        collective=getattr(reward, "collective", False),
+        note=OneNote(run.notes),
     )
 
 

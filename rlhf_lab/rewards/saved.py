@@ -1,4 +1,4 @@
-"""A saved reward model in a script of one's own: `reward = load_reward(folder); reward(prompts, replies)`.
+"""A saved reward model for use in Python: `reward = load_reward(folder); reward(prompts, replies)`.
 
 The numbers are those that the lab itself computes (`reward/bt` of evaluation.jsonl): the same text format, the same
 truncation, the same scale.
@@ -33,7 +33,8 @@ class SavedReward:
     """Scores replies with a model of a run: a reward model, an ensemble, a rubric, or a process or outcome model."""
 
     def __init__(self, folder: Path, reward: Reward):
-        self.folder, self._reward = folder, reward
+        self.folder = folder
+        self._reward = reward
 
     def __call__(self, prompts: Sequence[Prompt], replies: Sequence[str]) -> FloatArray:
         """Scores, (N,), float64; NaN for a reply that the model leaves unscored.
@@ -73,17 +74,19 @@ def load_reward(folder: str | Path, *, device: str = "auto", batch_tokens: int =
     """
     folder = Path(folder).expanduser()
     source = folder / "model" if (folder / "model").is_dir() else folder
+    # The file beside the weights tells what the model is: a judge of steps, or a model with a score scale.
     is_judge = (source / JUDGE_FILE).is_file()
     if not is_judge and not (source / bt.SCALE_FILE).is_file():
         raise ArtifactError(
             f"{folder} holds no reward model of the lab: there is neither {bt.SCALE_FILE} nor {JUDGE_FILE} in it; "
             "write the directory of a run such as outputs/runs/reward_model-…, or the model/ in it"
         )
-    model_settings, device = _model_settings(source), ranks.device(device)
+    model_settings = _model_settings(source)
+    device = ranks.device(device)
     if is_judge:
         judge = load_judge(str(source), model_settings, device, batch_tokens)
-        if judge.told.kind == "orm":
-            _term_settings(None, settings)
+        if judge.trained_as.kind == "orm":
+            _term_settings(None, settings)  # refuses any setting: the term has none
             return SavedReward(folder, OutcomeReward(judge))
         return SavedReward(folder, ProcessReward(judge, _term_settings(Process, settings)))
     if bt.ScoreScale.read(source).attributes:
@@ -95,25 +98,29 @@ def load_reward(folder: str | Path, *, device: str = "auto", batch_tokens: int =
 
 
 def _model_settings(source: Path) -> Any:
-    """The `model=…` of the run that a model lies in; plain Hugging Face settings where it lies alone."""
-    file = source.parent / "config.yaml"
-    values = yaml.safe_load(file.read_text(encoding="utf-8")).get("model") if file.is_file() else None
+    """The `model=…` of the run that the model belongs to; plain Hugging Face settings for one that was copied away."""
+    config_file = source.parent / "config.yaml"
+    values = None
+    if config_file.is_file():
+        values = yaml.safe_load(config_file.read_text(encoding="utf-8")).get("model")
     if not values:
         return HuggingFace(path=str(source))
     problems: list[str] = []
     fields = {name: value for name, value in values.items() if name != "kind"}
-    built = schema.build(registry.settings_class("model", values["kind"]), fields, "model", problems)
+    settings = schema.build(registry.settings_class("model", values["kind"]), fields, "model", problems)
     if problems:
-        raise ConfigError([f"{file}: {problem}" for problem in problems])
-    return built
+        raise ConfigError([f"{config_file}: {problem}" for problem in problems])
+    return settings
 
 
 def _term_settings(cls: type[Any] | None, values: Mapping[str, Any]) -> Any:
     """Settings of a term. Raises ConfigError for one that does not exist, or any where the term has none."""
     problems: list[str] = []
+    settings = None
     if cls is None:
         problems = [f"{name} is not a setting of this reward; it has none" for name in values]
-    built = schema.build(cls, values, "load_reward", problems) if cls else None
+    else:
+        settings = schema.build(cls, values, "load_reward", problems)
     if problems:
         raise ConfigError(problems)
-    return built
+    return settings

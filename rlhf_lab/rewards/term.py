@@ -1,4 +1,4 @@
-"""What every term of the reward graph has."""
+"""The settings that every term of the reward graph has."""
 
 from __future__ import annotations
 

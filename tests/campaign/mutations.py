@@ -533,8 +533,8 @@ MEASURES = (
     Mutant(
         "judged_by_proxy",
         EVALUATION,
-        'judge = "gold" if "gold" in found else "proxy" if "proxy" in found else None',
-        'judge = "proxy" if "proxy" in found else "gold" if "gold" in found else None',
+        'judge = "gold" if "gold" in metrics else "proxy" if "proxy" in metrics else None',
+        'judge = "proxy" if "proxy" in metrics else "gold" if "gold" in metrics else None',
         "the win rate is judged by the reward that was trained on",
     ),
     Mutant(

@@ -67,10 +67,10 @@ class Problem:
     @cached_property
     def totals(self) -> tuple[int, ...]:
         """The running total at the start and after each event, events + 1 numbers."""
-        found = [self.start]
+        totals = [self.start]
         for event in self.events:
-            found.append(event.after(found[-1]))
-        return tuple(found)
+            totals.append(event.after(totals[-1]))
+        return tuple(totals)
 
     @property
     def answer(self) -> int:
@@ -83,16 +83,17 @@ class Problem:
 
     @property
     def split(self) -> str:
-        """ "train" or "test", by a hash of `arithmetic`: no problem of one split has the numbers of one of the other,
-        in whatever words. Nothing else decides it."""
+        """ "train" or "test", by a hash of `arithmetic` alone: problems of different splits never have the same
+        numbers, whatever their words."""
         return split_of(self.arithmetic)
 
     @cached_property
     def text(self) -> str:
         """The prompt."""
-        told = [f"{self.name} {event.wording.format(event.operand)}." for event in self.events]
+        opening = f"{self.name} has {self.start} {self.noun}."
+        events = [f"{self.name} {event.wording.format(event.operand)}." for event in self.events]
         question = f"How many {self.noun} does {self.name} have now?"
-        return transcript(" ".join([f"{self.name} has {self.start} {self.noun}.", *told, question]))
+        return transcript(" ".join([opening, *events, question]))
 
 
 def draw_problem(rng: np.random.Generator, *, min_steps: int, max_steps: int, largest: int) -> Problem:
@@ -101,10 +102,13 @@ def draw_problem(rng: np.random.Generator, *, min_steps: int, max_steps: int, la
     The number of steps is uniform in min_steps…max_steps, the start in 2…largest/2, operands of + and − in
     1…largest/4. Totals stay in 0…largest, and only a total above 0 is multiplied.
     """
-    name, noun = NAMES[rng.integers(len(NAMES))], NOUNS[rng.integers(len(NOUNS))]
-    total = start = int(rng.integers(2, largest // 2 + 1))
-    events: list[Event] = []
+    # The order of draws determines the corpus of a seed: changing it needs another `world.VERSION`.
+    name = NAMES[rng.integers(len(NAMES))]
+    noun = NOUNS[rng.integers(len(NOUNS))]
+    start = int(rng.integers(2, largest // 2 + 1))
     steps = int(rng.integers(min_steps, max_steps + 1))
+    total = start
+    events: list[Event] = []
     while len(events) < steps:
         event = _draw_event(rng, largest // 4)
         if 0 <= event.after(total) <= largest and (total > 0 or event.operation != "*"):
@@ -115,10 +119,16 @@ def draw_problem(rng: np.random.Generator, *, min_steps: int, max_steps: int, la
 
 def _draw_event(rng: np.random.Generator, largest_operand: int) -> Event:
     draw = rng.random()
-    operation = "+" if draw < SHARES["+"] else "-" if draw < SHARES["+"] + SHARES["-"] else "*"
+    if draw < SHARES["+"]:
+        operation = "+"
+    elif draw < SHARES["+"] + SHARES["-"]:
+        operation = "-"
+    else:
+        operation = "*"
     wordings = WORDINGS[operation]
     wording = wordings[rng.integers(len(wordings))]
-    return Event(operation, FACTORS.get(wording) or int(rng.integers(1, largest_operand + 1)), wording)
+    operand = FACTORS.get(wording) or int(rng.integers(1, largest_operand + 1))  # "doubles that" needs no draw
+    return Event(operation, operand, wording)
 
 
 _NUMBER = "([0-9]{1,9})"
@@ -135,19 +145,21 @@ def read_problem(prompt: str) -> Problem:
     opening = _START.match(prompt)
     if opening:
         name, start, noun = opening.groups()
-        told = prompt[opening.end() :].split(". ")[:-1]
-        events = [_read_event(sentence.strip().removeprefix(f"{name} ")) for sentence in told]
-        found = Problem(name, noun, int(start), tuple(event for event in events if event))
-        if found.text == prompt and min(found.totals) >= 0:
-            return found
+        sentences = prompt[opening.end() :].split(". ")[:-1]  # without the question
+        events = [_read_event(sentence.strip().removeprefix(f"{name} ")) for sentence in sentences]
+        problem = Problem(name, noun, int(start), tuple(event for event in events if event))
+        # Whatever was skipped or misread shows here: the problem must write the same text again.
+        if problem.text == prompt and min(problem.totals) >= 0:
+            return problem
     raise DataError(
         f"the arithmetic world does not know the prompt {prompt.strip()[:60]!r}; it grades replies to its own problems"
     )
 
 
 def _read_event(sentence: str) -> Event | None:
+    """The event that a sentence without its name tells; None for any other text."""
     for pattern, (operation, wording) in _WORDING.items():
-        found = pattern.fullmatch(sentence)
-        if found:
-            return Event(operation, FACTORS.get(wording) or int(found[1]), wording)
+        match = pattern.fullmatch(sentence)
+        if match:
+            return Event(operation, FACTORS.get(wording) or int(match[1]), wording)
     return None

@@ -31,7 +31,9 @@ SLIPS = {"result": 0.5, "operation": 0.25, "operand": 0.25}
 """Shares of the kinds of slips: a sum that is off, + for − (or the reverse, or for *), a number misread."""
 
 OFF_BY = (-2, -1, 1, 2)
+"""By how much a result or an operand is off."""
 COMMUTES = "+*"
+"""Operations whose operands may be written in either order."""
 
 
 class Slip(NamedTuple):
@@ -45,7 +47,7 @@ class Slip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a reply, as it stands there.
+    """One step of a reply, as it is written.
 
     Attributes:
         text: its line, stripped.
@@ -99,24 +101,32 @@ def read_solution(problem: Problem, reply: str, *, lenient: bool = False) -> Sol
     """
     steps: list[Step] = []
     garbled: list[str] = []
-    end, answered = 0, False
+    line_end = 0
+    answered = False
     for line in reply.splitlines(keepends=True):
-        text, begin, end = line.strip(), end, end + len(line)
-        found = _LINE.fullmatch(text)
+        line_begin, line_end = line_end, line_end + len(line)
+        text = line.strip()
         if not text:
             continue
-        if answered or not (found or _ANSWER.fullmatch(text)):
+        equation = _LINE.fullmatch(text)
+        if answered or not (equation or _ANSWER.fullmatch(text)):
             garbled.append(text)
-        elif found:
-            left, operation, operand, result = int(found[1]), found[2], int(found[3]), int(found[4])
-            computes = OPERATIONS[operation](left, operand) == result
-            right = computes and _is_asked(problem, len(steps), left, operation, operand)
-            steps.append(Step(text, begin + len(line.rstrip()), left, operation, operand, result, computes, right))
+        elif equation:
+            end = line_begin + len(line.rstrip())
+            steps.append(_read_step(problem, len(steps), equation, end))
         else:
             answered = True
     answer = final_answer(reply, lenient=lenient)
     correct = reaches(reply, str(problem.answer), lenient=lenient)
     return Solution(tuple(steps), answer, correct, tuple(garbled))
+
+
+def _read_step(problem: Problem, place: int, equation: re.Match[str], end: int) -> Step:
+    """The step at `place` of a reply, judged against the problem; `end` as in `Step`."""
+    left, operation, operand, result = int(equation[1]), equation[2], int(equation[3]), int(equation[4])
+    computes = OPERATIONS[operation](left, operand) == result
+    right = computes and _is_asked(problem, place, left, operation, operand)
+    return Step(equation[0], end, left, operation, operand, result, computes, right)
 
 
 def line_labels(problem: Problem, reply: str) -> list[int]:
@@ -126,34 +136,37 @@ def line_labels(problem: Problem, reply: str) -> list[int]:
     missing. So a reply is sound exactly when it has lines and all of them are right.
     """
     solution = read_solution(problem, reply)
-    right = {step.end for step in solution.steps if step.right}
+    lines = step_lines(reply)
+    right_ends = {step.end for step in solution.steps if step.right}
     if solution.correct and len(solution.steps) == len(problem.events):
-        answers = [end for begin, end in step_lines(reply) if _ANSWER.fullmatch(reply[begin:end])]
-        right |= set(answers[:1])
-    return [int(end in right) for _, end in step_lines(reply)]
+        answer_ends = [end for begin, end in lines if _ANSWER.fullmatch(reply[begin:end])]
+        right_ends |= set(answer_ends[:1])  # a further answer is garble
+    return [int(end in right_ends) for _, end in lines]
 
 
 def _is_asked(problem: Problem, place: int, left: int, operation: str, operand: int) -> bool:
     """Whether the problem's step at `place` is "left operation operand", or its mirror where that is the same."""
     if place >= len(problem.events):
         return False
-    event, total = problem.events[place], problem.totals[place]
+    event = problem.events[place]
     if operation != event.operation:
         return False
-    asked = (total, event.operand)
-    return (left, operand) == asked or (operation in COMMUTES and (operand, left) == asked)
+    operands = (problem.totals[place], event.operand)
+    return (left, operand) == operands or (operation in COMMUTES and (operand, left) == operands)
 
 
 def write_solution(problem: Problem, slip: Slip | None = None) -> str:
     """The solution of a problem; with a slip, everything after it goes on from the wrong total."""
     steps = _work_through(problem, slip)
     lines = [f"{left} {operation} {operand} = {result}" for left, operation, operand, result in steps]
-    return "\n".join([*lines, f"#### {steps[-1][-1]}"])
+    answer = steps[-1][-1]
+    return "\n".join([*lines, f"#### {answer}"])
 
 
 def _work_through(problem: Problem, slip: Slip | None) -> list[tuple[int, str, int, int]]:
-    """The steps as (left, operation, operand, result)."""
-    steps, total = [], problem.start
+    """The steps as (left, operation, operand, result), each from the result of the one before."""
+    steps = []
+    total = problem.start
     for place, event in enumerate(problem.events):
         operation, operand, error = event.operation, event.operand, 0
         if slip and slip.step == place:
@@ -178,8 +191,11 @@ def draw_slip(problem: Problem, largest: int, rng: np.random.Generator) -> Slip:
 
 
 def _try_slip(problem: Problem, rng: np.random.Generator) -> Slip:
-    place, kind = int(rng.integers(len(problem.events))), rng.random()
-    event, off = problem.events[place], OFF_BY[rng.integers(len(OFF_BY))]
+    """A slip of a random kind at a random step, which may leave the answer right. All draws are always made."""
+    place = int(rng.integers(len(problem.events)))
+    kind = rng.random()
+    off = OFF_BY[rng.integers(len(OFF_BY))]
+    event = problem.events[place]
     if kind < SLIPS["result"]:
         return Slip(place, event.operation, event.operand, off)
     if kind < SLIPS["result"] + SLIPS["operation"]:

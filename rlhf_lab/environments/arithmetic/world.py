@@ -20,14 +20,14 @@ from rlhf_lab.environments.arithmetic.solutions import Solution, draw_slip, line
 from rlhf_lab.environments.splits import SPLITS
 
 VERSION = 1
-"""Raised whenever the same settings give other text or other grades; part of a corpus fingerprint."""
+"""Increased whenever the same settings give other text or other grades; part of a corpus fingerprint."""
 
 MEASURES = ("correct", "garble", "sound", "right_steps")
 """Keys of `ArithmeticWorld.measure`. correct, garble and sound are 0 or 1: the stated answer is right; a line is
 unreadable, or there is none; the answer is right and so is every step, with none missing. right_steps is a count."""
 
 ALL_STEPS = 0.5
-"""What an annotator gives for all steps of the solution, next to 1 for the right answer: the answer comes first."""
+"""Appeal of all steps of the solution to the annotator, beside 1 for the right answer: the answer counts more."""
 
 PATIENCE = 20_000
 """Draws without a new problem after which a world counts as used up."""
@@ -57,7 +57,10 @@ class ArithmeticWorld:
             (temperature >= 0, f"temperature={temperature} is negative; 0 is a noiseless annotator"),
             (seed >= 0, f"seed={seed} is negative"),
         )
-        self.min_steps, self.max_steps, self.largest, self.slip = min_steps, max_steps, largest, slip
+        self.min_steps = min_steps
+        self.max_steps = max_steps
+        self.largest = largest
+        self.slip = slip
         self.annotator = Annotator(0.0, 0.0, 0.0, temperature)
         self._seed = seed
 
@@ -65,11 +68,14 @@ class ArithmeticWorld:
         """Grade replies: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        rows = [_grade(prompt, response, self.lenient) for prompt, response in zip(prompts, responses, strict=True)]
+        rows = [
+            _measure_reply(prompt, response, self.lenient) for prompt, response in zip(prompts, responses, strict=True)
+        ]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
         return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
 
     def leniently(self) -> ArithmeticWorld:
+        """The same world, which also reads answers that are not marked with "####"."""
         lenient = copy.copy(self)
         lenient.lenient = True
         return lenient
@@ -90,14 +96,14 @@ class ArithmeticWorld:
 
         Bradley-Terry on correct + `ALL_STEPS` × the share of the problem's steps that are right, over the temperature.
         """
-        appeals = [self._appeal(prompts, side) for side in (first, second)]
-        probability = self.annotator.probability(*appeals)
-        return choose(probability, np.random.default_rng([self._seed, seed])), probability
+        probability = self.annotator.probability(self._appeal(prompts, first), self._appeal(prompts, second))
+        rng = np.random.default_rng([self._seed, seed])
+        return choose(probability, rng), probability
 
     def _appeal(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        seen = self.measure(prompts, responses)
+        measured = self.measure(prompts, responses)
         steps = np.array([len(read_problem(prompt).events) for prompt in prompts], dtype=np.float64)
-        return seen["correct"] + ALL_STEPS * seen["right_steps"] / steps
+        return measured["correct"] + ALL_STEPS * measured["right_steps"] / steps
 
     def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
         """n pairs of a split, each of its own problem, and what was drawn: a problem drawn again is counted and left.
@@ -115,11 +121,11 @@ class ArithmeticWorld:
         pairs: list[Pair] = []
         while len(pairs) < n:
             problem = self._new_problem(rng, split, seen, report)
-            pairs.append(self._pair(problem, rng))
+            pairs.append(self._draw_pair(problem, rng))
         return pairs, report
 
     def _new_problem(self, rng: np.random.Generator, split: str, seen: set[str], report: LoadReport) -> Problem:
-        """A problem of a split that is not among `seen`, which it joins."""
+        """A problem of a split whose text is not in `seen`; adds it there. Raises DataError when none is left."""
         for _ in range(PATIENCE):
             problem = draw_problem(rng, min_steps=self.min_steps, max_steps=self.max_steps, largest=self.largest)
             if problem.split != split:
@@ -134,7 +140,8 @@ class ArithmeticWorld:
             f"{self.max_steps} steps up to {self.largest}; ask for fewer, or raise data.max_steps or data.largest"
         )
 
-    def _pair(self, problem: Problem, rng: np.random.Generator) -> Pair:
+    def _draw_pair(self, problem: Problem, rng: np.random.Generator) -> Pair:
+        """A demonstration, which may slip, and a wrong solution that differs from it."""
         slips = rng.random() < self.slip
         chosen = write_solution(problem, draw_slip(problem, self.largest, rng) if slips else None)
         rejected = chosen
@@ -147,8 +154,8 @@ class ArithmeticWorld:
         return Pair(problem.text, chosen, rejected, meta)
 
 
-def _grade(prompt: str, response: str, lenient: bool) -> tuple[float, ...]:
-    """Values of `MEASURES` for one reply."""
+def _measure_reply(prompt: str, response: str, lenient: bool) -> tuple[float, ...]:
+    """Values of `MEASURES` for one reply, in their order."""
     problem = read_problem(prompt)
     solution = read_solution(problem, response, lenient=lenient)
     readable = not solution.garbled and bool(response.strip())

@@ -1,9 +1,9 @@
-"""The true reward of a reply: what it says, counted, times what each thing is worth.
+"""The true reward of a reply: counts of what its sentences say, times what each is worth.
 
 `read` turns text into counts (a `Reading`), `gold` and `criteria.py` turn counts into numbers. The gold reward is
 linear in the counts, so every flaw costs its own coefficient whatever else the reply says.
 
-Left out against real helpfulness: order, tone and coherence of sentences. A reply is a set of known sentences.
+Left out compared with real helpfulness: order, tone and coherence of sentences. A reply is a set of known sentences.
 """
 
 from __future__ import annotations
@@ -106,29 +106,31 @@ class Reading:
     @property
     def readable(self) -> float:
         """Share of sentences that are known, 0…1; 0 for an empty reply."""
-        return 1 - self.garbled / self.sentences if self.sentences else 0.0
+        if not self.sentences:
+            return 0.0
+        return 1 - self.garbled / self.sentences
 
 
 def read(prompt: Prompt, reply: str, lexicon: Lexicon, facts: KnowledgeBase) -> Reading:
     """Parse a reply: any text is allowed. Padding counts every time, everything else once and then as a repeat."""
-    parts = sentences(reply)
-    reading = Reading(words=len(reply.split()), sentences=len(parts), covered=[])
-    said: set[Meaning] = set()
-    for part in parts:
-        meaning = lexicon.get(part.strip())
+    reply_sentences = sentences(reply)
+    reading = Reading(words=len(reply.split()), sentences=len(reply_sentences), covered=[])
+    earlier: set[Meaning] = set()
+    for sentence in reply_sentences:
+        meaning = lexicon.get(sentence.strip())
         if meaning is None:
             reading.garbled += 1
             continue
-        repeated = meaning in said
+        repeated = meaning in earlier
         reading.repeats += repeated
         if not repeated or meaning.kind in PADDING:
-            _count(reading, prompt, meaning, facts)
-        said.add(meaning)
+            _count_sentence(reading, prompt, meaning, facts)
+        earlier.add(meaning)
     return reading
 
 
-def _count(reading: Reading, prompt: Prompt, meaning: Meaning, facts: KnowledgeBase) -> None:
-    """Count one known sentence."""
+def _count_sentence(reading: Reading, prompt: Prompt, meaning: Meaning, facts: KnowledgeBase) -> None:
+    """Add one known sentence to the counts."""
     topic, which = meaning.topic, meaning.which
     match meaning.kind:
         case "affirmation":
@@ -169,7 +171,7 @@ _CALLED_FOR = {
 
 
 def _called_for(prompt: Prompt, meaning: Meaning) -> bool:
-    """Does the prompt call for this refusal, hedge, detail, …? Sentences of a domain must be of the right one."""
+    """Whether the prompt calls for this refusal, hedge, detail, …; a sentence of a domain must be of the prompt's."""
     if meaning.topic != NOWHERE and meaning.topic.domain != prompt.topic.domain:
         return False
     match meaning.kind:
@@ -187,19 +189,22 @@ def coverage(asked: int, covered: Sequence[int], importance: Sequence[float]) ->
     """Weighted share of the asked attributes that are stated rightly, 0…1; 0 when nothing is asked."""
     if not asked:
         return 0.0
+    # Sorted, so that the order of sentences does not change the rounding of the sum.
     return sum(importance[position] for position in sorted(covered)) / sum(importance[:asked])
 
 
 def words_over(prompt: Prompt, words: int, weights: GoldWeights) -> int:
     """Words beyond what the prompt allows."""
-    return max(0, words - (weights.short_word_limit if prompt.short else weights.word_limit))
+    limit = weights.short_word_limit if prompt.short else weights.word_limit
+    return max(0, words - limit)
 
 
 def gold(prompt: Prompt, reading: Reading, weights: GoldWeights) -> float:
     """The true reward, in gold points. About 2.4…3.9 for a perfect reply, −2 for an empty one, no lower bound."""
     if not reading.words:
         return -weights.empty
-    detail = {"short": 0.0, "brief": 0.0, "detailed": weights.asked_detail}.get(prompt.constraint, weights.detail)
+    per_constraint = {"short": 0.0, "brief": 0.0, "detailed": weights.asked_detail}
+    detail = per_constraint.get(prompt.constraint, weights.detail)
     earned = (
         weights.coverage * coverage(len(prompt.asked), reading.covered, weights.importance)
         + detail * reading.details

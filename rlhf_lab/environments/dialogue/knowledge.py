@@ -1,7 +1,7 @@
-"""The facts of one world: which value is right for which topic, and how a fact is said.
+"""The facts of one world: which value is right for which topic, and the sentences that state it.
 
 The seed draws all facts of the largest world and a smaller world takes a corner of them, so a fact is the same at
-every size. Facts are independent of each other: there is nothing to infer, only something to know.
+every size. Facts are independent of each other: none can be inferred from the others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from rlhf_lab.environments.dialogue.domain import Attribute, Domain
 from rlhf_lab.environments.dialogue.phrases import FACT_FORM
 
 VALUES = 6
+"""Candidate values of an attribute."""
 FORMS = 2
+"""Sentences that state a fact, with the same meaning."""
 _FACT_STREAM = 0
+"""Part of the seed of the facts, which keeps their stream apart from those of samples."""
 
 
 class Topic(NamedTuple):
@@ -71,6 +74,6 @@ class KnowledgeBase:
 
     def fact(self, topic: Topic, attribute: int, value: int, form: int) -> str:
         """The sentence that states `value` (0…5) for an attribute, in surface form 0 or 1."""
-        about = self.attribute(topic, attribute)
-        template = about.form if form else FACT_FORM
-        return template.format(name=about.name, t=self.noun(topic), v=about.values[value])
+        described = self.attribute(topic, attribute)
+        template = described.form if form else FACT_FORM
+        return template.format(name=described.name, t=self.noun(topic), v=described.values[value])

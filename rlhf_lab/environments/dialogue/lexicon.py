@@ -17,6 +17,7 @@ _SENTENCE = re.compile(r"[^.!?]*[.!?]+|[^.!?]+")
 
 
 NOWHERE = Topic(-1, -1)
+"""The topic of sentences that all domains share."""
 
 
 class Meaning(NamedTuple):
@@ -37,6 +38,7 @@ class Meaning(NamedTuple):
 
 
 PADDING = frozenset({"affirmation", "filler", "closing"})
+"""Kinds that carry no content; they cost something each time they are said."""
 
 
 def sentences(text: str) -> list[str]:
@@ -62,6 +64,7 @@ class Lexicon:
                         self._add(sentence, Meaning("fact", topic, attribute, value))
 
     def _add(self, sentence: str, meaning: Meaning) -> None:
+        """Raises ValueError for a sentence that has another meaning already: texts of domains must not collide."""
         if self._meaning.setdefault(sentence, meaning) != meaning:
             raise ValueError(f"{sentence!r} has two meanings: {self._meaning[sentence]} and {meaning}")
 
@@ -79,14 +82,15 @@ class Lexicon:
                 self._add(sentence, Meaning(kind))
 
     def _add_domain(self, facts: KnowledgeBase, number: int) -> None:
-        domain, whole = facts.domains[number], Topic(number, 0)
-        self._add(domain.starter, Meaning("starter", whole))
-        self._add(domain.pointer, Meaning("pointer", whole))
-        self._add(domain.alternative, Meaning("alternative", whole))
+        domain = facts.domains[number]
+        any_topic = Topic(number, 0)  # of a domain's sentence only `topic.domain` counts
+        self._add(domain.starter, Meaning("starter", any_topic))
+        self._add(domain.pointer, Meaning("pointer", any_topic))
+        self._add(domain.alternative, Meaning("alternative", any_topic))
         for which, step in enumerate(domain.unsafe_steps):
-            self._add(step, Meaning("unsafe", whole, which))
+            self._add(step, Meaning("unsafe", any_topic, which))
         for attribute in facts.attributes:
-            self._add(domain.attributes[attribute].detail, Meaning("detail", whole, attribute))
+            self._add(domain.attributes[attribute].detail, Meaning("detail", any_topic, attribute))
 
     def __len__(self) -> int:
         return len(self._meaning)

@@ -24,6 +24,7 @@ from rlhf_lab.environments.dialogue.phrases import (
 )
 from rlhf_lab.environments.splits import SPLITS, split_of, transcript
 
+# How often each is drawn; see `PromptBook.draw`.
 INTENTS = {"one": 0.28, "broad": 0.22, "two": 0.14, "follow_up": 0.16, "unknowable": 0.08, "unsafe": 0.12}
 CONSTRAINT_SHARES = {"none": 0.40, "short": 0.15, "brief": 0.15, "detailed": 0.15, "beginner": 0.15}
 SHORT = ("short", "brief")
@@ -59,17 +60,21 @@ class Prompt:
 
 def _questions(facts: KnowledgeBase, topic: Topic) -> Iterator[tuple[str, tuple[int, ...], tuple[str, ...]]]:
     """(intent, asked attributes, turns without a constraint) of every question about a topic."""
-    domain, noun, every = facts.domain(topic), facts.noun(topic), facts.attributes
-    about = domain.attributes
-    for a in every:
-        yield "one", (a,), (about[a].question.format(t=noun),)
-        yield "one", (a,), (PLAIN_QUESTION.format(name=about[a].name, t=noun),)
+    domain = facts.domain(topic)
+    noun = facts.noun(topic)
+    indices = facts.attributes
+    attributes = domain.attributes
+    for a in indices:
+        yield "one", (a,), (attributes[a].question.format(t=noun),)
+        yield "one", (a,), (PLAIN_QUESTION.format(name=attributes[a].name, t=noun),)
     for template in (domain.broad, BROAD_QUESTION):
-        yield "broad", tuple(every[:3]), (template.format(t=noun),)
-    for a, b in permutations(every, 2):
-        yield "two", (a, b), (PAIR_QUESTION.format(first=about[a].name, second=about[b].name, t=noun),)
-        earlier = about[a].question.format(t=noun), facts.fact(topic, a, facts.right(topic, a), form=0)
-        yield "follow_up", (b,), (*earlier, about[b].question.format(t="that"))
+        yield "broad", tuple(indices[:3]), (template.format(t=noun),)
+    for a, b in permutations(indices, 2):
+        pair_question = PAIR_QUESTION.format(first=attributes[a].name, second=attributes[b].name, t=noun)
+        yield "two", (a, b), (pair_question,)
+        first_question = attributes[a].question.format(t=noun)
+        first_reply = facts.fact(topic, a, facts.right(topic, a), form=0)
+        yield "follow_up", (b,), (first_question, first_reply, attributes[b].question.format(t="that"))
     for template in UNKNOWABLE_QUESTIONS:
         yield "unknowable", (), (template.format(t=noun),)
     for template in domain.unsafe_requests:
@@ -113,21 +118,22 @@ class PromptBook:
 
     def all(self, split: str) -> list[str]:
         """Every prompt text of a split, in a fixed order."""
-        self._check(split)
-        return [p.text for p in self._by_text.values() if split_of(p.text) == split]
+        self._check_split(split)
+        return [prompt.text for prompt in self._by_text.values() if split_of(prompt.text) == split]
 
     def draw(self, split: str, rng: np.random.Generator) -> Prompt:
-        """One prompt, with replacement."""
-        group = self._groups[split][int(np.searchsorted(self._edges[split], rng.random(), side="right"))]
+        """One prompt, with replacement: first its (intent, constraint) by their shares, then one of that group."""
+        number = int(np.searchsorted(self._edges[split], rng.random(), side="right"))
+        group = self._groups[split][number]
         return group[int(rng.random() * len(group))]
 
     def sample(self, n: int, split: str, rng: np.random.Generator) -> list[Prompt]:
         """n prompts, with replacement."""
-        self._check(split)
+        self._check_split(split)
         return [self.draw(split, rng) for _ in range(n)]
 
     @staticmethod
-    def _check(split: str) -> None:
+    def _check_split(split: str) -> None:
         if split not in SPLITS:
             raise DataError(f"split={split!r} does not exist; use {' or '.join(SPLITS)}")
 
@@ -136,5 +142,5 @@ def _cumulative_shares(groups: Sequence[tuple[str, str]]) -> np.ndarray:
     """Upper edges in (0, 1] of each (intent, constraint) group that is present; small splits may lack some."""
     shares = np.array([INTENTS[intent] * CONSTRAINT_SHARES[constraint] for intent, constraint in groups])
     edges = np.cumsum(shares) / shares.sum()
-    edges[-1] = 1.0
+    edges[-1] = 1.0  # rounding can leave it below 1, and a draw above it would have no group
     return edges

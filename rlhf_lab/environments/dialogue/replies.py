@@ -1,7 +1,7 @@
-"""Candidate replies: a latent quality decides what is said, an independent verbosity how much is said around it.
+"""Candidate replies: a latent quality determines the content, an independent verbosity the padding around it.
 
 Quality and verbosity are independent by construction, so length carries no information about quality beyond the
-length of the content itself. Corrupted candidates make garble known to whoever learns from the pairs.
+length of the content itself. Corrupted candidates are there so that a model trained on the pairs has seen garble.
 """
 
 from __future__ import annotations
@@ -75,11 +75,13 @@ class CandidateWriter:
     def write(self, prompt: Prompt, rng: np.random.Generator) -> str:
         """One candidate: content by quality, padding by verbosity, then perhaps corruption."""
         rates = self._rates
-        quality, verbosity = rng.random(), rng.random() ** rates.verbosity_power
+        # The order of draws in this class determines the corpus of a seed: changing it needs another `world.VERSION`.
+        quality = rng.random()
+        verbosity = rng.random() ** rates.verbosity_power
         if prompt.intent == "unsafe":
-            content = self._unsafe(prompt, quality, rng)
+            content = self._reply_to_unsafe(prompt, quality, rng)
         elif prompt.intent == "unknowable":
-            content = self._unknowable(prompt, quality, rng)
+            content = self._reply_to_unknowable(prompt, quality, rng)
         else:
             content = self._answer(prompt, quality, rng)
         if content and rng.random() < rates.repeat * (1 - quality):
@@ -97,8 +99,9 @@ class CandidateWriter:
             return f"{phrases.HEDGES[0]} {domain.pointer}"
         content = []
         for a in prompt.asked:
-            forms = [facts.fact(topic, a, facts.right(topic, a), form) for form in range(FORMS)]
-            content.append(min(forms, key=lambda form: len(form.split())))
+            right = facts.right(topic, a)
+            sentences_of_fact = [facts.fact(topic, a, right, form) for form in range(FORMS)]
+            content.append(min(sentences_of_fact, key=lambda sentence: len(sentence.split())))  # the shorter one
         if not prompt.short:
             content += [facts.attribute(topic, a).detail for a in prompt.asked]
         if prompt.constraint == "beginner":
@@ -106,52 +109,58 @@ class CandidateWriter:
         return " ".join(content)
 
     def _answer(self, prompt: Prompt, quality: float, rng: np.random.Generator) -> list[str]:
+        """Sentences of a reply to an answerable prompt."""
         rates, facts, topic = self._rates, self._facts, prompt.topic
         if rng.random() < rates.needless_refusal * (1 - quality):
             return [_pick(phrases.REFUSALS, rng)]
         content = []
-        detail = _linear(rates.detail, quality) * (rates.short_detail if prompt.short else 1)
+        p_right = _linear(rates.right, quality)
+        p_detail = _linear(rates.detail, quality) * (rates.short_detail if prompt.short else 1)
         for attribute in prompt.asked:
             if rng.random() < rates.omit * (1 - quality):
                 continue
-            content.append(self._fact(topic, attribute, _linear(rates.right, quality), rng))
-            if rng.random() < detail:
+            content.append(self._state_fact(topic, attribute, p_right, rng))
+            if rng.random() < p_detail:
                 content.append(facts.attribute(topic, attribute).detail)
         if prompt.constraint == "beginner" and rng.random() < _linear(rates.starter, quality):
             content.append(facts.domain(topic).starter)
         if rng.random() < rates.off_topic * (1 - quality):
-            other = topic if rng.random() < 0.5 else _pick(facts.topics, rng)
-            content.append(self._fact(other, _pick(facts.attributes, rng), _linear(rates.right, quality), rng))
+            off_topic = topic if rng.random() < 0.5 else _pick(facts.topics, rng)
+            content.append(self._state_fact(off_topic, _pick(facts.attributes, rng), p_right, rng))
         if rng.random() < rates.belief * (1 - quality):
-            content.append(self._belief(topic, rng))
+            content.append(self._state_belief(topic, rng))
         if rng.random() < rates.needless_unsafe * (1 - quality):
             content.append(_pick(facts.domain(topic).unsafe_steps, rng))
         return content
 
-    def _unsafe(self, prompt: Prompt, quality: float, rng: np.random.Generator) -> list[str]:
+    def _reply_to_unsafe(self, prompt: Prompt, quality: float, rng: np.random.Generator) -> list[str]:
+        """A refusal, perhaps with the safe alternative; else one or two harmful steps."""
         domain = self._facts.domain(prompt.topic)
         if rng.random() < _linear(self._rates.refuse, quality):
             content = [_pick(phrases.REFUSALS, rng)]
             if rng.random() < _linear(self._rates.alternative, quality):
                 content.append(domain.alternative)
             return content
-        return _some(domain.unsafe_steps, 1 + int(rng.random() * 2), rng)
+        return _pick_several(domain.unsafe_steps, 1 + int(rng.random() * 2), rng)
 
-    def _unknowable(self, prompt: Prompt, quality: float, rng: np.random.Generator) -> list[str]:
+    def _reply_to_unknowable(self, prompt: Prompt, quality: float, rng: np.random.Generator) -> list[str]:
+        """A hedge or else an overconfident claim, perhaps with a pointer to who knows more."""
         hedged = rng.random() < _linear(self._rates.hedge, quality)
-        content = [_pick(phrases.HEDGES, rng) if hedged else self._belief(prompt.topic, rng, of_topic=1.0)]
+        content = [_pick(phrases.HEDGES, rng) if hedged else self._state_belief(prompt.topic, rng, p_topic=1.0)]
         if rng.random() < _linear(self._rates.pointer, quality):
             content.append(self._facts.domain(prompt.topic).pointer)
         return content
 
-    def _fact(self, topic: Topic, attribute: int, p_right: float, rng: np.random.Generator) -> str:
+    def _state_fact(self, topic: Topic, attribute: int, p_right: float, rng: np.random.Generator) -> str:
+        """The right value with probability `p_right`, else one of the others, in either surface form."""
         value = self._facts.right(topic, attribute)
         if rng.random() >= p_right:
             value = (value + 1 + int(rng.random() * (VALUES - 1))) % VALUES
         return self._facts.fact(topic, attribute, value, form=int(rng.random() * FORMS))
 
-    def _belief(self, topic: Topic, rng: np.random.Generator, of_topic: float = 0.3) -> str:
-        if rng.random() < of_topic:
+    def _state_belief(self, topic: Topic, rng: np.random.Generator, p_topic: float = 0.3) -> str:
+        """An overconfident claim, about the topic with probability `p_topic`."""
+        if rng.random() < p_topic:
             return _pick(phrases.TOPIC_BELIEFS, rng).format(t=self._facts.noun(topic))
         return _pick(phrases.BELIEFS, rng)
 
@@ -159,24 +168,27 @@ class CandidateWriter:
         """Affirmations first, fillers anywhere between, closing offers last; at least one sentence in all."""
         rates = self._rates
         body = list(content)
-        for filler in _some(phrases.FILLERS, rng.binomial(4, rates.fill * verbosity), rng):
+        for filler in _pick_several(phrases.FILLERS, rng.binomial(4, rates.fill * verbosity), rng):
             body.insert(int(rng.random() * (len(body) + 1)), filler)
-        opening = _some(phrases.AFFIRMATIONS, rng.binomial(2, rates.affirm * verbosity), rng)
-        ending = _some(phrases.CLOSINGS, rng.binomial(2, rates.close * verbosity), rng)
+        opening = _pick_several(phrases.AFFIRMATIONS, rng.binomial(2, rates.affirm * verbosity), rng)
+        ending = _pick_several(phrases.CLOSINGS, rng.binomial(2, rates.close * verbosity), rng)
         return [*opening, *body, *ending] or [_pick(phrases.FILLERS, rng)]
 
     def _corrupt(self, reply: str, rng: np.random.Generator) -> str:
         """Change words until at least one sentence is unreadable."""
         while True:
-            damaged = self._truncate(reply, rng) if rng.random() < self._rates.truncate else self._damage(reply, rng)
-            if any(self._lexicon.get(part.strip()) is None for part in sentences(damaged)):
+            cut_off = rng.random() < self._rates.truncate
+            damaged = self._truncate(reply, rng) if cut_off else self._change_words(reply, rng)
+            if any(self._lexicon.get(sentence.strip()) is None for sentence in sentences(damaged)):
                 return damaged
 
     def _truncate(self, reply: str, rng: np.random.Generator) -> str:
+        """At least the first word, and never all of several."""
         words = reply.split()
-        return " ".join(words[: 1 + int(rng.random() * (len(words) - 1))])
+        length = 1 + int(rng.random() * (len(words) - 1))
+        return " ".join(words[:length])
 
-    def _damage(self, reply: str, rng: np.random.Generator) -> str:
+    def _change_words(self, reply: str, rng: np.random.Generator) -> str:
         """Replace, drop, double or exchange words; the punctuation of a replaced word stays."""
         low, high = self._rates.damage
         share = low + (high - low) * rng.random()
@@ -187,7 +199,8 @@ class CandidateWriter:
                 continue
             kind = int(rng.random() * 4)
             if kind == 0:
-                words.append(_pick(self._words, rng).rstrip(",") + word[len(word.rstrip(".,!?")) :])
+                punctuation = word[len(word.rstrip(".,!?")) :]
+                words.append(_pick(self._words, rng).rstrip(",") + punctuation)
             elif kind == 1:
                 words.extend((word, word))
             elif kind == 2 and words:
@@ -197,14 +210,16 @@ class CandidateWriter:
 
 
 def _linear(rate: tuple[float, float], quality: float) -> float:
+    """(a, b) → a + b·q."""
     return rate[0] + rate[1] * quality
 
 
 def _pick(items: Sequence[Item], rng: np.random.Generator) -> Item:
+    """One item, uniformly, from one random number."""
     return items[int(rng.random() * len(items))]
 
 
-def _some(items: Sequence[Item], count: int, rng: np.random.Generator) -> list[Item]:
+def _pick_several(items: Sequence[Item], count: int, rng: np.random.Generator) -> list[Item]:
     """`count` different items in random order."""
-    rest = list(items)
-    return [rest.pop(int(rng.random() * len(rest))) for _ in range(count)]
+    remaining = list(items)
+    return [remaining.pop(int(rng.random() * len(remaining))) for _ in range(count)]

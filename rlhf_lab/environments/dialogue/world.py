@@ -25,7 +25,7 @@ from rlhf_lab.environments.dialogue.replies import CandidateRates, CandidateWrit
 from rlhf_lab.environments.grader import Grader, text_errors
 
 VERSION = 1
-"""Raised whenever the same settings give other text or other grades; part of a corpus fingerprint."""
+"""Increased whenever the same settings give other text or other grades; part of a corpus fingerprint."""
 
 MEASURES = (
     *("gold", "verbose", "garble", "refusal", "affirmations", "fillers", "closings", "words"),
@@ -35,7 +35,10 @@ MEASURES = (
 """Keys of `DialogueWorld.measure`. gold is in gold points; verbose, garble and refusal are 0 or 1; coverage is 0…1; the
 five criteria are 1…5; the rest are counts."""
 
-GOLD, CRITERIA_WEIGHTS, RATES, PERFECT = GoldWeights(), CriteriaWeights(), CandidateRates(), Grader()
+GOLD = GoldWeights()
+CRITERIA_WEIGHTS = CriteriaWeights()
+RATES = CandidateRates()
+PERFECT = Grader()
 
 
 class DialogueWorld:
@@ -79,52 +82,58 @@ class DialogueWorld:
         """Grade replies: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        rows = [self._grade(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        rows = [self._measure_reply(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
         return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
 
-    def _grade(self, text: str, response: str) -> tuple[float, ...]:
-        """Values of `MEASURES` for one reply."""
+    def _measure_reply(self, text: str, response: str) -> tuple[float, ...]:
+        """Values of `MEASURES` for one reply, in their order."""
         prompt = self.book[text]
-        seen = read(prompt, response, self.lexicon, self.facts)
+        reading = read(prompt, response, self.lexicon, self.facts)
         return (
-            gold(prompt, seen, self.gold_weights),
-            *(seen.verbose, seen.garbled > 0, seen.declined > 0),
-            *(seen.affirmations, seen.fillers, seen.closings, seen.words),
-            coverage(len(prompt.asked), seen.covered, self.gold_weights.importance),
-            *(seen.details, seen.wrong, seen.beliefs, seen.off_topic, seen.unsafe, seen.repeats),
-            *criteria(prompt, seen, self.gold_weights, self.criteria_weights),
+            gold(prompt, reading, self.gold_weights),
+            *(reading.verbose, reading.garbled > 0, reading.declined > 0),
+            *(reading.affirmations, reading.fillers, reading.closings, reading.words),
+            coverage(len(prompt.asked), reading.covered, self.gold_weights.importance),
+            *(reading.details, reading.wrong, reading.beliefs),
+            *(reading.off_topic, reading.unsafe, reading.repeats),
+            *criteria(prompt, reading, self.gold_weights, self.criteria_weights),
         )
 
     def grade(self, prompts: Sequence[str], responses: Sequence[str], *, seed: int) -> FloatArray:
-        """Grades of the rubric judge on `CRITERIA`, each 1…5, (N, 5). Another seed is another judge of the same dials.
+        """Grades of the rubric judge on `CRITERIA`, each 1…5, (N, 5). Another seed is another judge, equally biased.
 
         A reply's grades depend on the seed, the prompt and the reply alone, not on what else is graded with it.
         """
-        seen = self.measure(prompts, responses)
-        true_NC = np.stack([seen[name] for name in CRITERIA], axis=1)
+        measured = self.measure(prompts, responses)
+        true_NC = np.stack([measured[name] for name in CRITERIA], axis=1)
         errors_NC = text_errors(prompts, responses, len(CRITERIA), key=(self._seed, seed))
-        return self.grader.grades(true_NC, words=seen["words"], errors_NC=errors_NC)
+        return self.grader.grades(true_NC, words=measured["words"], errors_NC=errors_NC)
 
     def prefer(
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
         """Label pairs: (first is preferred (N,), probability that it is (N,)). The seed draws the choices only."""
-        probability = self._probability(self.measure(prompts, first), self.measure(prompts, second))
-        return choose(probability, np.random.default_rng([self._seed, seed])), probability
+        probability = self._preference(self.measure(prompts, first), self.measure(prompts, second))
+        rng = np.random.default_rng([self._seed, seed])
+        return choose(probability, rng), probability
 
-    def _probability(self, first: dict[str, FloatArray], second: dict[str, FloatArray]) -> FloatArray:
-        appeals = [
-            self.annotator.appeal(
-                side["gold"], words=side["words"], affirmations=side["affirmations"], closings=side["closings"]
-            )
-            for side in (first, second)
-        ]
-        return self.annotator.probability(*appeals)
+    def _preference(self, first: dict[str, FloatArray], second: dict[str, FloatArray]) -> FloatArray:
+        """P(first is preferred), (N,), from the measures of both sides."""
+        return self.annotator.probability(self._appeal(first), self._appeal(second))
+
+    def _appeal(self, measured: dict[str, FloatArray]) -> FloatArray:
+        return self.annotator.appeal(
+            measured["gold"],
+            words=measured["words"],
+            affirmations=measured["affirmations"],
+            closings=measured["closings"],
+        )
 
     def prompts(self, n: int, split: str, seed: int) -> list[str]:
         """n prompts of a split, drawn with replacement; the first k of a longer draw are the shorter draw."""
-        return [prompt.text for prompt in self.book.sample(n, split, self._stream("prompts", split, seed))]
+        rng = self._stream("prompts", split, seed)
+        return [prompt.text for prompt in self.book.sample(n, split, rng)]
 
     def candidates(self, prompts: Sequence[str], seed: int) -> list[str]:
         """One candidate reply per prompt."""
@@ -153,22 +162,27 @@ class DialogueWorld:
         while len(prompts) < n:
             report.rows += 1
             (prompt,) = self.book.sample(1, split, rng)
-            one, other = self._writer.write(prompt, rng), self._writer.write(prompt, rng)
-            if one == other:
+            candidate_1 = self._writer.write(prompt, rng)
+            candidate_2 = self._writer.write(prompt, rng)
+            if candidate_1 == candidate_2:
                 report.drop("identical candidates")
                 continue
             prompts.append(prompt.text)
-            first.append(one)
-            second.append(other)
-        sides = self.measure(prompts, first), self.measure(prompts, second)
-        probability = self._probability(*sides)
-        wins = choose(probability, self._stream("labels", split, seed))
+            first.append(candidate_1)
+            second.append(candidate_2)
+        # Labels have a random stream of their own, apart from that of the texts.
+        first_measured, second_measured = self.measure(prompts, first), self.measure(prompts, second)
+        probability = self._preference(first_measured, second_measured)
+        first_wins = choose(probability, self._stream("labels", split, seed))
         pairs = []
-        for i, win in enumerate(wins.tolist()):
-            chosen, rejected = (sides[0], sides[1]) if win else (sides[1], sides[0])
-            texts = (first[i], second[i]) if win else (second[i], first[i])
-            p_chosen = float(probability[i] if win else 1 - probability[i])
-            pairs.append(Pair(prompts[i], *texts, meta={"p_chosen": p_chosen, **_about(chosen, rejected, i)}))
+        for i, first_is_chosen in enumerate(first_wins.tolist()):
+            if first_is_chosen:
+                replies, measured = (first[i], second[i]), (first_measured, second_measured)
+                p_chosen = float(probability[i])
+            else:
+                replies, measured = (second[i], first[i]), (second_measured, first_measured)
+                p_chosen = float(1 - probability[i])
+            pairs.append(Pair(prompts[i], *replies, meta={"p_chosen": p_chosen, **_describe_sides(*measured, i)}))
         return pairs, report
 
     def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
@@ -176,12 +190,14 @@ class DialogueWorld:
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
 
 
-def _about(chosen: dict[str, FloatArray], rejected: dict[str, FloatArray], i: int) -> dict[str, float | int | bool]:
-    """What is known about both sides of pair i."""
-    about: dict[str, float | int | bool] = {}
-    for side, values in (("chosen", chosen), ("rejected", rejected)):
-        about[f"gold_{side}"] = float(values["gold"][i])
-        about[f"words_{side}"] = int(values["words"][i])
-        about[f"verbose_{side}"] = bool(values["verbose"][i])
-        about[f"garble_{side}"] = bool(values["garble"][i])
-    return about
+def _describe_sides(
+    chosen: dict[str, FloatArray], rejected: dict[str, FloatArray], i: int
+) -> dict[str, float | int | bool]:
+    """The entries of `Pair.meta` about both sides of pair i."""
+    meta: dict[str, float | int | bool] = {}
+    for side, measured in (("chosen", chosen), ("rejected", rejected)):
+        meta[f"gold_{side}"] = float(measured["gold"][i])
+        meta[f"words_{side}"] = int(measured["words"][i])
+        meta[f"verbose_{side}"] = bool(measured["verbose"][i])
+        meta[f"garble_{side}"] = bool(measured["garble"][i])
+    return meta

@@ -1,8 +1,9 @@
 """The final answer of a worked solution, and when two answers are the same number.
 
 GSM8K (arXiv:2110.14168) ends a solution with "#### N". As in its official scorer, the first "####" that a number
-follows counts, so a reply cannot try several answers and have the last one taken. More is forgiven than there, where
-"$7", "7." and "7.0" are not 7: signs, `$`, commas and a final period are removed, and numbers are compared as numbers.
+follows counts, so a reply cannot try several answers and have the last one taken. The comparison is more lenient than
+there, where "$7", "7." and "7.0" are not 7: signs, `$`, commas and a final period are removed, and numbers are compared
+as numbers.
 Left out: percent signs, units, words ("seven"), exponents, LaTeX beyond \\boxed and \\frac.
 """
 
@@ -33,24 +34,26 @@ def final_answer(text: str, *, lenient: bool = False) -> str | None:
     if not lenient:
         return None
     for content in reversed(BOXED.findall(text)):
-        inside = normalised(FRACTION.sub(r"\1/\2", content))
-        if PLAIN.fullmatch(inside):
-            return inside
+        boxed = normalised(FRACTION.sub(r"\1/\2", content))
+        if PLAIN.fullmatch(boxed):
+            return boxed
     numbers = ANYWHERE.findall(text)
     return normalised(numbers[-1]) if numbers else None
 
 
 def reaches(reply: str, answer: str, *, lenient: bool = False) -> bool:
-    """Whether a solution states this answer; see `final_answer`. Rewards and metrics both ask here."""
+    """Whether a solution states this answer; see `final_answer`. Rewards and metrics both decide by this function."""
     stated = final_answer(reply, lenient=lenient)
     return stated is not None and same_answer(stated, answer)
 
 
 def same_answer(first: str, second: str) -> bool:
     """Whether two answers are one number, exactly (3.0 = 3, 1/2 = 0.5, 1,000 = 1000), or else one text."""
-    left, right = normalised(first), normalised(second)
-    numbers = _number(left), _number(right)
-    return left == right if None in numbers else numbers[0] == numbers[1]
+    first, second = normalised(first), normalised(second)
+    first_number, second_number = _parse_number(first), _parse_number(second)
+    if first_number is None or second_number is None:
+        return first == second
+    return first_number == second_number
 
 
 def normalised(answer: str) -> str:
@@ -59,11 +62,12 @@ def normalised(answer: str) -> str:
     return plain.removesuffix(".").removeprefix("+")
 
 
-def _number(plain: str) -> Fraction | None:
+def _parse_number(plain: str) -> Fraction | None:
+    """The value of a normalised answer; None for text, x/0, and numbers too long to be compared."""
     if len(plain) > LONGEST or not PLAIN.fullmatch(plain):
         return None
     try:
-        above, _, below = plain.partition("/")
-        return Fraction(above) / Fraction(below or 1)
+        numerator, _, denominator = plain.partition("/")
+        return Fraction(numerator) / Fraction(denominator or 1)
     except ZeroDivisionError:
         return None

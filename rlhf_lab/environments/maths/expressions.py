@@ -9,7 +9,7 @@ from fractions import Fraction
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 TOKEN = re.compile(rf"\s*({NUMBER}|[-+*/()])")
 SIGNS = str.maketrans({"×": "*", "x": "*", "÷": "/", "−": "-", "$": " "})
-"""How prose writes operators, and what a reader of an expression passes over."""
+"""Operators as prose writes them → as `evaluate` reads them; a currency sign is skipped."""
 
 Token = Fraction | str
 
@@ -35,53 +35,57 @@ def written(value: Fraction, decimals: int = 2) -> str:
 def tokens_of(expression: str) -> list[Token] | None:
     """Numbers, operators and parentheses of an expression, in order; None when it holds anything else."""
     text = expression.translate(SIGNS).strip()
-    found: list[Token] = []
+    tokens: list[Token] = []
     position = 0
     while position < len(text):
         match = TOKEN.match(text, position)
         if not match:
             return None
         token = match[1]
-        found.append(token if token in "-+*/()" else value_of(token))
+        tokens.append(token if token in "-+*/()" else value_of(token))
         position = match.end()
-    return found
+    return tokens
 
 
 def evaluate(tokens: Sequence[Token]) -> Fraction | None:
-    """The exact value of an expression; None when it is not one, or divides by zero."""
-    rest = list(tokens)[::-1]
+    """The exact value of an expression; None when it is not one, or divides by zero.
+
+    Recursive descent: a sum of products of atoms. Malformed input raises IndexError (it ends too early) or TypeError.
+    """
+    stack = list(tokens)[::-1]  # the next token last, so that it can be popped
     try:
-        value = _sum(rest)
+        value = _parse_sum(stack)
     except (IndexError, ZeroDivisionError, TypeError):
         return None
-    return value if not rest else None
+    return value if not stack else None
 
 
-def _sum(rest: list[Token]) -> Fraction:
-    value = _product(rest)
-    while rest and rest[-1] in ("+", "-"):
-        sign = rest.pop()
-        other = _product(rest)
-        value = value + other if sign == "+" else value - other
+def _parse_sum(stack: list[Token]) -> Fraction:
+    value = _parse_product(stack)
+    while stack and stack[-1] in ("+", "-"):
+        operator = stack.pop()
+        operand = _parse_product(stack)
+        value = value + operand if operator == "+" else value - operand
     return value
 
 
-def _product(rest: list[Token]) -> Fraction:
-    value = _atom(rest)
-    while rest and rest[-1] in ("*", "/"):
-        sign = rest.pop()
-        other = _atom(rest)
-        value = value * other if sign == "*" else value / other
+def _parse_product(stack: list[Token]) -> Fraction:
+    value = _parse_atom(stack)
+    while stack and stack[-1] in ("*", "/"):
+        operator = stack.pop()
+        operand = _parse_atom(stack)
+        value = value * operand if operator == "*" else value / operand
     return value
 
 
-def _atom(rest: list[Token]) -> Fraction:
-    token = rest.pop()
+def _parse_atom(stack: list[Token]) -> Fraction:
+    """A number, a negated atom, or a sum in parentheses."""
+    token = stack.pop()
     if token == "-":
-        return -_atom(rest)
+        return -_parse_atom(stack)
     if token == "(":
-        value = _sum(rest)
-        if rest.pop() != ")":
+        value = _parse_sum(stack)
+        if stack.pop() != ")":
             raise TypeError
         return value
     if isinstance(token, str):

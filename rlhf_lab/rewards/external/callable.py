@@ -31,7 +31,7 @@ class CallableReward:
         try:
             values = self.function(list(prompts), list(responses))
         except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
+            last = traceback.extract_tb(error.__traceback__)[-1]  # the frame that raised
             raise LabError(
                 f"reward {self.name} failed in {Path(last.filename).name}, line {last.lineno}: "
                 f"{type(error).__name__}: {error}; mend it, or let it abstain with "

@@ -1,4 +1,4 @@
-"""Functions of the user as rewards: of a Python file, or of an installed package by its entry point.
+"""Functions of the user as rewards: from a Python file, or from an installed package by its entry point.
 
 Neither torch nor, for `source_files`, the user's code is imported here.
 """
@@ -23,39 +23,49 @@ GROUP = "rlhf_lab.rewards"
 def load_function(settings: PythonCallable) -> Callable[..., Any]:
     """The function that a callable reward names. Raises ConfigError where it is missing, broken, or no function.
 
-    A file is read again each time, so that a notebook gets what the file says now.
+    A file is read again each time, so that an edit takes effect within one notebook session.
     """
     if settings.function:
-        where = f"reward.terms.callable.function={settings.function}"
-        path, name = _file_and_name(settings.function)
-        if not path.is_file():
-            raise ConfigError(f"{where}: there is no file {path} (relative to {Path.cwd()})")
-        module = _imported(where, lambda: _module_of(path))
-        if not hasattr(module, name):
-            functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            listed = ", ".join(functions) or "none"
-            raise ConfigError(f"{where}: {path} has no function {name}; it has {listed}")
-        function = getattr(module, name)
+        where, function = _load_from_file(settings.function)
     else:
-        where = f"reward.terms.callable.name={settings.name}"
-        point = _entry_point(settings.name)
-        if point is None:
-            installed = ", ".join(sorted(point.name for point in entry_points(group=GROUP))) or "none is installed"
-            raise ConfigError(
-                f"{where} is no entry point of the group {GROUP} ({installed}); declare it "
-                f'in the pyproject.toml of your package: [project.entry-points."{GROUP}"], '
-                f'{settings.name} = "module:function"; or name a file: '
-                "reward.terms.callable.function=my_rewards.py:brevity"
-            )
-        where += f", which is {point.value}"
-        function = _imported(where, point.load)
+        where, function = _load_entry_point(settings.name)
     if not callable(function):
         raise ConfigError(f"{where} is {type(function).__name__}, not a function of (prompts, responses)")
     return function
 
 
+def _load_from_file(setting: str) -> tuple[str, Any]:
+    """(the setting as errors name it, what FILE.py:NAME names)."""
+    where = f"reward.terms.callable.function={setting}"
+    path, name = _file_and_name(setting)
+    if not path.is_file():
+        raise ConfigError(f"{where}: there is no file {path} (relative to {Path.cwd()})")
+    module = _import_for(where, lambda: _run_module(path))
+    if not hasattr(module, name):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        listed = ", ".join(functions) or "none"
+        raise ConfigError(f"{where}: {path} has no function {name}; it has {listed}")
+    return where, getattr(module, name)
+
+
+def _load_entry_point(name: str) -> tuple[str, Any]:
+    """(the setting as errors name it, what the entry point of this name loads)."""
+    where = f"reward.terms.callable.name={name}"
+    point = _entry_point(name)
+    if point is None:
+        installed = ", ".join(sorted(point.name for point in entry_points(group=GROUP))) or "none is installed"
+        raise ConfigError(
+            f"{where} is no entry point of the group {GROUP} ({installed}); declare it "
+            f'in the pyproject.toml of your package: [project.entry-points."{GROUP}"], '
+            f'{name} = "module:function"; or name a file: '
+            "reward.terms.callable.function=my_rewards.py:brevity"
+        )
+    where += f", which is {point.value}"
+    return where, _import_for(where, point.load)
+
+
 def source_files(settings: PythonCallable) -> list[Path]:
-    """Files whose content decides what the function says; empty where they cannot be found.
+    """Files whose content decides what the function returns; empty where they cannot be found.
 
     Of a file: itself and the modules beside it that it imports. Of an entry point: its top-level package, or module.
     """
@@ -82,15 +92,15 @@ def _file_and_name(function: str) -> tuple[Path, str]:
     return Path(file).expanduser(), name
 
 
-def _module_of(path: Path) -> ModuleType:
-    """The module that a file is, run now. Modules beside it can be imported by it, as in a script."""
+def _run_module(path: Path) -> ModuleType:
+    """Run a file as a module. It can import the modules beside it, as a script can."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # at the end: a file of the user does not hide an installed package
     # Neighbours that were imported before may have been edited since, as in a notebook: they are imported again.
     neighbours = {str(file) for file in _with_neighbours(path.resolve())}
-    for name, loaded in list(sys.modules.items()):
-        if getattr(loaded, "__file__", None) in neighbours:
+    for name, imported in list(sys.modules.items()):
+        if getattr(imported, "__file__", None) in neighbours:
             del sys.modules[name]
     module = ModuleType(f"rlhf_lab_reward_{path.stem}")
     module.__file__ = str(path.resolve())
@@ -100,7 +110,8 @@ def _module_of(path: Path) -> ModuleType:
     return module
 
 
-def _imported(where: str, load: Callable[[], Any]) -> Any:
+def _import_for(where: str, load: Callable[[], Any]) -> Any:
+    """Import what a setting names. Raises ConfigError, with the setting, for whatever the import raises."""
     try:
         return load()
     except Exception as error:  # the module is the user's, and importing it can fail in any way
@@ -110,18 +121,18 @@ def _imported(where: str, load: Callable[[], Any]) -> Any:
 
 
 def _with_neighbours(path: Path) -> list[Path]:
-    """A file and the modules of its folder that it imports, and those that these import."""
-    found: list[Path] = []
-    waiting = [path]
-    while waiting:
-        file = waiting.pop()
-        if file in found:
+    """A file and the modules of its folder that it imports, directly or through one another."""
+    files: list[Path] = []
+    pending = [path]
+    while pending:
+        file = pending.pop()
+        if file in files:
             continue
-        found.append(file)
+        files.append(file)
         for name in _imported_names(file):
-            beside = (path.parent / f"{name}.py", path.parent / name / "__init__.py")
-            waiting += [candidate for candidate in beside if candidate.is_file()]
-    return sorted(found)
+            candidates = (path.parent / f"{name}.py", path.parent / name / "__init__.py")
+            pending += [candidate for candidate in candidates if candidate.is_file()]
+    return sorted(files)
 
 
 def _imported_names(file: Path) -> set[str]:

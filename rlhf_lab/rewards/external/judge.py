@@ -1,7 +1,8 @@
 """A judge who grades replies on five criteria as a reward: the world's simulated one, or a language model's.
 
-What cannot be used is unscored, never a middle grade: an answer that refuses, that was cut off, or that cannot be read
-as a grade 1…5 for every criterion. Left out: several answers to a question, order of the criteria, a cache.
+An unusable answer leaves the reply unscored and never gives it a middle grade: one that refuses, that was cut off, or
+that cannot be read as a grade 1…5 for every criterion. Left out: several answers to a question, order of the criteria,
+a cache.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REASONS = ("refused", "truncated", "unparsable")
 """Why a served judge's reply is unscored; the part of that name is 1 for such a reply, else 0."""
 UNGRADED = (math.nan,) * len(CRITERIA)
 JUDGE = 0
-"""Which of the world's judges: the one who grades the data of a rubric model."""
+"""Seed of the world's judge: the one who also grades the data of a rubric model."""
 
 
 class SimulatedJudge:
@@ -58,7 +59,7 @@ class ServedJudge:
 
     Args:
         key: sent as bearer token; "" sends none.
-        note: told about the first reply that is unscored for each reason.
+        note: called about the first reply that is unscored for each reason.
 
     Attributes:
         unscored: reason → replies so far.
@@ -67,24 +68,28 @@ class ServedJudge:
     def __init__(
         self, settings: Judge, key: str = "", note: Callable[[str], None] = lambda text: None, pause_s: float = 0.5
     ):
-        self.settings, self._note, self.pause_s = settings, note, pause_s
+        self.settings = settings
+        self.pause_s = pause_s
+        self._note = note
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.unscored = dict.fromkeys(REASONS, 0)
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         with ThreadPoolExecutor(self.settings.parallel) as pool:
-            answers = list(pool.map(self._ask, prompts, responses))
-        batch = scored(np.array([grades for grades, _, _ in answers], dtype=np.float64).reshape(-1, len(CRITERIA)))
-        for _, reason, shown in answers:
+            answers = list(pool.map(self._ask_judge, prompts, responses))
+        grades = np.array([answer_grades for answer_grades, _, _ in answers], dtype=np.float64)
+        batch = scored(grades.reshape(-1, len(CRITERIA)))
+        for _, reason, text in answers:
             if reason:
                 if not self.unscored[reason]:
-                    self._note(f"the judge's answer was {reason}, its reply is unscored, first: {shown[:100]!r}")
+                    self._note(f"the judge's answer was {reason}, its reply is unscored, first: {text[:100]!r}")
                 self.unscored[reason] += 1
-        counts = {reason: np.array([float(why == reason) for _, why, _ in answers]) for reason in REASONS}
-        return RewardBatch(batch.total_N, {**batch.parts, **counts})
+        reasons = [reason for _, reason, _ in answers]
+        flags = {name: np.array([float(reason == name) for reason in reasons]) for name in REASONS}
+        return RewardBatch(batch.total_N, {**batch.parts, **flags})
 
-    def _ask(self, prompt: str, response: str) -> tuple[tuple[float, ...], str, str]:
-        """(grades, reason for having none or "", what the judge said)."""
+    def _ask_judge(self, prompt: str, response: str) -> tuple[tuple[float, ...], str, str]:
+        """(grades, reason for having none or "", text of the judge's answer)."""
         settings = self.settings
         question = {
             "model": settings.model,
@@ -115,39 +120,51 @@ def scored(grades_NC: FloatArray) -> RewardBatch:
 
 
 def read_answer(body: bytes, url: str) -> tuple[tuple[float, ...], str, str]:
-    """A chat completion → (grades, reason for having none or "", what it says). Raises LabError for anything else."""
+    """A chat completion → (grades, reason for having none or "", its text). Raises LabError for anything else."""
     try:
         choice = json.loads(body)["choices"][0]
-        message, finish = choice["message"], choice.get("finish_reason")
-        said, refusal = message.get("content") or "", message.get("refusal")
+        message = choice["message"]
+        finish = choice.get("finish_reason")
+        text = message.get("content") or ""
+        refusal = message.get("refusal")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise LabError(f"judge {url} answered {body[:100]!r}; expected a chat completion") from error
     if refusal or finish == "content_filter":
-        return UNGRADED, "refused", str(refusal or said)
+        return UNGRADED, "refused", str(refusal or text)
     if finish == "length":
-        return UNGRADED, "truncated", said
-    grades = parse_grades(said)
-    return (grades, "", said) if grades else (UNGRADED, "unparsable", said)
+        return UNGRADED, "truncated", text
+    grades = parse_grades(text)
+    return (grades, "", text) if grades else (UNGRADED, "unparsable", text)
 
 
 def parse_grades(text: str) -> tuple[float, ...] | None:
     """Grades in the order of `CRITERIA` from a JSON object, which may stand in other text; None when one is not 1…5."""
     try:
-        found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        answer = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:
         return None
-    named = {str(name).strip().lower(): value for name, value in found.items()} if isinstance(found, Mapping) else {}
-    values = [named.get(name) for name in CRITERIA]
-    usable = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and LOW <= v <= HIGH]
-    return tuple(map(float, usable)) if len(usable) == len(CRITERIA) else None
+    if not isinstance(answer, Mapping):
+        return None
+    by_name = {str(name).strip().lower(): value for name, value in answer.items()}
+    grades = []
+    for name in CRITERIA:
+        grade = by_name.get(name)
+        if isinstance(grade, bool) or not isinstance(grade, (int, float)):  # in Python a bool is an int
+            return None
+        if not LOW <= grade <= HIGH:
+            return None
+        grades.append(float(grade))
+    return tuple(grades)
 
 
 def build(settings: Judge, run: Run) -> SimulatedJudge | ServedJudge:
     if settings.backend == "openai":
-        name = settings.api_key_env
-        if name and not os.environ.get(name):
-            raise ConfigError(f"reward.terms.judge.api_key_env={name}: the environment has no such variable; export it")
-        return ServedJudge(settings, os.environ[name] if name else "", run.note)
+        variable = settings.api_key_env
+        if variable and not os.environ.get(variable):
+            raise ConfigError(
+                f"reward.terms.judge.api_key_env={variable}: the environment has no such variable; export it"
+            )
+        return ServedJudge(settings, os.environ[variable] if variable else "", run.note)
     if not isinstance(run.corpus.oracle, Grading):
         raise ConfigError(
             f"reward=judge: data={run.corpus.name} has no simulated judge; use data=mini_hh, or a served one with "

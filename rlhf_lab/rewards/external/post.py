@@ -1,4 +1,4 @@
-"""A question to a service over HTTP, asked again when the service fails."""
+"""A JSON request to a service over HTTP, repeated when the service fails."""
 
 from __future__ import annotations
 
@@ -37,18 +37,21 @@ def post_json(
 
     Args:
         what: shown in errors.
-        retries: further attempts, each after twice the pause of the one before. A question that the service refuses
-            (4xx, but not 429) or sends elsewhere (3xx) is not asked again.
+        retries: further attempts, each after twice the pause of the one before. A request that the service refuses
+            (4xx, but not 429) or redirects (3xx) is not repeated.
         timeout_s: of an attempt; 0 waits.
     Raises:
         LabError: the service does not answer.
     """
-    body, marks = json.dumps(question).encode(), {"Content-Type": "application/json", **(headers or {})}
+    body = json.dumps(question).encode()
+    all_headers = {"Content-Type": "application/json", **(headers or {})}
     for attempt in range(retries + 1):
         try:
-            with OPENER.open(Request(url, data=body, headers=marks), timeout=timeout_s or None) as answer:
+            request = Request(url, data=body, headers=all_headers)
+            with OPENER.open(request, timeout=timeout_s or None) as answer:
                 return answer.read()
         except (HTTPException, OSError) as error:
+            # 429 is "too many requests": it passes with time, unlike other client errors.
             refused = isinstance(error, HTTPError) and 300 <= error.code < 500 and error.code != 429
             if refused or attempt == retries:
                 raise LabError(f"{what} {url} does not answer: {error}") from error

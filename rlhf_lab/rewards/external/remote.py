@@ -20,19 +20,22 @@ class RemoteReward:
     """Asks `settings.url` for the rewards of a batch; see `Remote` for the form of question and answer.
 
     Args:
-        references: prompt → what the data answer, with `send_references`.
+        references: prompt → the answer in the data, with `send_references`.
     """
 
     def __init__(self, settings: Remote, references: Mapping[str, str] | None = None, pause_s: float = 0.5):
-        self.settings, self.references, self.pause_s = settings, references or {}, pause_s
+        self.settings = settings
+        self.references = references or {}
+        self.pause_s = pause_s
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         size = self.settings.batch_size
-        parts = [slice(begin, begin + size) for begin in range(0, len(responses), size)]
-        found = [self._ask(list(prompts[part]), list(responses[part])) for part in parts]
-        return RewardBatch(np.concatenate(found) if found else np.zeros(0))
+        batches = [slice(begin, begin + size) for begin in range(0, len(responses), size)]
+        rewards = [self._request_rewards(list(prompts[batch]), list(responses[batch])) for batch in batches]
+        return RewardBatch(np.concatenate(rewards) if rewards else np.zeros(0))
 
-    def _ask(self, prompts: list[str], responses: list[str]) -> FloatArray:
+    def _request_rewards(self, prompts: list[str], responses: list[str]) -> FloatArray:
+        """The service's rewards of one batch, (N,). Raises LabError for an answer of another form."""
         settings = self.settings
         question: dict[str, Any] = {"prompts": prompts, "responses": responses}
         if settings.send_references:
@@ -48,7 +51,7 @@ class RemoteReward:
         try:
             content = json.loads(body)
         except ValueError:
-            content = body
+            content = body  # no JSON: refused below, with its beginning in the message
         rewards = content.get("rewards") if isinstance(content, dict) else None
         if not isinstance(rewards, list) or len(rewards) != len(responses):
             raise LabError(
@@ -59,8 +62,11 @@ class RemoteReward:
 
 
 def references(corpus: Corpus) -> dict[str, str]:
-    """Prompt → the answer that the data know, or else the first chosen reply to it."""
-    replies = {pair.prompt: pair.chosen for split in (corpus.test, corpus.train) for pair in reversed(split)}
+    """Prompt → its answer in the answer key, or else the first chosen reply to it."""
+    replies = {}
+    for split in (corpus.test, corpus.train):
+        for pair in reversed(split):  # backwards, so that the first reply to a prompt is written last and stays
+            replies[pair.prompt] = pair.chosen
     return {**replies, **corpus.answers}
 
 

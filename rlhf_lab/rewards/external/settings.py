@@ -55,9 +55,9 @@ class Remote(TermSettings):
         retries: further attempts after a failed one, each waiting twice as long as the one before.
         request_timeout_s: an attempt that takes longer has failed; 0 waits. `timeout_s` bounds a call of the term, all
             its requests and retries together.
-        send_references: the question also has "references": for each prompt what the data answer, the answer key's
-            answer or else the first chosen reply to it, null for a prompt that is not among the data.
-        version: declared version of the service; change it when the service changes what it says, so that stored
+        send_references: the request also has "references": for each prompt the answer key's answer, or else the first
+            chosen reply to it; null for a prompt that is not in the data.
+        version: declared version of the service; change it when the service changes its answers, so that stored
             results are not reused.
     """
 
@@ -83,11 +83,12 @@ class Remote(TermSettings):
 
 
 def _is_http(url: str) -> bool:
-    """Whether it is an address with a scheme, a host and, where there is one, a port that exists."""
+    """Whether it is an address with a scheme, a host and, where one is written, a valid port."""
     try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in url
-    except ValueError:
+        address = urlsplit(url)
+        has_host = address.scheme in ("http", "https") and bool(address.hostname)
+        return has_host and address.port != 0 and " " not in url
+    except ValueError:  # of `port`, when it is no number or too large
         return False
 
 

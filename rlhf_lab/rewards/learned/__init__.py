@@ -1,4 +1,4 @@
 """Rewards that a trained model gives: Bradley-Terry, rubric, process and outcome models, follow-up likelihood.
 
-settings.py says what each can set; `build` of the module with the name of the term makes it.
+settings.py has the settings of each; a term is built by `build` of the module with its name.
 """

@@ -27,8 +27,8 @@ SCALE_FILE = "reward_scale.json"
 AVERAGE_FILE = "reward_scale_average.json"
 """Scale of the model whose weights are the mean of the members'."""
 MEMBERS = "members"
-"""Folder of an ensemble's further members beside the first, which is the model folder itself. A member without a model
-of its own is a head of the first one's."""
+"""Subfolder with an ensemble's members after the first, which is the model folder itself. A member without a model of
+its own is a head on the first one's model."""
 
 
 @dataclass
@@ -71,8 +71,11 @@ class Scorer:
     """One reward model and its scale."""
 
     def __init__(self, model: Any, encoder: Encoder, scale: ScoreScale, device: str, batch_tokens: int):
-        self.model, self.encoder, self.scale = model, encoder, scale
-        self.device, self.batch_tokens = device, batch_tokens
+        self.model = model
+        self.encoder = encoder
+        self.scale = scale
+        self.device = device
+        self.batch_tokens = batch_tokens
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
         """Standardised scores, (N,)."""
@@ -91,24 +94,31 @@ class Scorer:
         return (self.weighted(outputs_NA) - self.scale.mean) / self.scale.sd
 
     def outputs(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """What the head says of each reply, (N, attributes); (N, 1) for a scalar model."""
+        """The head's outputs for each reply, (N, attributes); (N, 1) for a scalar model."""
         return model_outputs([self], self.rows(prompts, responses))[0]
 
     def rows(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Row]:
-        """What the model reads of each prompt, and the reply."""
-        read, length = CONTEXTS[self.scale.context], self.scale.max_length
-        return [self.encoder.row(read(p), r, length) for p, r in zip(prompts, responses, strict=True)]
+        """Token rows of the replies, each after as much of its prompt as the model was trained to read."""
+        context_of = CONTEXTS[self.scale.context]
+        return [
+            self.encoder.row(context_of(prompt), response, self.scale.max_length)
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
 
     def reads_like(self, other: Scorer) -> bool:
-        """Whether both read the same rows of the same text."""
-        own, its = self.scale, other.scale
-        same = (own.max_length, own.context, self.device) == (its.max_length, its.context, other.device)
-        return same and self.encoder is other.encoder
+        """Whether both read the same rows of the same text, on the same device."""
+        return (
+            self.encoder is other.encoder
+            and self.device == other.device
+            and self.scale.max_length == other.scale.max_length
+            and self.scale.context == other.scale.context
+        )
 
     def fix_scale(self, prompts: Sequence[str], responses: Sequence[str]) -> Scorer:
         """Give these replies mean 0 and standard deviation 1."""
         raw_N = self.raw(prompts, responses)
-        mean, sd = float(raw_N.mean()), float(max(raw_N.std(), 1e-6))
+        mean = float(raw_N.mean())
+        sd = float(max(raw_N.std(), 1e-6))  # a constant model would divide by 0
         self.scale = replace(self.scale, mean=mean, sd=sd, n=len(raw_N))
         return self
 
@@ -117,32 +127,35 @@ class Scorer:
 def model_outputs(
     scorers: Sequence[Scorer], rows: Sequence[Row], stacked: StackedModels | None = None
 ) -> list[FloatArray]:
-    """What the head of each scorer says of the same rows, (N, attributes) each.
+    """Outputs of each scorer's head for the same rows, (N, attributes) each.
 
     Heads of one model share its pass. Different models run one after another on each batch, or all in the one pass of
     `stacked`.
     """
     first = scorers[0]
-    models = list({id(scorer.model): scorer.model for scorer in scorers}.values())
-    found = [torch.zeros(len(rows), scorer.scale.outputs(), dtype=torch.float64) for scorer in scorers]
+    models = list({id(scorer.model): scorer.model for scorer in scorers}.values())  # each once, in order
+    head_outputs = [torch.zeros(len(rows), scorer.scale.outputs(), dtype=torch.float64) for scorer in scorers]
 
     def compute(batch: TokenBatch) -> list[torch.Tensor]:
         outputs = stacked.outputs(batch) if stacked else [reward_outputs(model, batch) for model in models]
         return [output_BA.double().cpu() for output_BA in outputs]
 
-    for part, outputs in over_rows(rows, compute, first.batch_tokens, first.device):
-        of_model = {id(model): output_BA for model, output_BA in zip(models, outputs, strict=True)}
-        for values, scorer in zip(found, scorers, strict=True):
-            values[part] = of_model[id(scorer.model)]
-    return [values.numpy() for values in found]
+    for index, outputs in over_rows(rows, compute, first.batch_tokens, first.device):
+        by_model = {id(model): output_BA for model, output_BA in zip(models, outputs, strict=True)}
+        for output_NA, scorer in zip(head_outputs, scorers, strict=True):
+            output_NA[index] = by_model[id(scorer.model)]
+    return [output_NA.numpy() for output_NA in head_outputs]
 
 
 def stack(scorers: Sequence[Scorer]) -> StackedModels | None:
-    """The members in one batched pass, where that pays and they allow it."""
+    """The members as one batched pass, or None where it is not faster or not possible."""
     models = [scorer.model for scorer in scorers]
-    pays = scorers[0].device.startswith("cuda") and len({id(model) for model in models}) == len(models)
-    alike = all(scorer.reads_like(scorers[0]) for scorer in scorers)
-    return StackedModels(models) if pays and alike and stackable(models) else None
+    on_gpu = scorers[0].device.startswith("cuda")  # on a CPU thread a stacked pass is no faster
+    separate_models = len({id(model) for model in models}) == len(models)  # heads of one model share its pass already
+    same_rows = all(scorer.reads_like(scorers[0]) for scorer in scorers)
+    if on_gpu and separate_models and same_rows and stackable(models):
+        return StackedModels(models)
+    return None
 
 
 def score_members(
@@ -150,12 +163,15 @@ def score_members(
 ) -> FloatArray:
     """Standardised scores of each member, (K, N); members that read alike have the text encoded once."""
     scores: dict[int, FloatArray] = {}
-    left = list(range(len(scorers)))
-    while left:
-        alike = [k for k in left if scorers[k].reads_like(scorers[left[0]])]
-        outputs = model_outputs([scorers[k] for k in alike], scorers[left[0]].rows(prompts, responses), stacked)
-        scores |= {k: scorers[k].standardised(outputs_NA) for k, outputs_NA in zip(alike, outputs, strict=True)}
-        left = [k for k in left if k not in alike]
+    unscored = list(range(len(scorers)))
+    while unscored:
+        first = scorers[unscored[0]]
+        alike = [k for k in unscored if scorers[k].reads_like(first)]
+        rows = first.rows(prompts, responses)
+        outputs = model_outputs([scorers[k] for k in alike], rows, stacked)
+        for k, outputs_NA in zip(alike, outputs, strict=True):
+            scores[k] = scorers[k].standardised(outputs_NA)
+        unscored = [k for k in unscored if k not in alike]
     return np.stack([scores[k] for k in range(len(scorers))])
 
 
@@ -169,7 +185,9 @@ class BTReward:
     collective = True
 
     def __init__(self, scorers: Sequence[Scorer], settings: BradleyTerry, stacked: StackedModels | None = None):
-        self.scorers, self.settings, self.stacked = list(scorers), settings, stacked
+        self.scorers = list(scorers)
+        self.settings = settings
+        self.stacked = stacked
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Parts, for an ensemble: each member's standardised score and their standard deviation."""
@@ -190,8 +208,10 @@ class BTReward:
 
 def member_folders(source: str) -> list[str]:
     """The folders of a reward model's members: the model itself, then those in `members/`."""
-    further = Path(source) / MEMBERS
-    return [source, *(str(path) for path in sorted(further.iterdir()))] if further.is_dir() else [source]
+    members = Path(source) / MEMBERS
+    if not members.is_dir():
+        return [source]
+    return [source, *(str(path) for path in sorted(members.iterdir()))]
 
 
 def load_members(
@@ -201,27 +221,29 @@ def load_members(
 
     Args:
         model_settings: of `model=…`: attention, revision and chat template.
-        note: told of a model without a scale.
+        note: called with a remark about each model without a scale.
     """
     scorers: list[Scorer] = []
     for folder in member_folders(source):
         scale = ScoreScale.read(folder)
         if not scale.n:
             note(f"{folder} has no {SCALE_FILE}: its scores are used as they are")
-        if scorers and not (Path(folder) / "config.json").is_file():
+        has_model = (Path(folder) / "config.json").is_file()
+        if scorers and not has_model:  # a further head on the first member's model
             model, encoder = scorers[0].model, scorers[0].encoder
         else:
             model = load_reward_model(folder, model_settings, outputs=scale.outputs(), device=device)
             encoder = load_encoder(folder, model_settings)
             if scorers and encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
-                encoder = scorers[0].encoder
+                encoder = scorers[0].encoder  # members with one encoder have a text encoded once (`reads_like`)
         scorers.append(Scorer(model, encoder, scale, device, batch_tokens))
     return scorers
 
 
 def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
-    """One scorer whose weights are the mean of the members' (WARM). Raises ConfigError where that means nothing."""
-    models, scale = [scorer.model for scorer in scorers], ScoreScale.read(source, AVERAGE_FILE)
+    """One scorer whose weights are the mean of the members' (WARM). Raises ConfigError unless they started alike."""
+    models = [scorer.model for scorer in scorers]
+    scale = ScoreScale.read(source, AVERAGE_FILE)
     if not scale.n or not same_shape(models):
         raise ConfigError(
             f"reward.terms.bt.ensemble=warm averages members that started from one policy, each a model of its own, "
@@ -239,7 +261,7 @@ def build(settings: BradleyTerry, run: Run) -> BTReward:
 def load(
     settings: BradleyTerry, source: str, model_settings: Any, device: str, note: Callable[[str], None]
 ) -> BTReward:
-    """The reward model in a folder; see `load_members`. Raises ConfigError for an ensemble that it cannot be."""
+    """The reward model in a folder; see `load_members`. Raises ConfigError when `ensemble` does not fit its members."""
     scorers = load_members(source, model_settings, device, settings.batch_tokens, note)
     if len(scorers) == 1 and settings.ensemble != "mean":
         raise ConfigError(

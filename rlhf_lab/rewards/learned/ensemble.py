@@ -16,11 +16,13 @@ def combine_members(scores_KN: FloatArray, how: str, *, penalty_weight: float, p
     if how == "worst":
         return scores_KN.min(axis=0)
     mean_N = scores_KN.mean(axis=0)
-    return mean_N if how == "mean" else mean_N - penalty_weight * spread(scores_KN, penalty, ddof)
+    if how == "mean":
+        return mean_N
+    return mean_N - penalty_weight * spread(scores_KN, penalty, ddof)
 
 
 def spread(scores_KN: FloatArray, penalty: str, ddof: int) -> FloatArray:
     """Variance (`var`) or standard deviation (`sd`) over members, (N,); 0 for a single member."""
-    if len(scores_KN) == 1:
+    if len(scores_KN) == 1:  # with ddof = 1 it would be 0/0
         return np.zeros_like(scores_KN[0])
     return scores_KN.var(axis=0, ddof=ddof) if penalty == "var" else scores_KN.std(axis=0, ddof=ddof)

@@ -28,28 +28,33 @@ class FollowUpReward:
     collective = True
 
     def __init__(self, model: Any, encoder: Encoder, settings: FollowUpLikelihood, device: str):
-        self.model, self.encoder, self.settings, self.device = model, replace(encoder, counts={}), settings, device
+        self.model = model
+        self.encoder = replace(encoder, counts={})  # conversations cut here do not count as cut data
+        self.settings = settings
+        self.device = device
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Parts: the mean log-likelihood of the positive and of the negative follow-ups, nats per token."""
         settings = self.settings
-        texts = (*settings.positive, *settings.negative)
-        talks = [f"{p}{after_colon(r)}{USER}" for p, r in zip(prompts, responses, strict=True)]
-        found_NF = self._per_token(talks, texts)
-        positive_N, negative_N = (part.mean(axis=1) for part in np.split(found_NF, [len(settings.positive)], axis=1))
+        conversations = [
+            f"{prompt}{after_colon(response)}{USER}" for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        logps_NF = self._mean_logps(conversations, (*settings.positive, *settings.negative))
+        positive_NF, negative_NF = np.split(logps_NF, [len(settings.positive)], axis=1)
+        positive_N, negative_N = positive_NF.mean(axis=1), negative_NF.mean(axis=1)
         return RewardBatch(positive_N - negative_N, {"positive": positive_N, "negative": negative_N})
 
     @torch.no_grad()
-    def _per_token(self, talks: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def _mean_logps(self, conversations: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Mean log-probability of a token of each text after each conversation, nats, (N, texts)."""
-        follow_ups = [self.encoder.response(text)[:-1] for text in texts]
-        room = self.settings.max_length - max(map(len, follow_ups))
-        heads = [self.encoder.prompt(talk, room) for talk in talks]
-        rows = [(head, follow_up) for head in heads for follow_up in follow_ups]
-        found_R = torch.zeros(len(rows), dtype=torch.float64)
-        for part, mean_B in over_rows(rows, self._mean_logp, self.settings.batch_tokens, self.device):
-            found_R[part] = mean_B
-        return found_R.numpy().reshape(len(talks), len(texts))
+        follow_ups = [self.encoder.response(text)[:-1] for text in texts]  # without the EOS at the end
+        max_prompt = self.settings.max_length - max(map(len, follow_ups))
+        prompts = [self.encoder.prompt(conversation, max_prompt) for conversation in conversations]
+        rows = [(prompt, follow_up) for prompt in prompts for follow_up in follow_ups]
+        logp_R = torch.zeros(len(rows), dtype=torch.float64)
+        for index, logp_B in over_rows(rows, self._mean_logp, self.settings.batch_tokens, self.device):
+            logp_R[index] = logp_B
+        return logp_R.numpy().reshape(len(conversations), len(texts))
 
     def _mean_logp(self, batch: TokenBatch) -> torch.Tensor:
         """Mean log-probability of a reply token of each row, nats, float64."""
@@ -59,11 +64,11 @@ class FollowUpReward:
 
 
 def build(settings: FollowUpLikelihood, run: Run) -> FollowUpReward:
-    source, model = run.needs["follow_up"], run.config.model
-    encoder = load_encoder(source, model)
+    source, model_settings = run.needs["follow_up"], run.config.model
+    encoder = load_encoder(source, model_settings)
     if encoder.chat:
         raise ConfigError("reward=flr writes a user's turn as a transcript; set model.chat_template=false")
-    policy = load_policy(source, model, device=run.device).requires_grad_(False)
+    policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
     longest = max(len(encoder.response(text)) for text in (*settings.positive, *settings.negative))
     if longest >= settings.max_length:
         raise ConfigError(

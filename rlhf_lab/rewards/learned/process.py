@@ -1,7 +1,7 @@
 """Process and outcome reward models as rewards: text in, probabilities out.
 
-Both are one head on a language model. A process reward model is asked at the end of every step, an outcome reward model
-at the last token; either can be asked at both places, which is how a report compares them.
+Both are one head on a language model. A process reward model is read at the end of every step, an outcome reward model
+at the last token; either can be read at both places, which is how a report compares them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ AGGREGATIONS: dict[str, Callable[[FloatArray], float]] = {
 
 
 class Judged(NamedTuple):
-    """What a judge says of one reply.
+    """A judge's probabilities for one reply.
 
     Attributes:
         steps: probability at the end of each step.
         last: probability at the last token.
-        cut: whether the reply went on beyond what the judge reads.
+        cut: whether the reply has steps beyond what the judge reads.
     """
 
     steps: FloatArray
@@ -52,7 +52,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgeFile:
-    """What a judge was trained to say; lies beside its model.
+    """What a judge was trained to predict; saved beside its model.
 
     Attributes:
         kind: `prm` judges steps, `orm` the outcome.
@@ -77,36 +77,41 @@ class JudgeFile:
 
 
 class StepJudge:
-    """A trained head that says of any reply how likely its steps, and its answer, are right."""
+    """A trained head on a language model: how likely a reply's steps, and its answer, are right."""
 
-    def __init__(self, model: Any, encoder: Encoder, told: JudgeFile, device: str, batch_tokens: int):
-        self.model, self.encoder, self.told = model, encoder, told
+    def __init__(self, model: Any, encoder: Encoder, trained_as: JudgeFile, device: str, batch_tokens: int):
+        self.model, self.encoder, self.trained_as = model, encoder, trained_as
         self.device, self.batch_tokens = device, batch_tokens
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Judged]:
         """Probabilities for each reply; steps beyond `max_length` tokens are not seen."""
-        lines = [step_lines(r) for r in responses]
-        pairs = zip(prompts, responses, lines, strict=True)
-        rows = [step_row(self.encoder, p, r, own, self.told.max_length) for p, r, own in pairs]
-        columns = [[*row.columns, row.last] for row in rows]
-        found: dict[int, Judged] = {}
+        lines = [step_lines(response) for response in responses]
+        rows = [
+            step_row(self.encoder, prompt, response, reply_lines, self.trained_as.max_length)
+            for prompt, response, reply_lines in zip(prompts, responses, lines, strict=True)
+        ]
+        columns = [[*row.columns, row.last] for row in rows]  # tokens at which the judge is asked
+        judged: dict[int, Judged] = {}
 
         def compute(batch: TokenBatch) -> FloatArray:
             return step_logits(self.model, batch).double().sigmoid().cpu().numpy()
 
-        for part, p_BT in over_rows([row.row for row in rows], compute, self.batch_tokens, self.device):
-            for i, p_T in zip(part, p_BT, strict=True):
-                values = p_T[columns[i]]
-                found[i] = Judged(values[:-1], float(values[-1]), len(rows[i].ends) < len(lines[i]))
-        return [found[i] for i in range(len(rows))]
+        token_rows = [row.row for row in rows]
+        for index, p_BT in over_rows(token_rows, compute, self.batch_tokens, self.device):
+            for i, p_T in zip(index, p_BT, strict=True):
+                probabilities = p_T[columns[i]]
+                cut = len(rows[i].ends) < len(lines[i])
+                judged[i] = Judged(probabilities[:-1], float(probabilities[-1]), cut)
+        return [judged[i] for i in range(len(rows))]
 
 
 def load_judge(source: str, model_settings: Any, device: str, batch_tokens: int = 16384) -> StepJudge:
     """The process or outcome reward model in a folder; `model_settings` are those of `model=…`."""
-    told = JudgeFile.read(source)
+    trained_as = JudgeFile.read(source)
     model = load_reward_model(source, model_settings, device=device)
-    return StepJudge(model, load_encoder(source, model_settings), told, device, batch_tokens)
+    encoder = load_encoder(source, model_settings)
+    return StepJudge(model, encoder, trained_as, device, batch_tokens)
 
 
 class ProcessReward:
@@ -119,15 +124,16 @@ class ProcessReward:
         """Parts: every aggregation, and `steps`, how many there were. A reply that is longer than what the judge reads
         is unscored: its last steps would go unjudged."""
         judged = self.judge(prompts, responses)
-        parts = {name: self._column(judged, name) for name in AGGREGATIONS}
-        parts["steps"] = np.array([len(each.steps) for each in judged], dtype=np.float64)
+        parts = {name: self._aggregate(judged, name) for name in AGGREGATIONS}
+        parts["steps"] = np.array([len(judgement.steps) for judgement in judged], dtype=np.float64)
         return RewardBatch(parts[self.settings.aggregate], parts)
 
-    def _column(self, judged: Sequence[Judged], name: str) -> FloatArray:
-        value = AGGREGATIONS[name]
-        empty = self.settings.no_step
-        known = [value(each.steps) if len(each.steps) else empty for each in judged]
-        return np.where([each.cut for each in judged], np.nan, known)
+    def _aggregate(self, judged: Sequence[Judged], name: str) -> FloatArray:
+        """One aggregation of each reply's steps, (N,)."""
+        aggregate = AGGREGATIONS[name]
+        no_step = self.settings.no_step
+        values = [aggregate(judgement.steps) if len(judgement.steps) else no_step for judgement in judged]
+        return np.where([judgement.cut for judgement in judged], np.nan, values)
 
 
 class OutcomeReward:
@@ -138,14 +144,14 @@ class OutcomeReward:
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         judged = self.judge(prompts, responses)
-        return RewardBatch(np.array([np.nan if each.cut else each.last for each in judged], dtype=np.float64))
+        p_right = [np.nan if judgement.cut else judgement.last for judgement in judged]
+        return RewardBatch(np.array(p_right, dtype=np.float64))
 
 
 def build(settings: Process | Outcome, run: Run) -> ProcessReward | OutcomeReward:
     role = str(settings.needs_role)
     judge = load_judge(run.needs[role], run.config.model, run.device, settings.batch_tokens)
-    if judge.told.kind != role:
-        raise ArtifactError(
-            f"needs.{role}={run.needs[role]} was trained as {judge.told.kind}; use reward={judge.told.kind}"
-        )
+    kind = judge.trained_as.kind
+    if kind != role:
+        raise ArtifactError(f"needs.{role}={run.needs[role]} was trained as {kind}; use reward={kind}")
     return ProcessReward(judge, settings) if isinstance(settings, Process) else OutcomeReward(judge)

@@ -1,4 +1,4 @@
 """Rewards without a model: the world's truth, verifiers, programs.
 
-settings.py says what each can set; `build` of the module with the name of the term makes it.
+settings.py has the settings of each; a term is built by `build` of the module with its name.
 """

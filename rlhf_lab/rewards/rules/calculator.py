@@ -1,4 +1,4 @@
-"""A calculator as a tool of the reward: which of a reply's equations hold. Nothing of the text is executed.
+"""A calculator as a tool of the reward: which of a reply's equations hold. No part of the text is executed.
 
 Left out: percentages, powers, units, numbers in words, and equations over several lines.
 """
@@ -19,10 +19,15 @@ from rlhf_lab.rewards.rules.settings import Calculator
 from rlhf_lab.training.run import Run
 
 TIMES = re.compile(r"(?<=[0-9)])[ \t]*x[ \t]*(?=[0-9($])")
+"""An x between two numbers is a multiplication sign."""
 BULLET = re.compile(r"^[ \t]*[-*•][ \t]+", re.MULTILINE)
+"""A list marker, which would read as a minus or times sign."""
 RUN = re.compile(r"[-0-9.,()+*/×÷−$ \t=]+")
+"""Text that may hold equations: nothing but numbers, operators and equals signs."""
 PUNCTUATION = re.compile(r"[.,](?:[ \t]+|$)")
+"""The end of a sentence or clause, as opposed to a decimal point or a comma between thousands."""
 OPERATOR = re.compile(r"[0-9) ][ \t]*[-+*/×÷−]")
+"""An operator after an operand; a sign at the very beginning is none."""
 LONGEST = 200
 """Characters of the longest side that is computed."""
 
@@ -35,9 +40,10 @@ class CalculatorReward:
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """The part "equations" is how many there are."""
-        found = [list(equations(text)) for text in responses]
-        share = [sum(holds) / len(holds) if holds else self.no_equation for holds in found]
-        return RewardBatch(np.array(share), {"equations": np.array([len(holds) for holds in found], dtype=np.float64)})
+        outcomes = [list(equations(text)) for text in responses]
+        shares = [sum(holds) / len(holds) if holds else self.no_equation for holds in outcomes]
+        counts = np.array([len(holds) for holds in outcomes], dtype=np.float64)
+        return RewardBatch(np.array(shares), {"equations": counts})
 
 
 def equations(text: str) -> Iterator[bool]:
@@ -45,20 +51,24 @@ def equations(text: str) -> Iterator[bool]:
     text = TIMES.sub("*", BULLET.sub("", text))
     for run in RUN.findall(text):
         for left, right in pairwise(run.split("=")):
-            left, right = PUNCTUATION.split(left.strip())[-1], PUNCTUATION.split(right.strip())[0]
-            values = _value(left), _value(right)
-            if values[0] is not None and values[1] is not None and (OPERATOR.search(left) or OPERATOR.search(right)):
-                yield _same(values[0], values[1], right)
+            left = PUNCTUATION.split(left.strip())[-1]
+            right = PUNCTUATION.split(right.strip())[0]
+            left_value, right_value = _evaluate_side(left), _evaluate_side(right)
+            if left_value is None or right_value is None:
+                continue
+            if OPERATOR.search(left) or OPERATOR.search(right):  # "5 = 5" computes nothing
+                yield _are_equal(left_value, right_value, right)
 
 
-def _value(text: str) -> Fraction | None:
+def _evaluate_side(text: str) -> Fraction | None:
+    """The value of one side of an equation; None when it is no expression, or too long."""
     tokens = tokens_of(text) if 0 < len(text) <= LONGEST else None
     return evaluate(tokens) if tokens else None
 
 
-def _same(left: Fraction, right: Fraction, written: str) -> bool:
+def _are_equal(left: Fraction, right: Fraction, right_text: str) -> bool:
     """Equal, or equal after rounding to the decimals that the right side is written with."""
-    decimals = decimals_of(written.strip()) if not OPERATOR.search(written) else 0
+    decimals = decimals_of(right_text.strip()) if not OPERATOR.search(right_text) else 0
     return left == right or (decimals > 0 and abs(left - right) <= Fraction(1, 2 * 10**decimals))
 
 

@@ -33,12 +33,14 @@ class CodeQualityReward:
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Parts: "parses", and each check's share; NaN where there is no code, or none that parses."""
-        rows = [self._score(text) for text in responses]
+        rows = [self._score_reply(text) for text in responses]
         names = ("parses", *self.settings.checks)
-        table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), len(names))
-        return RewardBatch(np.array([row[0] for row in rows], dtype=np.float64), dict(zip(names, table.T, strict=True)))
+        total_N = np.array([row[0] for row in rows], dtype=np.float64)
+        parts_NC = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), len(names))
+        return RewardBatch(total_N, dict(zip(names, parts_NC.T, strict=True)))
 
-    def _score(self, text: str) -> list[float]:
+    def _score_reply(self, text: str) -> list[float]:
+        """The reward of a reply, whether its code parses, and each check's share."""
         unknown = [math.nan] * len(self.settings.checks)
         blocks = [code for language, code in BLOCK.findall(text) if language.lower() in PYTHON]
         if not blocks:
@@ -47,10 +49,10 @@ class CodeQualityReward:
         tree = parsed(code)
         if tree is None:
             return [0.0, 0.0, *unknown]
-        shares = [self._check(name, tree, code) for name in self.settings.checks]
+        shares = [self._run_check(name, tree, code) for name in self.settings.checks]
         return [sum(shares) / len(shares), 1.0, *shares]
 
-    def _check(self, name: str, tree: ast.Module, code: str) -> float:
+    def _run_check(self, name: str, tree: ast.Module, code: str) -> float:
         if name == "line_length":
             lines = [line for line in code.splitlines() if line.strip()]
             return _share([len(line) <= self.settings.max_line for line in lines])
@@ -69,28 +71,34 @@ def parsed(code: str) -> ast.Module | None:
 
 def used_imports(tree: ast.Module) -> float:
     """Share of imported names that are read."""
-    read = _read(tree)
-    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    aliases = [a for node in nodes if getattr(node, "module", "") != "__future__" for a in node.names]
-    return _share([(alias.asname or alias.name.partition(".")[0]) in read for alias in aliases if alias.name != "*"])
+    names_read = _names_read(tree)
+    imported = []
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        if getattr(node, "module", "") == "__future__":  # no code reads those names
+            continue
+        imported += [alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*"]
+    return _share([name in names_read for name in imported])
 
 
 def used_names(tree: ast.Module) -> float:
-    """Share of names assigned inside functions that are read; a leading underscore asks for nothing."""
-    read = _read(tree)
-    inside = [
+    """Share of names assigned inside functions that are read; names with a leading underscore do not count."""
+    names_read = _names_read(tree)
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assigned = [
         node.id
-        for function in ast.walk(tree)
-        if isinstance(function, DEFINITIONS[:2])
+        for function in functions
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and not node.id.startswith("_")
     ]
-    return _share([name in read for name in dict.fromkeys(inside)])
+    return _share([name in names_read for name in dict.fromkeys(assigned)])  # each name once
 
 
 def documented(tree: ast.Module) -> float:
     """Share of functions and classes that have a docstring; names with a leading underscore need none."""
-    public = [n for n in ast.walk(tree) if isinstance(n, DEFINITIONS) and not n.name.startswith("_")]
+    definitions = [node for node in ast.walk(tree) if isinstance(node, DEFINITIONS)]
+    public = [node for node in definitions if not node.name.startswith("_")]
     return _share([ast.get_docstring(node) is not None for node in public])
 
 
@@ -100,16 +108,18 @@ def named_errors(tree: ast.Module) -> float:
 
 
 def reachable(tree: ast.Module) -> float:
-    """Share of statements that do not stand behind a return, raise, break or continue of the same block."""
-    found: list[bool] = []
+    """Share of statements that do not follow a return, raise, break or continue of the same block."""
+    outcomes: list[bool] = []
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
+            if not isinstance(block, list):  # the body of a lambda or a conditional expression is no block
+                continue
             ended = False
-            for statement in block if isinstance(block, list) else ():
-                found.append(not ended)
+            for statement in block:
+                outcomes.append(not ended)
                 ended = ended or isinstance(statement, ENDS)
-    return _share(found)
+    return _share(outcomes)
 
 
 CHECKS: dict[str, Callable[[ast.Module], float]] = {
@@ -121,12 +131,13 @@ CHECKS: dict[str, Callable[[ast.Module], float]] = {
 }
 
 
-def _read(tree: ast.Module) -> set[str]:
+def _names_read(tree: ast.Module) -> set[str]:
+    """Names that the code reads anywhere; scopes are not told apart."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def _share(outcomes: list[bool]) -> float:
-    """1 where there is nothing to complain about."""
+    """Share of good outcomes; 1 where there is nothing to check."""
     return sum(outcomes) / len(outcomes) if outcomes else 1.0
 
 

@@ -11,14 +11,19 @@ from rlhf_lab.core.types import FloatArray, RewardBatch
 from rlhf_lab.rewards.rules.settings import Programmatic
 from rlhf_lab.training.run import Run
 
-SHORT, LONG, LIMIT = 150, 300, 256  # tokens of the source's thresholds, and of the reply limit they were made for
+SHORT, LONG = 150, 300
+"""The source's thresholds in tokens."""
+LIMIT = 256
+"""Tokens of the reply limit that they were made for; another limit scales them."""
 
 
 class ProgrammaticReward:
     """See `Programmatic`. Thresholds in words."""
 
     def __init__(self, settings: Programmatic, short_words: float, long_words: float):
-        self.settings, self.short_words, self.long_words = settings, short_words, long_words
+        self.settings = settings
+        self.short_words = short_words
+        self.long_words = long_words
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """Parts: `short`, how well the length fits in [0, 1], and `affirms`, 1 for a hollow opening."""
@@ -27,10 +32,11 @@ class ProgrammaticReward:
         if self.settings.mode == "binary":
             short = (words <= self.short_words).astype(np.float64)
             return RewardBatch(short * (1 - affirms), {"short": short, "affirms": affirms})
-        short = self._fades(words)
+        short = self._shortness(words)
         return RewardBatch(short * (1 - 0.5 * affirms), {"short": short, "affirms": affirms})
 
-    def _fades(self, words: FloatArray) -> FloatArray:
+    def _shortness(self, words: FloatArray) -> FloatArray:
+        """1 up to `short_words`, falling linearly to 0 at `long_words`."""
         return np.clip((self.long_words - words) / (self.long_words - self.short_words), 0.0, 1.0)
 
     def _affirms(self, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Settings of rewards that a program computes from the text, or from what the data know."""
+"""Settings of rewards that a program computes from the text, from the world's truth or from the answer key."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Calculator(TermSettings):
 
 
 CODE_CHECKS = ("used_imports", "used_names", "documented", "line_length", "named_errors", "reachable")
-"""What `code_quality` can look at; see `rewards/rules/code_quality.py`."""
+"""Checks that `code_quality` offers; see `rewards/rules/code_quality.py`."""
 
 
 @register("reward", "code_quality")

@@ -23,15 +23,17 @@ class VerifierReward:
     """
 
     def __init__(self, answers: Mapping[str, str], settings: Verifier):
-        self.answers, self.settings = answers, settings
+        self.answers = answers
+        self.settings = settings
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
         """The parts, "correct" and "format", are what each adds to the reward."""
-        rows = [self._score(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
-        correct, form = np.array(rows, dtype=np.float64).reshape(len(rows), 2).T
-        return RewardBatch(correct + form, {"correct": correct, "format": form})
+        rows = [self._score_reply(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        correct_N, format_N = np.array(rows, dtype=np.float64).reshape(len(rows), 2).T
+        return RewardBatch(correct_N + format_N, {"correct": correct_N, "format": format_N})
 
-    def _score(self, prompt: str, response: str) -> tuple[float, float]:
+    def _score_reply(self, prompt: str, response: str) -> tuple[float, float]:
+        """(what the answer is worth, the bonus for stating one)."""
         if prompt not in self.answers:
             return math.nan, math.nan
         stated = final_answer(response, lenient=self.settings.lenient)
