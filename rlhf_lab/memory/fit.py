@@ -196,7 +196,7 @@ def changed(stage: Stage, change: Change) -> Stage:
 def _fully_sharded(now: dict[str, Any]) -> dict[str, Any]:
     """`sharding=fsdp_full`, keeping the settings that all kinds of sharding have."""
     defaults = schema.defaults(registry.settings_class("sharding", "fsdp"))
-    shared = {name: now[name] for name in ("checkpointing", "reference") if name in now}
+    shared: dict[str, Any] = {name: now[name] for name in ("checkpointing", "reference") if name in now}
     return {"kind": "fsdp", **defaults, **shared}
 
 

@@ -100,7 +100,7 @@ def before_training(patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(preflight, "check", lambda stages: None)
     patch.setattr(artifacts.Stage, "result", lambda stage: None)
     patch.setattr(main, "_run_hydra", begin_jobs)
-    patch.setattr(sweep, "_finish", lambda folder, jobs: 0)
+    patch.setattr(sweep, "_write_results", lambda folder, jobs: 0)
     return begun
 
 
