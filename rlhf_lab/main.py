@@ -70,49 +70,52 @@ def main() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, _interrupt)  # also while Python ends: a second one must not change the status
+        # stays installed while Python shuts down: a second signal must not change the exit status
+        signal.signal(number, _raise_interrupt)
     invocation.remember()
-    with handled(_interrupt):
-        status = _status(sys.argv[1:])
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # a peer that is gone would keep Python from ending
+    with handled(_raise_interrupt):
+        status = _run_to_status(sys.argv[1:])
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # A normal exit tears the process group down, which hangs when a peer is gone already.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
-def _status(arguments: Sequence[str]) -> int:
-    """Do what a command line says; returns the exit status."""
+def _run_to_status(arguments: Sequence[str]) -> int:
+    """Run a command line and turn every expected error into a message and an exit status."""
     try:
-        status = _done(arguments)
-        sys.stdout.flush()  # a reader that has gone shows here, not in a traceback while Python ends
+        status = _dispatch(arguments)
+        # Flush here, so that a closed pipe is caught below and not reported while Python shuts down.
+        sys.stdout.flush()
         return status
     except (ConfigError, DataError) as error:
         summary.print_problems(error, ran=invocation.building())
         return WRONG_INPUT
     except BrokenPipeError:
-        if _is_read():
-            raise  # the pipe was another one
+        if _stdout_has_reader():
+            raise  # some other pipe broke, not stdout
         leave_closed_pipe()
     except LabError as error:
         console.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except OSError as error:
-        refused = storage_error(error) or _forbidden(error)
-        if refused is None:
+        explanation = storage_error(error) or _permission_advice(error)
+        if explanation is None:
             raise
-        console.print(f"[bold red]failed:[/] {escape(str(refused))}", soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {escape(str(explanation))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         console.print("[yellow]interrupted:[/] the same command goes on from what is saved", soft_wrap=True)
         return INTERRUPTED
 
 
-def _done(arguments: Sequence[str]) -> int:
-    """Status of a command that ends without an error: a list, a sub-command, or a recipe."""
+def _dispatch(arguments: Sequence[str]) -> int:
+    """Run a listing, a sub-command or a recipe. Returns the exit status."""
     first = arguments[0] if arguments else "list"
     if "--version" in arguments:
-        console.print(f"rlhf_lab {__version__}{_commit()}", soft_wrap=True)
+        console.print(f"rlhf_lab {__version__}{_commit_suffix()}", soft_wrap=True)
     elif first in LISTING and not set(arguments[1:]) & set(COMMANDS):
         summary.list_recipes([described(name).splitlines()[0] for name in COMMANDS])
     elif first in LISTING:
@@ -126,68 +129,76 @@ def _done(arguments: Sequence[str]) -> int:
     return OK
 
 
-def _is_read() -> bool:
-    """Whether somebody still reads what this process prints."""
+def _stdout_has_reader() -> bool:
+    """Whether the other end of stdout is still open."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _commit() -> str:
-    """The commit of the checkout that runs; nothing for an installed package."""
+def _commit_suffix() -> str:
+    """`(git SHA)` after a space in a checkout, empty for an installed package."""
     sha = git_sha()
     return f" (git {sha})" if sha else ""
 
 
-def _forbidden(error: OSError) -> str | None:
-    """What to do about a file that this user may not open; None for another error."""
+def _permission_advice(error: OSError) -> str | None:
+    """What to do about a file that this user may not open; None for any other error."""
     if not isinstance(error, PermissionError) or not error.filename:
         return None
     return f"{error.filename} cannot be opened: {error.strerror}; give this user permission, or name another file"
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    """End as Ctrl-C does: what is complete stays, a sweep's table is written, the rest goes on later."""
+def _raise_interrupt(number: int, frame: Any) -> None:
+    """Treat a termination signal like Ctrl-C: keep finished stages, write a sweep's table, resume the rest later."""
     del number, frame
     raise KeyboardInterrupt
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Check a command line, then run its job, or all jobs of its sweep."""
+    """Check a recipe's command line, then run its one job, or all jobs of its sweep."""
     started = time.time()
     _check_first_word(arguments[0])
     flags = words.split(arguments)
     if flags.shell_completion and any(word.startswith("query=") for word in flags.overrides):
-        return _complete(flags.overrides[0].removeprefix("query="))
+        return _print_completions(flags.overrides[0].removeprefix("query="))
     if flags.help or flags.hydra_help or flags.info or flags.shell_completion:
-        return _shown_by_hydra(arguments)
+        return _show_hydra_output(arguments)
     command = compose.check_command(flags.overrides, flags.config_dir)
     if flags.cfg == "job":
         summary.print_config(command)
         return OK
     if flags.cfg:
-        folder = [f"--config-dir={flags.config_dir}"] if flags.config_dir else []
-        return _shown_by_hydra([f"--cfg={flags.cfg}", *folder, *command.overrides])
+        config_dir = [f"--config-dir={flags.config_dir}"] if flags.config_dir else []
+        return _show_hydra_output([f"--cfg={flags.cfg}", *config_dir, *command.overrides])
     if not command.recipe:
         raise ConfigError(f"no recipe named; write +recipe=NAME, one of: {', '.join(compose.recipes())}")
-    several = len(command.jobs) > 1 or command.study is not None or flags.multirun
-    words.check_hydra(command.overrides, sweep=several)
-    if several:
+    is_sweep = len(command.jobs) > 1 or command.study is not None or flags.multirun
+    words.check_hydra(command.overrides, sweep=is_sweep)
+    if is_sweep:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(
                 "a sweep starts its own jobs, and a launcher has started several processes; run it without, and let "
                 "each job take its own with sharding.processes, or name one job"
             )
-        return sweep.run(command, flags.config_dir, _hydra)
+        return sweep.run(command, flags.config_dir, _run_hydra)
+    return _run_single(command, command.recipe, started)
+
+
+def _run_single(command: compose.Command, recipe: str, started: float) -> int:
+    """Plan the one run of a command, look for what would fail, and run it."""
     checked = command.configs[0]
-    checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=command.recipe))
-    outputs, stage = Path(checked.outputs), artifacts.plan(checked, command.recipe)
-    check_outputs(outputs, writes=False)  # the store cannot be looked into before
+    checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=recipe))
+    stage = artifacts.plan(checked, recipe)
+    outputs = Path(checked.outputs)
+    # Twice: the store must be readable to see whether the result is there, and writable only if it is not.
+    check_outputs(outputs, writes=False)
     check_outputs(outputs, writes=stage.result() is None)
     preflight.check([stage])
     if checked.size == "smoke":
         console.print(f"[yellow]{NOTICE}[/]", soft_wrap=True)
-    if getattr(checked.algorithm, "critic", "") == "zero" and not any("critic=" in o for o in command.overrides):
+    names_critic = any("critic=" in override for override in command.overrides)
+    if getattr(checked.algorithm, "critic", "") == "zero" and not names_critic:
         console.print(
             "  the reward reads no reward model, so the critic starts from the policy (algorithm.critic=zero)"
         )
@@ -195,8 +206,8 @@ def run_command(arguments: Sequence[str]) -> int:
     return status
 
 
-def _complete(shell: str) -> int:
-    """Print what the command line in COMP_LINE could go on with, for the function that `-sc install` defined."""
+def _print_completions(shell: str) -> int:
+    """Print completions of the command line in COMP_LINE, for the shell function that `-sc install` defined."""
     from rlhf_lab.cli.completion import candidates
 
     print(("\n" if shell == "fish" else " ").join(candidates(os.environ["COMP_LINE"], COMMANDS)))
@@ -204,7 +215,7 @@ def _complete(shell: str) -> int:
 
 
 def _check_first_word(word: str) -> None:
-    """Raises ConfigError for a sub-command that is nearly right."""
+    """Raises ConfigError for a misspelt sub-command."""
     if not word.isidentifier() or word in compose.recipes():
         return
     close = get_close_matches(word, [*COMMANDS, *LISTING], n=1)
@@ -212,20 +223,20 @@ def _check_first_word(word: str) -> None:
         raise ConfigError(f"{word} is not a command; did you mean {close[0]}?")
 
 
-def _shown_by_hydra(arguments: Sequence[str]) -> int:
-    """Help, settings of Hydra itself, and what else it prints before it ends the process."""
+def _show_hydra_output(arguments: Sequence[str]) -> int:
+    """Let Hydra print its help or its own settings, after which it exits."""
     compose.register_store()
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back instead of being printed
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors instead of printing them
     try:
-        return _hydra(arguments)
+        return _run_hydra(arguments)
     except (ValueError, HydraException) as error:
         raise ConfigError(str(error).splitlines()[0]) from None
-    except SystemExit as end:  # `main` has yet to see whether what was printed is read
-        return int(end.code or 0)
+    except SystemExit as hydra_exit:  # return, so that the caller still flushes stdout and sees a closed pipe
+        return int(hydra_exit.code or 0)
 
 
-def _hydra(arguments: Sequence[str]) -> int:
-    """Hand arguments to Hydra: help, and launching the jobs of a sweep."""
+def _run_hydra(arguments: Sequence[str]) -> int:
+    """Run Hydra's own main with these arguments: its help, or launching the jobs of a sweep."""
     sys.argv = [sys.argv[0], *arguments]
     hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
     return OK
@@ -244,8 +255,9 @@ def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int
         started: when the command began (Unix seconds); None is now.
     """
     started = started or time.time()
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # the processes of a launcher agree first on what is stored
-    stored = reusable(stage, started) if alone else None
+    # Under a launcher the ranks must agree on what is stored, which takes a process group: see `_build_and_show`.
+    single_process = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    stored = reusable(stage, started) if single_process else None
     if stored:
         summary.print_plan(stage, started)
         summary.print_result(stage, stored, time.time() - started)
@@ -254,6 +266,7 @@ def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int
 
 
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
+    # Imported here because they import torch, which a stored result and every wrong command do without.
     from rlhf_lab.core import ranks
     from rlhf_lab.memory.check import memory_lines
     from rlhf_lab.stages import side_by_side
@@ -263,7 +276,8 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
     from rlhf_lab.training.loop import Interrupted
 
     check_launch(stage.config)
-    set_threads(stage.config, int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    set_threads(stage.config, local_processes)
     try:
         with ranks.group(ranks.device(stage.config.runtime.device)):
             console.quiet = not ranks.is_main()

@@ -1,8 +1,7 @@
 """Recipes from Python, for notebooks and scripts: `run("dpo", model="tiny", **{"algorithm.beta": 0.1})`.
 
-It is the command line by another way in: the same composition, checks, plan and store, so a result that is there is
-reused. Results come back as data frames. What the command line changes in a process (arguments, environment, threads,
-logging) is put back.
+It composes, checks, plans and stores exactly as the command line does, so a stored result is reused. Results come back
+as data frames. What the command line changes in a process (arguments, environment, threads, logging) is restored.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Result:
 
     @property
     def report(self) -> Path:
-        """Its page."""
+        """Path of its report.html."""
         return self.folder / "report.html"
 
 
@@ -58,8 +57,9 @@ class RunResult(Result):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the stage measured of itself, such as "accuracy" of a reward model, and its cost; means of estimates."""
-        return {name: estimate.mean for name, estimate in {**self._run.results, **self._run.cost}.items()}
+        """The stage's own metrics, such as "accuracy" of a reward model, and its cost; means of estimates."""
+        estimates = {**self._run.results, **self._run.cost}
+        return {name: estimate.mean for name, estimate in estimates.items()}
 
     @cached_property
     def policies(self) -> pd.DataFrame:
@@ -121,7 +121,7 @@ def run(
     quiet: bool = False,
     **settings: Any,
 ) -> RunResult | StudyResult:
-    """Run a recipe, or a study or sweep of one. What is in the store already is not run again.
+    """Run a recipe, or a study or sweep of one. Stored results are reused.
 
     Args:
         recipe: its name, as behind `+recipe=`.
@@ -131,18 +131,19 @@ def run(
         quiet: print nothing.
         settings: setting → value; dotted names as `**{"algorithm.beta": 0.1}`. A list is one value.
     Raises:
-        LabError: ConfigError for settings that are wrong, and what else the command line prints as an error. A job of
-            a sweep that fails does not raise; `jobs` has its error.
-        KeyboardInterrupt: the run was stopped; what is saved is gone on from next time.
+        LabError: ConfigError for settings that are wrong, and every other error that the command line would print. A
+            failed job of a sweep does not raise; `jobs` has its error.
+        KeyboardInterrupt: the run was stopped; the same call resumes from what is saved.
     """
     words = [f"+recipe={recipe}", *overrides]
     words += [f"{name}={literal(_plain(value))}" for name, value in settings.items()]
-    words += [
-        f"{name}={','.join(literal(_plain(value)) for value in values)}" for name, values in (sweep or {}).items()
-    ]
+    for name, values in (sweep or {}).items():
+        levels = [literal(_plain(value)) for value in values]
+        words.append(f"{name}={','.join(levels)}")
     folder = None if config_dir is None else str(config_dir)
-    arguments = [*(["--config-dir", folder] if folder else []), *words]
-    with _undone(arguments), _silence() if quiet else nullcontext():
+    flags = ["--config-dir", folder] if folder else []
+    arguments = [*flags, *words]
+    with _restored_process(arguments), _silence() if quiet else nullcontext():
         command = compose.check_command(words, folder)
         status = main.run_command(arguments)
         if status == main.INTERRUPTED:
@@ -153,7 +154,7 @@ def run(
 
 
 def _plain(value: Any) -> Any:
-    """A value of a script as a config has it: lists for tuples, numbers for those of NumPy, text for paths."""
+    """A Python value as a config has it: tuples become lists, NumPy numbers become numbers, paths become text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -170,10 +171,14 @@ def _silence() -> Iterator[None]:
 
 
 @contextmanager
-def _undone(arguments: Sequence[str]) -> Iterator[None]:
-    """The process as the command line has it, and afterwards as it was."""
-    argv, environment, logger = sys.argv, dict(os.environ), logging.getLogger()
-    handlers, level = list(logger.handlers), logger.level
+def _restored_process(arguments: Sequence[str]) -> Iterator[None]:
+    """Set this process up as for a command line, and restore it afterwards."""
+    argv = sys.argv
+    environment = dict(os.environ)
+    logger = logging.getLogger()
+    handlers = list(logger.handlers)
+    level = logger.level
+    # torch may not be imported yet, and importing it only to ask would cost a second
     threads = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
     sys.argv = ["rlhf_lab", *arguments]
     for name, value in main.ENVIRONMENT.items():
@@ -184,6 +189,7 @@ def _undone(arguments: Sequence[str]) -> Iterator[None]:
         sys.argv = argv
         os.environ.clear()
         os.environ.update(environment)
-        logger.handlers, logger.level = handlers, level
+        logger.handlers = handlers
+        logger.level = level
         if threads is not None:
             sys.modules["torch"].set_num_threads(threads)

@@ -45,8 +45,9 @@ def rescore_command(arguments: Sequence[str]) -> None:
     from rlhf_lab.evaluations.weightings import weightings
 
     graphs, settings = weightings(arguments[0], arguments[1:])
-    found = rescore(read_replies(arguments[0], settings.policy), graphs, settings.choose_from)
-    summary.print_rescored([one.summary() for one in found])
+    replies = read_replies(arguments[0], settings.policy)
+    rescored = rescore(replies, graphs, settings.choose_from)
+    summary.print_rescored([weighting.summary() for weighting in rescored])
 
 
 def monitor_command(arguments: Sequence[str]) -> None:
@@ -56,9 +57,10 @@ def monitor_command(arguments: Sequence[str]) -> None:
     changes = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
     if not arguments or len(changes) < len(arguments) - 1:
         raise ConfigError("monitor takes a run directory or a file, then settings: monitor outputs/runs/ppo-… z=3")
-    found = replay(Path(arguments[0]), {key: yaml.safe_load(value) for key, value in changes.items()})
-    console.print(summary(found))
-    console.print(table(found))
+    settings = {key: yaml.safe_load(value) for key, value in changes.items()}
+    judged = replay(Path(arguments[0]), settings)
+    console.print(summary(judged))
+    console.print(table(judged))
 
 
 def doctor_command(arguments: Sequence[str]) -> None:
@@ -74,6 +76,7 @@ def compare_command(arguments: Sequence[str]) -> None:
     `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the last one of each.
     `to` is the folder of compare.html; without it outputs/comparisons/A-vs-B, of the outputs that A lies in.
     """
+    # A folder's name may contain an equals sign.
     folders = [item for item in arguments if "=" not in item or Path(item).is_dir()]
     options = dict(item.split("=", 1) for item in arguments if item not in folders)
     if unknown := [name for name in options if name not in ("policy", "to")]:
@@ -83,9 +86,9 @@ def compare_command(arguments: Sequence[str]) -> None:
         raise ConfigError("compare takes two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
     from rlhf_lab.reports.comparison.report import compare, printed
 
-    found = compare(*folders, policy=options.get("policy"), to=options.get("to"))
-    console.print(printed(found.view))
-    console.print(f"comparison: {found.page}", soft_wrap=True)
+    comparison = compare(*folders, policy=options.get("policy"), to=options.get("to"))
+    console.print(printed(comparison.view))
+    console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
 
 def plan_command(arguments: Sequence[str]) -> None:
@@ -115,19 +118,20 @@ def explain_command(arguments: Sequence[str]) -> None:
 
 def dashboard_command(arguments: Sequence[str]) -> None:
     """`dashboard [FILE.json | --push entity/project]`: the W&B dashboard, written as JSON or saved in a project."""
-    pushed = list(arguments[:1]) == ["--push"]
-    if len(arguments) > 1 + pushed or (pushed and len(arguments) == 1):
+    is_push = list(arguments[:1]) == ["--push"]
+    if len(arguments) > 1 + is_push or (is_push and len(arguments) == 1):
         raise ConfigError("dashboard takes a file to write or --push entity/project: dashboard dashboard.json")
     from rlhf_lab.trackers import dashboard
 
-    if pushed:
+    if is_push:
         console.print(f"dashboard: {dashboard.push(arguments[1])}", soft_wrap=True)
     else:
-        console.print(f"dashboard: {dashboard.write(Path(arguments[0] if arguments else 'dashboard.json'))}")
+        path = Path(arguments[0] if arguments else "dashboard.json")
+        console.print(f"dashboard: {dashboard.write(path)}")
 
 
 def described(name: str) -> str:
-    """What a sub-command takes and does, its first line in itself."""
+    """The help text of a sub-command; its first line is a summary by itself."""
     return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
 
 

@@ -14,11 +14,11 @@ from rlhf_lab.config import compose, registry
 from rlhf_lab.core.errors import ConfigError
 
 TAKES_SETTINGS = ("plan", "doctor", "audit", "explain")
-"""Sub-commands whose words are settings too."""
+"""Sub-commands that take settings; the others take files."""
 
 
 def candidates(line: str, commands: Collection[str]) -> list[str]:
-    """Words that can stand where a command line ends; none where file names are meant.
+    """Words that can complete a command line; none where file names are expected.
 
     Args:
         line: as typed so far, the program first.
@@ -26,25 +26,26 @@ def candidates(line: str, commands: Collection[str]) -> list[str]:
     """
     words = line.split()
     if words[:1] == ["python"]:
-        words = words[2:]  # `-m rlhf_lab` follows
+        words = words[2:]  # drop `python -m`, so that the program comes first
     typed = "" if line.endswith(" ") or len(words) < 2 else words[-1]
     before = words[1 : len(words) - bool(typed)]
     if before and before[0] in commands and before[0] not in TAKES_SETTINGS:
         return []
-    found = _words(typed, [word for word in before if "=" in word])
-    if not before:
-        found += commands
-    return sorted({word for word in found if word.startswith(typed)})
+    possible = _possible_words(typed, [word for word in before if "=" in word])
+    if not before:  # a sub-command can only be the first word
+        possible += commands
+    return sorted({word for word in possible if word.startswith(typed)})
 
 
-def _words(typed: str, overrides: list[str]) -> list[str]:
+def _possible_words(typed: str, overrides: list[str]) -> list[str]:
+    """Overrides of the kind that the typed part begins: a recipe, an option of a group, a value, or a key."""
     key, equals, _ = typed.partition("=")
     name = key.lstrip("+~")
     if name == "recipe":
         return [f"+recipe={recipe}" for recipe in compose.recipes()]
     if equals and name in registry.PACKAGES:
         return [f"{key}={option}" for option in compose.options(name)]
-    values = _composed(overrides)
+    values = _compose_or_default(overrides)
     if equals:
         return [f"{key}={value}" for value in explain.choices(values, name)]
     if name.startswith("stages."):
@@ -53,8 +54,8 @@ def _words(typed: str, overrides: list[str]) -> list[str]:
     return ["+recipe=", *(f"{group}=" for group in registry.PACKAGES), *_keys(values, name, prefix)]
 
 
-def _composed(overrides: list[str]) -> dict[str, Any]:
-    """The settings that the words before choose; those of no recipe where they are not right yet."""
+def _compose_or_default(overrides: list[str]) -> dict[str, Any]:
+    """The settings that the words before choose, or the defaults where those words have a mistake."""
     try:
         return compose.compose(overrides)
     except ConfigError:
@@ -62,11 +63,11 @@ def _composed(overrides: list[str]) -> dict[str, Any]:
 
 
 def _keys(values: Mapping[str, Any], name: str, prefix: str) -> list[str]:
-    """Keys one level below the last dot of `name`, sections with a dot, settings with an equals sign."""
-    path = name.split(".")[:-1]
-    for step in path:
-        values = values.get(step) or {}
+    """Keys one level below the last dot of `name`: sections end in a dot, settings in an equals sign."""
+    sections = name.split(".")[:-1]
+    for section in sections:
+        values = values.get(section) or {}
         if not isinstance(values, Mapping):
             return []
-    start = prefix + "".join(f"{step}." for step in path)
+    start = prefix + "".join(f"{section}." for section in sections)
     return [f"{start}{key}." if isinstance(value, dict) else f"{start}{key}=" for key, value in values.items()]

@@ -38,11 +38,11 @@ class Setting:
     """One key of the command line.
 
     Attributes:
-        default: of the class, before files of conf/ and recipes.
-        now: the value that it would take.
-        tuned: whether that is the model's value for this algorithm.
-        range: allowed values as words; empty where any value of the type is.
-        readers: what has this setting.
+        default: the class's own, before files of conf/ and recipes.
+        now: the value that a run of these choices would use.
+        tuned: whether `now` is the model's value for this algorithm.
+        range: allowed values in words; empty where the type is the only limit.
+        readers: the options, or kinds of run, that have this setting.
         origin: class that defines it, with its module.
     """
 
@@ -60,39 +60,47 @@ class Setting:
 
 
 def explain(arguments: Sequence[str]) -> Group:
-    """What the words of `explain` ask for, ready to print. Raises ConfigError for what does not exist."""
+    """Answer the words of `explain`, ready to print. Raises ConfigError for what does not exist."""
     flags = words.split(arguments)
     overrides = [word for word in flags.overrides if "=" in word or word.startswith("~")]
     targets = [word for word in flags.overrides if word not in overrides]
     problems: list[str] = []
     usable = compose.usable_overrides(overrides, problems, flags.config_dir)
-    problems += [f"{o.input_line}: explain takes one value" for o in usable if o.is_sweep_override()]
+    problems += [
+        f"{override.input_line}: explain takes one value" for override in usable if override.is_sweep_override()
+    ]
     if problems:
         raise ConfigError(problems)
     if not flags.overrides:
         return Group(_overview())
     settings = catalogue(overrides, flags.config_dir)
     if not targets:
-        targets = [_target(o.key_or_group, str(o.value())) for o in usable if o.key_or_group != "recipe"]
+        targets = [
+            _section_of(override.key_or_group, str(override.value()))
+            for override in usable
+            if override.key_or_group != "recipe"
+        ]
         targets = targets or list(dict.fromkeys(key.partition(".")[0] for key in settings))
-    chosen = {o.key_or_group.partition(".")[0] for o in usable}
+    chosen = {override.key_or_group.partition(".")[0] for override in usable}
     blocks: list[Any] = []
     for target in dict.fromkeys(targets):
-        free = target.partition(".")[0] not in chosen and "recipe" not in chosen
-        blocks += _explained(target, settings, overrides, everywhere=free)
+        not_chosen = target.partition(".")[0] not in chosen and "recipe" not in chosen
+        blocks += _explain_target(target, settings, overrides, everywhere=not_chosen)
     return Group(*blocks)
 
 
-def _target(key: str, option: str) -> str:
-    """The section that an override is about; a term of the reward has one of its own."""
+def _section_of(key: str, option: str) -> str:
+    """The section that an override chooses; each term of the reward has a section of its own."""
     return f"reward.terms.{option}" if key == "reward" and option in compose.options("reward") else key
 
 
 def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Setting]:
     """Every setting of what is chosen, by its key. Raises ConfigError for wrong settings."""
     written = compose.compose(overrides, config_dir)
-    study, written["study"] = written.get("study"), None  # it is described even while no sweep is named
-    values = _effective(written) | {"study": study}
+    # Set aside before the rules are checked, so that the study section is described even where no sweep is named.
+    study = written.get("study")
+    written["study"] = None
+    values = _with_tuned_values(written) | {"study": study}
     settings = {}
     for prefix, cls in _classes(values).items():
         for setting in _settings(prefix, cls, values, written):
@@ -100,9 +108,12 @@ def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[s
     return settings
 
 
-def _effective(written: dict[str, Any]) -> dict[str, Any]:
-    """Values after the model's tuned ones are filled in; as written where a choice is not whole yet, such as
-    `model=hf` without a path: its settings are what somebody wants to read about."""
+def _with_tuned_values(written: dict[str, Any]) -> dict[str, Any]:
+    """The values with the model's tuned ones filled in.
+
+    An incomplete choice, such as `model=hf` without a path, is returned as written: its settings are what somebody
+    wants to read about.
+    """
     try:
         return root.to_values(root.effective(written))
     except ConfigError as error:
@@ -135,9 +146,10 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
     """(key, type, class) of every field below a prefix, those of sections within it included."""
     hints = schema.field_types(cls)
     for field in dataclasses.fields(cls):
-        path, hint = f"{prefix}.{field.name}".lstrip("."), hints[field.name]
+        path = f"{prefix}.{field.name}".lstrip(".")
+        hint = hints[field.name]
         if cls is root.Config and (field.name in SECTIONS or field.name in registry.PACKAGES):
-            continue  # has a class of its own here
+            continue  # `_classes` lists its class
         if cls is sections.RewardGraph and field.name == "terms":
             continue
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -147,59 +159,66 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
 
 
 def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mapping[str, Any]) -> Iterator[Setting]:
+    """Every setting of a class.
+
+    Args:
+        prefix: of its keys.
+        values: composed, with the model's tuned values.
+        written: composed, without them.
+    """
     for key, hint, owner in _fields(cls, prefix):
         name = key.rpartition(".")[2]
         meaning = docstrings.meanings(owner).get(name, "")
-        now = _at(values, key)
-        named = docstrings.choices(hint)
-        home = next(base for base in owner.__mro__ if name in inspect.get_annotations(base))
+        is_written = _at(written, key) is not None
+        has_tuned_value = _at(values, f"model.tuned.{_tuned_name(values, prefix)}.{name}") is not None
+        defining_class = next(base for base in owner.__mro__ if name in inspect.get_annotations(base))
         yield Setting(
             key=key,
             type=docstrings.type_text(hint),
             default=schema.defaults(owner).get(name),
-            now=now,
-            tuned=_at(written, key) is None
-            and _at(values, f"model.tuned.{_tuned_name(values, prefix)}.{name}") is not None,
+            now=_at(values, key),
+            tuned=has_tuned_value and not is_written,
             meaning=meaning,
             unit=docstrings.unit(name, meaning),
             range=docstrings.ranges(owner).get(name, ""),
             readers=_readers(key),
-            origin=f"{home.__module__}.{home.__name__}",
-            choices=tuple(named),
+            origin=f"{defining_class.__module__}.{defining_class.__name__}",
+            choices=tuple(docstrings.choices(hint)),
         )
 
 
 def _tuned_name(values: Mapping[str, Any], prefix: str) -> str:
-    """Under which name of `model.tuned` a section stands."""
+    """The key of a section in `model.tuned`: the algorithm's kind, or `rollout`."""
     return str(values["algorithm"]["kind"]) if prefix == "algorithm" else prefix
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
     """The value at a dotted key; None where there is none."""
     node: Any = values
-    for step in key.split("."):
-        node = node.get(step) if isinstance(node, Mapping) else None
+    for name in key.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
     return node
 
 
 def _readers(key: str) -> tuple[str, ...]:
-    """What has a setting: choices of its group, or the algorithms that a section matters to."""
+    """The options of its group that have a setting, or the algorithms that use its section."""
     group, _, name = key.partition(".")
     if key.startswith("reward.terms."):
         name = key.split(".", 3)[3]
     elif group in ("reward", "evaluation"):
-        kinds: dict[str, Any] = {
+        classes: dict[str, Any] = {
             kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")
         }
-        return tuple(f"algorithm={option}" for option, kind in _kinds("algorithm").items() if group in kinds[kind].uses)
+        users = [option for option, kind in _kind_by_option("algorithm").items() if group in classes[kind].uses]
+        return tuple(f"algorithm={option}" for option in users)
     if group in registry.PACKAGES:
         return tuple(f"{group}={option}" for option in _options_with(group, name))
     return ("a study",) if group == "study" else ("every run",)
 
 
 @cache
-def _kinds(group: str) -> dict[str, str]:
-    """Option of a group → its kind; several options are presets of one."""
+def _kind_by_option(group: str) -> dict[str, str]:
+    """Option of a group → its kind. Several options may be presets of one kind."""
     folder = compose.folder("conf") / group
     return {option: compose.read_yaml(folder / f"{option}.yaml")["kind"] for option in compose.options(group)}
 
@@ -207,48 +226,48 @@ def _kinds(group: str) -> dict[str, str]:
 @cache
 def _options_with(group: str, name: str) -> list[str]:
     """Options of a group whose settings have a field, e.g. `beta` or `selection.by`."""
-    classes = {option: registry.settings_class(group, kind) for option, kind in _kinds(group).items()}
+    classes = {option: registry.settings_class(group, kind) for option, kind in _kind_by_option(group).items()}
     return [option for option, cls in classes.items() if any(path == name for path, _, _ in _fields(cls, ""))]
 
 
-def _explained(
+def _explain_target(
     target: str, settings: Mapping[str, Setting], overrides: Sequence[str], *, everywhere: bool
 ) -> list[Any]:
-    """What one word asks for: a setting in full, or a table of a section.
+    """One setting in full, or a table of a section.
 
     Args:
         everywhere: whether a setting is shown for every choice of its group, because none is named.
     """
     if everywhere and "." in target:
-        found = _for_every_option(target, overrides)
-        if found:
-            return [_full(setting) for setting in found]
+        by_option = _setting_by_option(target, overrides)
+        if by_option:
+            return [_setting_table(setting) for setting in by_option]
     if target in settings:
-        return [_full(settings[target])]
-    below = [setting for key, setting in settings.items() if key.startswith(f"{target}.")]
-    if below:
-        options = [_options(target)] if target in registry.PACKAGES and everywhere else []
-        return [*options, _table(target, below)]
+        return [_setting_table(settings[target])]
+    section = [setting for key, setting in settings.items() if key.startswith(f"{target}.")]
+    if section:
+        options = [_options_table(target)] if target in registry.PACKAGES and everywhere else []
+        return [*options, _section_table(target, section)]
     if target in registry.PACKAGES:
-        return [_options(target)]
-    raise ConfigError(_unknown(target, settings))
+        return [_options_table(target)]
+    raise ConfigError(_unknown_target(target, settings))
 
 
-def _for_every_option(key: str, overrides: Sequence[str]) -> list[Setting]:
-    """A setting of a group as each option has it; options with the same meaning and value together."""
+def _setting_by_option(key: str, overrides: Sequence[str]) -> list[Setting]:
+    """A setting of a group as each option has it. Options that agree in meaning and value share one entry."""
     group, _, name = key.partition(".")
     if group not in registry.PACKAGES or group == "reward":
         return []
-    found: dict[tuple[str, ...], Setting] = {}
+    distinct: dict[tuple[str, ...], Setting] = {}
     for option in _options_with(group, name):
         setting = catalogue([*overrides, f"{group}={option}"])[key]
-        same = (setting.meaning, setting.type, literal(setting.default), literal(setting.now))
-        before = found[same].readers if same in found else ()
-        found[same] = dataclasses.replace(setting, readers=(*before, f"{group}={option}"))
-    return list(found.values())
+        content = (setting.meaning, setting.type, literal(setting.default), literal(setting.now))
+        readers = distinct[content].readers if content in distinct else ()
+        distinct[content] = dataclasses.replace(setting, readers=(*readers, f"{group}={option}"))
+    return list(distinct.values())
 
 
-def _unknown(target: str, settings: Mapping[str, Setting]) -> str:
+def _unknown_target(target: str, settings: Mapping[str, Setting]) -> str:
     """What to write instead of a word that names nothing."""
     group, _, name = target.partition(".")
     if group in registry.PACKAGES and name and (options := _options_with(group, name)):
@@ -262,54 +281,58 @@ def _unknown(target: str, settings: Mapping[str, Setting]) -> str:
         for kind in registry.kinds(kind_group):
             fields = _fields(registry.settings_class(kind_group, kind), kind_group)
             names |= {path for path, _, _ in fields if kind_group != "reward"}
-    ends = sorted(name for name in names if name.endswith(f".{target}"))
-    if ends:
-        return f"{target} is not a setting; did you mean {' or '.join(ends)}?"
+    full_keys = sorted(name for name in names if name.endswith(f".{target}"))
+    if full_keys:
+        return f"{target} is not a setting; did you mean {' or '.join(full_keys)}?"
     close = schema.closest(target, names)
-    return f"{target} is not a setting" + (f"; did you mean {close}?" if close else f"; write {USAGE}")
+    if close:
+        return f"{target} is not a setting; did you mean {close}?"
+    return f"{target} is not a setting; write {USAGE}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "–" if value is None else literal(value) or "(empty)"
 
 
 def _facts(setting: Setting) -> dict[str, str]:
     """What is known of a setting besides its value and meaning."""
     facts = {"type": setting.type, "unit": setting.unit, "range": setting.range}
-    facts |= {"source": ", ".join(docstrings.sources(setting.meaning)), "read by": _joined(setting.readers)}
+    facts |= {"source": ", ".join(docstrings.sources(setting.meaning)), "read by": _readers_text(setting.readers)}
     return {name: text for name, text in facts.items() if text}
 
 
-def _joined(readers: Sequence[str]) -> str:
+def _readers_text(readers: Sequence[str]) -> str:
     """`algorithm=dpo, ppo` for choices of one group."""
     group, equals, _ = readers[0].partition("=")
-    return (
-        f"{group}{equals}" + ", ".join(reader.removeprefix(f"{group}=") for reader in readers) if equals else readers[0]
-    )
+    if not equals:  # "every run" or "a study"
+        return readers[0]
+    options = [reader.removeprefix(f"{group}=") for reader in readers]
+    return f"{group}={', '.join(options)}"
 
 
-def _now(setting: Setting) -> str:
-    return f"{_shown(setting.now)}{' (model.tuned)' if setting.tuned else ''}"
+def _now_text(setting: Setting) -> str:
+    return f"{_value_text(setting.now)}{' (model.tuned)' if setting.tuned else ''}"
 
 
-def _full(setting: Setting) -> Table:
+def _setting_table(setting: Setting) -> Table:
     """One setting, a line per fact."""
     table = Table(title=f"[bold]{setting.key}[/]", title_justify="left", box=None, show_header=False)
     table.add_column(style="dim", min_width=8)
     table.add_column(overflow="fold")
-    rows = {"meaning": setting.meaning, "default": _shown(setting.default), "now": _now(setting)}
+    rows = {"meaning": setting.meaning, "default": _value_text(setting.default), "now": _now_text(setting)}
     for name, text in {**rows, **_facts(setting), "defined": setting.origin}.items():
         table.add_row(name, escape(text))
     return table
 
 
-def _table(title: str, settings: Sequence[Setting]) -> Table:
-    """The settings of a section, a row each; what reads a setting stands where it is explained alone."""
+def _section_table(title: str, settings: Sequence[Setting]) -> Table:
+    """The settings of a section, a row each. Readers are shown only where a setting is explained alone."""
     table = Table(title=f"[bold]{title}[/]", title_justify="left", box=None, padding=(0, 2, 1, 0))
     table.add_column("setting, default → now", overflow="fold", max_width=34)
     table.add_column("meaning", overflow="fold", ratio=1)
     for setting in settings:
-        default, now = _shown(setting.default), _now(setting)
+        default = _value_text(setting.default)
+        now = _now_text(setting)
         values = now if default == now else f"{default} → {now}"
         facts = "; ".join(f"{name}: {text}" for name, text in _facts(setting).items() if name != "read by")
         meaning = f"{escape(setting.meaning)}\n[dim]{escape(facts)}[/]"
@@ -317,8 +340,8 @@ def _table(title: str, settings: Sequence[Setting]) -> Table:
     return table
 
 
-def _options(group: str) -> Table:
-    """The choices of a group, each with what its settings say of themselves."""
+def _options_table(group: str) -> Table:
+    """The options of a group, each with the first sentence of its file in conf/."""
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
     for name in compose.options(group):
         path = compose.folder("conf") / group / f"{name}.yaml"
@@ -330,7 +353,7 @@ def _opening_comment(text: str) -> str:
     """The first sentence of the comment that a file starts with."""
     lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
     comment = " ".join(line.removeprefix("#").strip() for line in lines)
-    return re.split(r"(?<=\w{3}[.]) (?=[A-Z])", comment)[0]  # not behind an abbreviation such as "Dr."
+    return re.split(r"(?<=\w{3}[.]) (?=[A-Z])", comment)[0]  # not after an abbreviation such as "Dr."
 
 
 def _overview() -> Table:

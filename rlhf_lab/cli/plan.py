@@ -30,34 +30,35 @@ def run(arguments: Sequence[str]) -> None:
     """`plan [+recipe=NAME override …] [cards=8,16,24]` or `plan table [to=FILE]`; `cards` are GB per GPU."""
     words = list(arguments)
     if words[:1] == ["table"]:
-        return _table(words[1:])
-    cards = _cards([word for word in words if word.startswith("cards=")])
-    command = _checked([word for word in words if not word.startswith("cards=")])
+        return _print_size_table(words[1:])
+    cards = _parse_cards([word for word in words if word.startswith("cards=")])
+    command = _check_single_job([word for word in words if not word.startswith("cards=")])
     root = artifacts.plan(command.configs[0], command.recipe or "")
-    found = device(root.config)
-    plans = [plan_stage(stage, processes(stage.config, found), cuda=found.cuda) for stage in root.upstream()]
+    machine = device(root.config)
+    plans = [plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda) for stage in root.upstream()]
     for plan in plans:
-        show_stage(plan, found)
-    if any(plan.peak > (found.share(plan.processes) or plan.peak) for plan in plans):
-        advice = smallest_change(root, found)
-        fix = (
-            f"{' '.join(advice.overrides)} ({size(advice.peak)})" if advice else "none of the settings that were tried"
-        )
+        show_stage(plan, machine)
+    # Where the size of memory is unknown, share() is None and every plan counts as fitting.
+    if any(plan.peak > (machine.share(plan.processes) or plan.peak) for plan in plans):
+        advice = smallest_change(root, machine)
+        fix = "none of the settings that were tried"
+        if advice:
+            fix = f"{' '.join(advice.overrides)} ({size(advice.peak)})"
         console.print(f"all stages fit with: {fix}", markup=False, soft_wrap=True)
     if cards:
         console.print(card_table(root, cards))
 
 
-def _checked(words: Sequence[str]) -> compose.Command:
-    """The command of one job. Raises ConfigError for a sweep, which it says how to plan a job of."""
+def _check_single_job(words: Sequence[str]) -> compose.Command:
+    """The checked command of one job. Raises ConfigError for a sweep, with the command that plans its first job."""
     names = [word.partition("=")[0] for word in words]
     misspelt = [name for name in names if get_close_matches(name, ["cards"], cutoff=0.75)]
     if misspelt:
         raise ConfigError([f"{name} is not an option of plan; did you mean cards?" for name in misspelt])
     bare = [word for word in words if "=" not in word and not word.startswith(("-", "~"))]
     if bare:
-        known = ["table", *(f"+recipe={name}" for name in compose.recipes())]
-        raise ConfigError([f"{word} is no setting{did_you_mean(f'+recipe={word}', known)}" for word in bare])
+        possible = ["table", *(f"+recipe={name}" for name in compose.recipes())]
+        raise ConfigError([f"{word} is no setting{did_you_mean(f'+recipe={word}', possible)}" for word in bare])
     command = compose.check_command(words)
     if not command.recipe:
         raise ConfigError(f"no recipe named; write for example {USAGE}")
@@ -70,10 +71,10 @@ def _checked(words: Sequence[str]) -> compose.Command:
     return command
 
 
-def show_stage(plan: StagePlan, found: Device) -> None:
-    """Table, phases and derivation."""
+def show_stage(plan: StagePlan, machine: Device) -> None:
+    """Print a stage's memory: the table, the phases, and how the numbers come about."""
     console.print(stage_table(plan))
-    for line in stage_lines(plan, found):
+    for line in stage_lines(plan, machine):
         console.print(f"  {escape(line)}", soft_wrap=True)
     console.print()
 
@@ -87,7 +88,8 @@ def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
     for stage in root.upstream():
         for frugal in (False, True):
             counts = [least_devices(stage, card * CARD_GB, frugal=frugal) for card in cards]
-            table.add_row(stage.recipe if not frugal else "  frugal", *(str(count or "–") for count in counts))
+            label = "  frugal" if frugal else stage.recipe
+            table.add_row(label, *(str(count or "–") for count in counts))
     sizes = ", ".join(f"{card} GB = {card * CARD_GB / 2**30:.1f} GiB" for card in cards)
     meaning = "frugal: bfloat16, checkpointing, one row or pair at a time, 64 sampled replies"
     table.caption = f"{sizes} (as in runtime.memory_gib)\n{meaning}\n{MEASURED}"
@@ -95,14 +97,16 @@ def card_table(root: artifacts.Stage, cards: Sequence[int]) -> Table:
     return table
 
 
-def _cards(words: Sequence[str]) -> list[int]:
+def _parse_cards(words: Sequence[str]) -> list[int]:
+    """GB per GPU of `cards=8,24`; of several such words the last counts."""
     values = words[-1].partition("=")[2].split(",") if words else []
     if not all(value.isdigit() and int(value) for value in values):
         raise ConfigError(f"{words[-1]} is not a list of GB per GPU; write cards=8,16,24,40,80,141")
     return [int(value) for value in values]
 
 
-def _table(words: Sequence[str]) -> None:
+def _print_size_table(words: Sequence[str]) -> None:
+    """`plan table`: print the table of published model sizes, or write it to a file."""
     target = next((word.partition("=")[2] for word in words if word.startswith("to=")), "")
     if len(words) > bool(target):
         raise ConfigError(f"plan table takes to=FILE and nothing else, not {' '.join(words)}")

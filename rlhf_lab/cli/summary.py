@@ -23,7 +23,7 @@ def list_recipes(commands: Sequence[str]) -> None:
     """All recipes with their question, then the sub-commands.
 
     Args:
-        commands: what each takes and does, a line.
+        commands: one line per sub-command: what it takes and does.
     """
     table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
     table.add_column("name", style="bold")
@@ -32,12 +32,12 @@ def list_recipes(commands: Sequence[str]) -> None:
         table.add_row(name, str((yaml.safe_load(path.read_text()) or {}).get("question", "")))
     console.print(table)
     console.print("Other commands (NAME --help says more; --help by itself shows every group and option):")
-    for words in commands:
-        console.print(f"  {words}", markup=False, soft_wrap=True)
+    for line in commands:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def print_problems(error: LabError, *, ran: bool = False) -> None:
-    """Every problem as one item.
+    """Print every problem as an item of a list.
 
     Args:
         ran: whether a stage was begun before the problem was seen.
@@ -58,27 +58,29 @@ def print_config(command: compose.Command) -> None:
 
 
 def _sweep_lines(command: compose.Command) -> list[str]:
+    """Which job of a sweep is shown; nothing for a single run."""
     if len(command.jobs) == 1:
         return []
-    first = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
-    return [f"the first of {len(command.jobs)} jobs: {first}"]
+    swept = " ".join(f"{key}={literal(value)}" for key, value in command.jobs[0].items())
+    return [f"the first of {len(command.jobs)} jobs: {swept}"]
 
 
 def print_plan(stage: artifacts.Stage, started: float) -> None:
     """First lines of a run: the question, what is reused and what will be built."""
     console.print(f"[bold]{stage.recipe}[/]: {escape(stage.config.question)}", soft_wrap=True)
-    for part in stage.upstream():
-        if part.result() and not stage.config.artifacts.refresh:
-            console.print(f"  reuse  {part.recipe:<14} {part.folder}  [dim]{artifacts.age(part)}[/]", soft_wrap=True)
+    for needed in stage.upstream():
+        line = f"{needed.recipe:<14} {needed.folder}"
+        if needed.result() and not stage.config.artifacts.refresh:
+            console.print(f"  reuse  {line}  [dim]{artifacts.age(needed)}[/]", soft_wrap=True)
         else:
-            resumed = " from its checkpoint" if (part.folder / "checkpoint.pt").exists() else ""
-            reason = None if part.config.artifacts.refresh else part.changed_code()
+            resumed = " from its checkpoint" if (needed.folder / "checkpoint.pt").exists() else ""
+            reason = None if needed.config.artifacts.refresh else needed.changed_code()
             again = f"  [dim]again: {escape(reason)}[/]" if reason else ""
-            console.print(f"  build  {part.recipe:<14} {part.folder}{resumed}{again}", soft_wrap=True)
+            console.print(f"  build  {line}{resumed}{again}", soft_wrap=True)
 
 
 def print_memory(lines: Sequence[str]) -> None:
-    """What the run needs of memory."""
+    """Print how much memory the run needs."""
     for line in lines:
         console.print(f"  {escape(line)}", soft_wrap=True)
 
@@ -102,16 +104,16 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
 
 
 def _write_report(folder: Path) -> tuple[str, str]:
-    """Write the report of a run; returns what it answers, (sentence, caveat)."""
+    """Write the report of a run. Returns its answer as (sentence, caveat)."""
     from rlhf_lab.reports.report import write_report_of
     from rlhf_lab.results.answer import answer
     from rlhf_lab.results.rundir import read_run
 
     run = read_run(folder)
-    answered = answer(run)
+    run_answer = answer(run)
     write_report_of(run)
-    written.remember(folder, answered.sentence, answered.caveat)
-    return answered.sentence, answered.caveat
+    written.remember(folder, run_answer.sentence, run_answer.caveat)
+    return run_answer.sentence, run_answer.caveat
 
 
 def print_rescored(policies: list[dict[str, Any]]) -> None:
@@ -119,4 +121,5 @@ def print_rescored(policies: list[dict[str, Any]]) -> None:
     names = [key.removeprefix("reward/") for key in policies[0]["metrics"] if key.startswith("reward/")]
     order = {"rank_gold": "ρ gold", "rank_first": "ρ first", "same_choice": "same choice"}
     console.print(PolicyTable(policies))
-    console.print(PolicyTable(policies, order | {f"reward/{name}": name for name in names if "/" not in name}))
+    terms = {f"reward/{name}": name for name in names if "/" not in name}
+    console.print(PolicyTable(policies, order | terms))

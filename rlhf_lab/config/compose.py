@@ -43,12 +43,15 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 def folder(name: str) -> Path:
     """conf/ or recipes/: inside the package in a wheel, beside it in a checkout."""
-    inside, beside = PACKAGE / name, PACKAGE.parent / name
-    return inside if inside.is_dir() else beside
+    in_wheel = PACKAGE / name
+    in_checkout = PACKAGE.parent / name
+    return in_wheel if in_wheel.is_dir() else in_checkout
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    # The C loader is several times faster, but not every build of PyYAML has it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}
 
 
 @cache
@@ -74,18 +77,24 @@ def register_store() -> None:
             file = folder("conf") / group / f"{name}.yaml"
             values = read_yaml(file) if file.is_file() else {"kind": name}
             cls = registry.settings_class(group, values["kind"])
-            # What is left to the model stays open until the model is known; see root.with_tuned.
-            defaults = schema.defaults(cls) | dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+            # Settings left to the model stay None until the model is known; see root.with_tuned.
+            tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+            defaults = schema.defaults(cls) | tuned_by_model
             if group == "model":
                 defaults["tuned"] = config_module.values_by_size(cls)
             node = {"kind": values["kind"], **merge(defaults, values)}
             package = f"reward.terms.{name}" if group == "reward" else group
             store.store(name=name, group=group, node=node, package=package)
-    sections: dict[str, type] = {"evaluation": sections_module.Evaluation, "runtime": sections_module.Runtime}
-    sections |= {"checkpoint": sections_module.Checkpoint, "artifacts": sections_module.Artifacts}
-    sections["reward"] = sections_module.RewardGraph
-    root = schema.defaults(config_module.Config) | {name: schema.defaults(cls) for name, cls in sections.items()}
-    store.store(name="config", node=merge(root, read_yaml(folder("conf") / "config.yaml")))
+    sections: dict[str, type] = {
+        "evaluation": sections_module.Evaluation,
+        "runtime": sections_module.Runtime,
+        "checkpoint": sections_module.Checkpoint,
+        "artifacts": sections_module.Artifacts,
+        "reward": sections_module.RewardGraph,
+    }
+    section_defaults = {name: schema.defaults(cls) for name, cls in sections.items()}
+    root_defaults = schema.defaults(config_module.Config) | section_defaults
+    store.store(name="config", node=merge(root_defaults, read_yaml(folder("conf") / "config.yaml")))
     for name, path in recipes().items():
         group, _, leaf = f"recipe/{name}".rpartition("/")
         store.store(name=leaf, group=group, node=read_yaml(path), package="_global_")
@@ -93,8 +102,11 @@ def register_store() -> None:
 
 
 class _Uncopied(dict[str, Any]):
-    """Hydra copies the whole store at every composition, which took two thirds of its time; what it hands out from the
-    store is a copy anyway."""
+    """The store without deep copies.
+
+    Hydra copies the whole store at every composition, which took two thirds of its time. Skipping that is safe: each
+    node that the store hands out is a copy anyway.
+    """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Uncopied:
         return self
@@ -121,22 +133,23 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> dict[str
             composed = hydra_compose("config", overrides=list(overrides))
             return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(_explain(str(error))) from None
+            raise ConfigError(_explain_hydra_error(str(error))) from None
 
 
-def _explain(message: str) -> str:
+def _explain_hydra_error(message: str) -> str:
     """Hydra's own message, first line, with the lab's suggestion for a key that does not exist."""
-    first = " ".join(message.strip().splitlines()[:1])
-    match = re.search(r"Could not override '([\w./]+)'", first)
+    first_line = " ".join(message.strip().splitlines()[:1])
+    match = re.search(r"Could not override '([\w./]+)'", first_line)
     if match:
-        return f"{match.group(1)} is not a setting of what was chosen{_near_key(match.group(1))}"
-    if "'hydra/launcher/submitit_" in first:
-        return f"{first}: its library is not installed. Run: pip install 'rlhf_lab[slurm]'"
-    return first
+        key = match.group(1)
+        return f"{key} is not a setting of what was chosen{_suggest_key(key)}"
+    if "'hydra/launcher/submitit_" in first_line:
+        return f"{first_line}: its library is not installed. Run: pip install 'rlhf_lab[slurm]'"
+    return first_line
 
 
-def _near_key(path: str) -> str:
-    """Suggestion for the last part of a dotted key whose first part is a group or section."""
+def _suggest_key(path: str) -> str:
+    """What may be meant by the last part of a dotted key whose first part is a group or section."""
     group, _, leaf = path.partition(".")
     names: set[str] = set()
     if group in registry.PACKAGES:
@@ -175,35 +188,47 @@ class Command:
 
 def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Command:
     """Compose and check every job of a command line. Raises ConfigError with all problems of all jobs."""
-    overrides = [re.sub(r"^study\.", "++study.", forced(item)) for item in overrides]
+    # The composed root has `study: null`, so a key below it exists only once it is added with `++`.
+    overrides = [re.sub(r"^study\.", "++study.", forced(override)) for override in overrides]
     problems: list[str] = []
     usable = usable_overrides(overrides, problems, config_dir)
-    swept = {_key(o): _sweep_values(o) for o in usable if o.is_sweep_override()}
-    fixed = [o.input_line or "" for o in usable if not o.is_sweep_override()]
-    recipe = next((str(o.value()) for o in usable if _key(o) == "recipe"), None)
-    study, jobs, configs, typed = None, [], [], False
+    swept = {_key(override): _sweep_values(override) for override in usable if override.is_sweep_override()}
+    fixed = [override.input_line or "" for override in usable if not override.is_sweep_override()]
+    recipe = next((str(override.value()) for override in usable if _key(override) == "recipe"), None)
+    study: sections_module.Study | None = None
+    jobs: list[dict[str, Any]] = []
+    configs: list[config_module.Config | None] = []
+    typed = False
     try:
         base = compose(fixed, config_dir)
         written_study = base["study"] or {}
+        # A recipe's study has a sweep of its own; without one, `study.…` describes the sweep typed here.
         typed = "sweep" not in written_study and bool(swept or written_study)
         if typed:
             study = typed_study(recipe, swept, written_study, problems)
         elif written_study:
             study = schema.build(sections_module.Study, written_study, "study", problems)
         if study and not typed:
-            named = {_key(o) for o in usable}
+            named = {_key(override) for override in usable}
             if base["size"] == "smoke":
-                quick, _ = _quick(study, named)  # its levels; the rest is smaller at smoke size
+                # Of the quick size take its levels only: smoke lowers all other settings further.
+                quick, _ = _quick_study(study, named)
                 study = _with_levels(quick, smoke.first_levels(quick, named))
             elif study.size == "quick":
-                study, more = _quick(study, named)
-                fixed += more
+                study, quick_overrides = _quick_study(study, named)
+                fixed += quick_overrides
                 base = compose(fixed, config_dir)
-            fixed_by = [o.value() for o in usable if _key(o) == study.by and not o.is_sweep_override()]
+            fixed_by = [
+                override.value()
+                for override in usable
+                if _key(override) == study.by and not override.is_sweep_override()
+            ]
             if fixed_by:
                 study = _with_levels(study, {study.by: fixed_by})
-            swept = {**{k: v for k, v in study.sweep.items() if k not in named}, **swept}
-        written = {_key(o) for o in OverridesParser.create().parse_overrides(fixed)} | set(swept)
+            from_study = {key: levels for key, levels in study.sweep.items() if key not in named}
+            swept = {**from_study, **swept}
+        parsed = OverridesParser.create().parse_overrides(fixed)
+        written = {_key(override) for override in parsed} | set(swept)
         composed: dict[tuple[str, ...], dict[str, Any]] = {(): base}
         for levels in itertools.product(*swept.values()):
             job = dict(zip(swept, levels, strict=True))
@@ -213,13 +238,15 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
         problems.extend(error.problems)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return Command(fixed, recipe, study, jobs, [c for c in configs if c is not None], typed)
+    checked = [config for config in configs if config is not None]
+    return Command(fixed, recipe, study, jobs, checked, typed)
 
 
 def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
-    """The overrides that can be read and choose what exists; every other is explained in `problems`."""
-    names = [*recipes(), *_added(config_dir, "recipe")]
-    return _check_choices(words.parse(overrides, names, problems), problems, config_dir)
+    """The overrides that parse and choose what exists; each of the others is explained in `problems`."""
+    recipe_names = [*recipes(), *_user_options(config_dir, "recipe")]
+    parsed = words.parse(overrides, recipe_names, problems)
+    return _drop_wrong_choices(parsed, problems, config_dir)
 
 
 def _check_job(
@@ -230,7 +257,11 @@ def _check_job(
     problems: list[str],
     config_dir: str | None,
 ) -> config_module.Config | None:
-    """The checked config of one job. Jobs that choose the same options are `composed` once; values are put in here."""
+    """The checked config of one job, or None with what is wrong in `problems`.
+
+    Composing is slow, so jobs that choose the same options share one entry of `composed`; a job's plain values are put
+    into a copy of it.
+    """
     choices = tuple(f"{key}={literal(value)}" for key, value in job.items() if is_choice(key))
     try:
         if choices not in composed:
@@ -238,12 +269,15 @@ def _check_job(
         values = {**copy.deepcopy(composed[choices]), "study": None}
         for key, value in job.items():
             if not is_choice(key):
-                put(values, key, OverridesParser.create().parse_override(f"{key}={literal(value)}").value())
+                # through Hydra's grammar, so that a swept value means what the same override typed would
+                override = OverridesParser.create().parse_override(f"{key}={literal(value)}")
+                put(values, key, override.value())
         return config_module.check(sized(values, written))
     except ConfigError as error:
         problems.extend(error.problems)
     except KeyError as error:
-        problems.append(f"{error.args[0]} is not a setting of what was chosen{_near_key(error.args[0])}")
+        missing_key = error.args[0]
+        problems.append(f"{missing_key} is not a setting of what was chosen{_suggest_key(missing_key)}")
     return None
 
 
@@ -263,51 +297,54 @@ def recipe_values(name: str) -> dict[str, Any]:
     return compose([f"+recipe={name}"])
 
 
-def _quick(study: sections_module.Study, named: set[str]) -> tuple[sections_module.Study, list[str]]:
-    """The study at its quick size, and the overrides that make it quick; what the command line names stays as named.
+def _quick_study(study: sections_module.Study, named: set[str]) -> tuple[sections_module.Study, list[str]]:
+    """The study at its quick size, and the overrides that make it quick. Keys `named` on the command line stay.
 
-    A list for a swept key takes the place of its levels.
+    A list for a swept key replaces its levels.
     """
-    chosen = {key: value for key, value in study.quick.items() if key not in named}
-    levels = {key: value for key, value in chosen.items() if key in study.sweep and isinstance(value, list)}
-    more = [f"{forced(key)}={literal(value)}" for key, value in chosen.items() if key not in levels]
-    return _with_levels(study, levels), more
+    quick = {key: value for key, value in study.quick.items() if key not in named}
+    levels = {key: value for key, value in quick.items() if key in study.sweep and isinstance(value, list)}
+    overrides = [f"{forced(key)}={literal(value)}" for key, value in quick.items() if key not in levels]
+    return _with_levels(study, levels), overrides
 
 
 def _with_levels(study: sections_module.Study, levels: dict[str, list[Any]]) -> sections_module.Study:
-    """The study with other levels of some swept keys; claims about levels that are gone are not made."""
+    """The study with other levels of some swept keys. Claims about levels that it no longer has are dropped."""
     sweep = {**study.sweep, **levels}
-    kept, parts = sweep.get(study.compare, []), sweep.get(study.by, [])
+    compared = sweep.get(study.compare, [])
+    groups = sweep.get(study.by, [])
     claims = [
         claim
         for claim in study.predicts
-        if claim.level in kept and claim.versus in (None, *kept) and claim.by in (None, *parts)
+        if claim.level in compared and claim.versus in (None, *compared) and claim.by in (None, *groups)
     ]
     return dataclasses.replace(study, sweep=sweep, predicts=claims)
 
 
-def _check_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
+def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
     """Drop overrides that name an option or top-level key that does not exist, noting each."""
-    known_roots = {*schema.field_types(config_module.Config), "recipe", "hydra"}
+    root_keys = {*schema.field_types(config_module.Config), "recipe", "hydra"}
     usable = []
     for override in parsed:
-        key, value = _key(override), override._value
+        key = _key(override)
         if key == "recipe" or key in registry.PACKAGES:
-            known = [*(recipes() if key == "recipe" else options(key)), *_added(config_dir, key)]
-            levels = _sweep_values(override) if override.is_sweep_override() else [value]
+            lab_options = recipes() if key == "recipe" else options(key)
+            existing = [*lab_options, *_user_options(config_dir, key)]
+            levels = _sweep_values(override) if override.is_sweep_override() else [override._value]
+            # a level is one option, or a list of them: reward=[bt,length]
             chosen = [str(name) for level in levels for name in (level if isinstance(level, list) else [level])]
-            wrong = [c for c in chosen if c not in known]
-            problems.extend(f"{key}={name} does not exist{schema.did_you_mean(name, known)}" for name in wrong)
+            wrong = [name for name in chosen if name not in existing]
+            problems.extend(f"{key}={name} does not exist{schema.did_you_mean(name, existing)}" for name in wrong)
             if wrong:
                 continue
-        elif re.split(r"[./@]", key)[0] not in known_roots:
-            problems.append(f"{key} is not a setting{schema.did_you_mean(key, known_roots - {'hydra'})}")
+        elif re.split(r"[./@]", key)[0] not in root_keys:
+            problems.append(f"{key} is not a setting{schema.did_you_mean(key, root_keys - {'hydra'})}")
             continue
         usable.append(override)
     return usable
 
 
-def _added(config_dir: str | None, group: str) -> list[str]:
+def _user_options(config_dir: str | None, group: str) -> list[str]:
     """Names of a group's files in the user's own folder."""
     if not config_dir:
         return []

@@ -1,7 +1,7 @@
 """What the settings classes say of their fields: meaning, type, unit, range and source, read from their code.
 
-A field's meaning stands in the `Args:` section of the class that defines it, its range in the message of the rule that
-checks it. Nothing is written twice, so nothing here can disagree with what is checked.
+A field's meaning is read from the `Args:` section of the class that defines it, its range from the message of the rule
+that checks it. Neither is written a second time for the documentation, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ RANGES = (
 @cache
 def meanings(cls: type) -> dict[str, str]:
     """Field → what its class, or the class that it inherits the field from, says of it."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        found |= _arguments(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
-    return {field.name: found[field.name] for field in dataclasses.fields(cls) if field.name in found}
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):  # a subclass may say something else of a field than its base
+        texts |= _arguments(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
+    return {field.name: texts[field.name] for field in dataclasses.fields(cls) if field.name in texts}
 
 
 def _arguments(text: str) -> dict[str, str]:
@@ -73,29 +73,34 @@ def summary(cls: type) -> str:
 @cache
 def ranges(cls: type) -> dict[str, str]:
     """Field → the range that a rule of the class states, for rules about one field."""
-    found: dict[str, str] = {}
+    stated: dict[str, str] = {}
+    package = cls.__module__.partition(".")[0]
     for base in reversed(cls.__mro__):
         for name in ("__post_init__", "rules"):
             method = base.__dict__.get(name)
-            if inspect.isfunction(method) and method.__module__.startswith(cls.__module__.partition(".")[0]):
-                found |= dict(_stated(ast.parse(textwrap.dedent(inspect.getsource(method)))))
-    return found
+            if inspect.isfunction(method) and method.__module__.startswith(package):
+                source = textwrap.dedent(inspect.getsource(method))
+                stated |= dict(_stated_ranges(ast.parse(source)))
+    return stated
 
 
-def _stated(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _stated_ranges(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """(field, range) of every message of the form f"field={…} must be …"."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.JoinedStr) or len(node.values) != 3:
             continue
-        start, _, rest = node.values
-        if not isinstance(start, ast.Constant) or not isinstance(rest, ast.Constant):
+        before, _, after = node.values
+        if not isinstance(before, ast.Constant) or not isinstance(after, ast.Constant):
             continue
-        field = re.fullmatch(r"(\w+)=", str(start.value))
-        stated = str(rest.value).partition(";")[0] or str(rest.value)
-        for pattern, words in RANGES if field else ():
-            match = re.match(pattern, stated)
-            if match and field:
-                yield field[1], match.expand(words).strip()
+        field = re.fullmatch(r"(\w+)=", str(before.value))
+        if not field:
+            continue
+        # What follows a semicolon is advice, unless the rule itself does.
+        rule = str(after.value).partition(";")[0] or str(after.value)
+        for pattern, wording in RANGES:
+            match = re.match(pattern, rule)
+            if match:
+                yield field[1], match.expand(wording).strip()
                 break
 
 
@@ -104,7 +109,7 @@ def unit(name: str, meaning: str) -> str:
     named = re.search(rf"^({UNITS})\b|\bin ({UNITS})\b", meaning)
     if named:
         return named[1] or named[2]
-    return next((word for suffix, word in UNIT_SUFFIXES.items() if name.endswith(suffix)), "")
+    return next((suffix_unit for suffix, suffix_unit in UNIT_SUFFIXES.items() if name.endswith(suffix)), "")
 
 
 def sources(meaning: str) -> list[str]:
@@ -119,21 +124,25 @@ def choices(hint: Any) -> list[str]:
     if hint is bool:
         return ["true", "false"]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        kinds = [choices(kind) for kind in typing.get_args(hint) if kind is not type(None)]
-        null = ["null"] if type(None) in typing.get_args(hint) else []
-        return [*(value for kind in kinds for value in kind), *null] if all(kinds) else []
+        members = typing.get_args(hint)
+        choices_of = [choices(member) for member in members if member is not type(None)]
+        if not all(choices_of):  # one member takes any number or text, so there is no list to give
+            return []
+        null = ["null"] if type(None) in members else []
+        return [*(value for values in choices_of for value in values), *null]
     return []
 
 
 def type_text(hint: Any) -> str:
     """A type as a person writes it: `number or null`, `adamw | muon`, `list of text`."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Literal:
         return " | ".join(choices(hint))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join("null" if part is type(None) else type_text(part) for part in parts)
+        return " or ".join("null" if member is type(None) else type_text(member) for member in arguments)
     if origin in (list, tuple):
-        return f"list of {type_text(parts[0])}" if parts else "list"
+        return f"list of {type_text(arguments[0])}" if arguments else "list"
     if origin is dict:
-        return f"mapping of {type_text(parts[1])}"
+        return f"mapping of {type_text(arguments[1])}"
     return PLAIN_TYPES.get(hint) or str(getattr(hint, "__name__", hint))

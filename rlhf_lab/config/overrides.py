@@ -19,12 +19,12 @@ def is_choice(key: str) -> bool:
 
 
 def forced(key: str) -> str:
-    """A key as an override names it: those below `stages` exist only once they are named."""
+    """A key as an override names it. Those below `stages` are not in the composed config, so `++` adds them."""
     return f"++{key}" if key.startswith("stages.") else key
 
 
 def literal(value: Any) -> str:
-    """A value as Hydra's override grammar writes it. Text that the grammar would read as something else is quoted."""
+    """A value in Hydra's override grammar. Text that the grammar would read as something else is quoted."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, list):
@@ -60,23 +60,23 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` onto `base`, mappings merged key by key."""
     merged = dict(base)
     for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = merge(merged[key], value) if both else value
+        both_mappings = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both_mappings else value
     return merged
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key as an override does: it has to exist, but below `stages`; a mapping is merged into a mapping.
+    """Set a dotted key as an override does. Except below `stages` it has to exist; a mapping is merged into a mapping.
 
     Raises KeyError for a key that does not exist.
     """
     *path, last = key.split(".")
     node: Any = values
-    for part in path:
-        if part not in node and path[0] == "stages":
-            node[part] = {}
-        node = node[part] if isinstance(node, dict) else {}
+    for name in path:
+        if name not in node and path[0] == "stages":
+            node[name] = {}
+        node = node[name] if isinstance(node, dict) else {}
     if last not in node and path[:1] != ["stages"]:
         raise KeyError(key)
-    both = isinstance(value, dict) and isinstance(node.get(last), dict)
-    node[last] = merge(node[last], value) if both else value
+    both_mappings = isinstance(value, dict) and isinstance(node.get(last), dict)
+    node[last] = merge(node[last], value) if both_mappings else value

@@ -56,10 +56,12 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
 
 @cache
 def _load_settings() -> None:
+    """Import every settings module and plug-in once; importing one registers its classes."""
     for module in settings_modules():
         import_module(module)
     for plugin in entry_points(group="rlhf_lab.plugins"):
-        plugin.load()()
+        register_kinds = plugin.load()
+        register_kinds()
 
 
 def settings_modules() -> list[str]:
@@ -72,7 +74,7 @@ def settings_modules() -> list[str]:
 def kinds(group: str) -> list[str]:
     """Registered names of a group, sorted."""
     _load_settings()
-    return sorted(kind for g, kind in _settings if g == group)
+    return sorted(kind for registered_group, kind in _settings if registered_group == group)
 
 
 def plugged_in(group: str) -> list[str]:
@@ -91,7 +93,11 @@ def settings_class(group: str, kind: str) -> type:
 
 def kind_of(group: str, settings: object) -> str:
     """The registered name of a settings object."""
-    return next(kind for (g, kind), cls in _settings.items() if g == group and type(settings) is cls)
+    return next(
+        kind
+        for (registered_group, kind), cls in _settings.items()
+        if registered_group == group and type(settings) is cls
+    )
 
 
 def implementation(group: str, kind: str) -> str:

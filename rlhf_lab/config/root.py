@@ -20,7 +20,7 @@ from rlhf_lab.core.errors import ConfigError
 
 GROUPS = tuple(registry.PACKAGES)
 TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
-"""The module that knows which settings TRL can honour; imported by name, because it lies above this one."""
+"""The module that knows which settings TRL can honour. Imported by name: config may not import from algorithms."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,12 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
     for group in GROUPS:
         if group not in values:
             problems.append(f"{group} is missing; choose one of {group}={'|'.join(registry.kinds(group))}")
-    known = {f.name for f in dataclasses.fields(Config)}
-    for key in [key for key in plain if key not in known]:
-        problems.append(f"{key} is not a setting{schema.did_you_mean(key, known | {'recipe'})}")
+    fields = {field.name for field in dataclasses.fields(Config)}
+    for key in [key for key in plain if key not in fields]:
+        # `recipe` is no field, but what people mean by `recipie`
+        problems.append(f"{key} is not a setting{schema.did_you_mean(key, fields | {'recipe'})}")
         del plain[key]
+    # The groups are built already, so their fields hold None here and are filled in below.
     root: Config | None = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
     if root is None or any(groups.get(group) is None for group in GROUPS):
         return None
@@ -120,19 +122,19 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
 
 
 def _build_reward(values: Any, problems: list[str]) -> Any:
-    """The reward graph: its terms first, each under its name."""
+    """The reward graph, with its terms built first; None where one of them is wrong."""
     terms = values.get("terms") if isinstance(values, Mapping) else None
     if not isinstance(terms, Mapping):
         problems.append(f"reward has no terms; choose some of {'|'.join(registry.kinds('reward'))}, e.g. reward=bt")
         return None
     built = {name: _build_group("reward", term, problems, f"reward.terms.{name}") for name, term in terms.items()}
-    usable = {name: term for name, term in built.items() if term is not None}
-    if len(usable) < len(built):
+    if any(term is None for term in built.values()):
         return None
-    return schema.build(RewardGraph, {**values, "terms": usable}, "reward", problems)
+    return schema.build(RewardGraph, {**values, "terms": built}, "reward", problems)
 
 
 def _build_group(group: str, values: Any, problems: list[str], where: str = "") -> Any:
+    """Settings of the kind that a group's values name; None where they are wrong. `where` is their dotted path."""
     where = where or group
     if not isinstance(values, Mapping) or "kind" not in values:
         problems.append(f"{where} has no kind; choose one of {group}={'|'.join(registry.kinds(group))}")
@@ -142,7 +144,7 @@ def _build_group(group: str, values: Any, problems: list[str], where: str = "") 
     except ConfigError as error:
         problems.extend(error.problems)
         return None
-    return schema.build(cls, {k: v for k, v in values.items() if k != "kind"}, where, problems)
+    return schema.build(cls, {key: value for key, value in values.items() if key != "kind"}, where, problems)
 
 
 def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
@@ -158,10 +160,11 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
         written = values.get(section) or {}
         cls = _class_of(section, written)
         if cls is None or model_class is None:
-            continue  # said where the section is built
+            continue  # reported where the section is built
         model = merge(schema.defaults(model_class), values["model"])
+        # model.tuned is keyed by algorithm; the sampler has the one entry `rollout`, whatever its kind
         name = "rollout" if section == "rollout" else written["kind"]
-        tuned = _tuned(model["tuned"], name, cls, problems)
+        tuned = _usable_tuned(model["tuned"], name, cls, problems)
         defaults = {**schema.defaults(cls), **_value_by_size(model_class, cls), **tuned}
         filled = {key: defaults[key] for key in cls.tuned_by_model if written.get(key) is None}
         optimizer = filled.get("optimizer", written.get("optimizer"))
@@ -172,7 +175,7 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
 
 
 def values_by_size(model_class: Any) -> dict[str, dict[str, Any]]:
-    """`model.tuned` where nothing is written: what every algorithm, and the sampler, says for models of this size."""
+    """The default of `model.tuned`: what every algorithm, and the sampler, recommends for models of this size."""
     classes = {kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")}
     classes["rollout"] = registry.settings_class("rollout", "local")
     values = {name: _value_by_size(model_class, cls) for name, cls in classes.items()}
@@ -180,6 +183,7 @@ def values_by_size(model_class: Any) -> dict[str, dict[str, Any]]:
 
 
 def _value_by_size(model_class: Any, cls: Any) -> dict[str, Any]:
+    """What one settings class recommends for models of this size."""
     if model_class.small_scale:
         return dict(cls.at_small_scale)
     defaults = schema.defaults(cls)
@@ -193,11 +197,13 @@ def _class_of(group: str, values: Any) -> Any:
     return registry.settings_class(group, values["kind"])
 
 
-def _tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[str, Any]:
-    """The usable part of what a model names for an algorithm, or for `rollout`."""
-    named = tuned.get(name) if isinstance(tuned, Mapping) else None  # another type is said where the model is built
-    usable, hints = {}, schema.field_types(cls)
-    for key, value in (named or {}).items():
+def _usable_tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[str, Any]:
+    """The settings that a model gives an algorithm, or `rollout`, without those that are wrong."""
+    # where `tuned` is no mapping, the model's own section reports it
+    settings = tuned.get(name) if isinstance(tuned, Mapping) else None
+    hints = schema.field_types(cls)
+    usable = {}
+    for key, value in (settings or {}).items():
         path = f"model.tuned.{name}.{key}"
         if key not in cls.tuned_by_model:
             problems.append(f"{path} is not left to the model{schema.did_you_mean(key, cls.tuned_by_model)}")
@@ -207,17 +213,18 @@ def _tuned(tuned: Any, name: str, cls: Any, problems: list[str]) -> dict[str, An
 
 
 def _completed(root: Config) -> Config:
-    """Settings that follow from other sections: the seeds of the data, so that stages upstream read the same data, and
-    what the algorithm leaves open."""
+    """Fill in what follows from other sections: the data's seed, so that upstream stages read the same data, and what
+    the algorithm leaves open."""
     algorithm = root.algorithm.completed(root)
     if root.seed < 0:
-        return dataclasses.replace(root, algorithm=algorithm)  # refused by the rules between sections
+        return dataclasses.replace(root, algorithm=algorithm)  # `_cross_check` refuses it
     return dataclasses.replace(root, algorithm=algorithm, data=root.data.of_run(root.seed))
 
 
 def _cross_check(root: Config) -> list[str]:
     """Rules between sections."""
-    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    algorithm = root.algorithm
+    kind = registry.kind_of("algorithm", algorithm)
     problems = []
     if root.seed < 0:
         problems.append(f"seed={root.seed} is negative; use 0 or more")
@@ -235,8 +242,8 @@ def _cross_check(root: Config) -> list[str]:
     if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
     problems += algorithm.contradictions(root)
-    starts = "policy" in algorithm.optional_needs and not root.needs.get("policy")
-    if starts and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
+    starts_from_scratch = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    if starts_from_scratch and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
         problems.append(
             f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
             "is random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
@@ -253,20 +260,21 @@ def _cross_check(root: Config) -> list[str]:
         problems += import_module(TRL_OPTIONS).problems(root)
     positions = getattr(root.model, "max_positions", None)
     if positions:
-        needed = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
+        lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
         if "rollout" in algorithm.uses:
-            needed["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
+            lengths["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
         problems += [
-            f"{name}={value} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
-            for name, value in needed.items()
-            if value > positions
+            f"{name}={tokens} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
+            for name, tokens in lengths.items()
+            if tokens > positions
         ]
     return problems
 
 
 def _data_problems(root: Config) -> list[str]:
-    """What the algorithm and the reward need and the data do not have."""
-    algorithm, kind = root.algorithm, registry.kind_of("algorithm", root.algorithm)
+    """What the algorithm or the reward needs of the data and does not find there."""
+    algorithm = root.algorithm
+    kind = registry.kind_of("algorithm", algorithm)
     problems = []
     data_kind = registry.kind_of("data", root.data)
     reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
@@ -288,7 +296,7 @@ def _data_problems(root: Config) -> list[str]:
 
 
 def _sharding_problems(root: Config) -> list[str]:
-    """What cannot be spread over processes as it is asked for."""
+    """Why this run cannot be spread over processes as configured."""
     problems = []
     sharding = registry.kind_of("sharding", root.sharding)
     lora = getattr(root.model, "lora", None)
@@ -308,7 +316,7 @@ def _sharding_problems(root: Config) -> list[str]:
 
 
 def _missing_roles(root: Config) -> list[str]:
-    """Models that terms of the reward read and the run does not name."""
+    """Reward models that terms of the reward read and `needs` does not name."""
     return [
         f"needs.{role} is not set; the chosen reward reads it (or choose another: reward=gold)"
         for role in sorted(root.reward.roles)
@@ -327,5 +335,6 @@ def to_values(config: Config) -> dict[str, Any]:
         if group != "reward":
             values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
     for name, term in config.reward.terms.items():
-        values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **values["reward"]["terms"][name]}
+        term_values = values["reward"]["terms"][name]
+        values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **term_values}
     return values

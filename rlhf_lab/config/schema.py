@@ -17,16 +17,16 @@ from typing import Any, Literal
 from rlhf_lab.core.errors import ConfigError
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'; did you mean "x"?' for the closest known word, else the list of known words."""
-    known = sorted(known)
-    close = closest(word, known)
-    return f"; did you mean {close}?" if close else f"; known: {', '.join(known) or 'none'}"
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """'; did you mean x?' for the closest name, else the list of all names."""
+    names = sorted(names)
+    close = closest(word, names)
+    return f"; did you mean {close}?" if close else f"; known: {', '.join(names) or 'none'}"
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like another; None where none is."""
-    return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
+def closest(word: str, names: Iterable[str]) -> str | None:
+    """The name that is spelt most like a word; None where none is close."""
+    return next(iter(get_close_matches(word, sorted(names), n=1, cutoff=0.6)), None)
 
 
 @cache
@@ -50,7 +50,7 @@ def defaults(cls: type) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """Settings objects, mappings and tuples as plain YAML values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -68,7 +68,8 @@ def build(cls: type, values: Any, where: str, problems: list[str]) -> Any:
         problems.append(f"{where}={values!r} is {_name_of(values)}, expected a mapping with keys of {cls.__name__}")
         return None
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    hints, arguments = field_types(cls), {}
+    hints = field_types(cls)
+    arguments = {}
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in fields:
@@ -89,24 +90,26 @@ def build(cls: type, values: Any, where: str, problems: list[str]) -> Any:
 
 def convert(hint: Any, value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
     """(True, value) when `value` fits the type hint, after the conversions YAML needs (int → float, list → tuple)."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if hint is Any:
         return True, value
     if dataclasses.is_dataclass(hint):
-        before = len(problems)
+        problems_before = len(problems)
         built = build(typing.cast(type, hint), value, path, problems)
-        return built is not None and len(problems) == before, built
+        return built is not None and len(problems) == problems_before, built
     if origin in (typing.Union, types.UnionType):
-        return _convert_union(parts, value, path, problems)
+        return _convert_union(arguments, value, path, problems)
     if origin is Literal:
-        if value in parts and type(value) in {type(p) for p in parts}:
+        # types too: True == 1 and 1.0 == 1, and neither is the choice 1
+        if value in arguments and type(value) in {type(choice) for choice in arguments}:
             return True, value
-        choices = [str(part) for part in parts]
-        return _problem(problems, f"{path}={value} is not one of {', '.join(choices)}{_suggest(str(value), choices)}")
+        choices = [str(choice) for choice in arguments]
+        return _reject(problems, f"{path}={value} is not one of {', '.join(choices)}{_suggest(str(value), choices)}")
     if origin in (list, tuple):
-        return _convert_list(origin, parts, value, path, problems)
+        return _convert_list(origin, arguments, value, path, problems)
     if origin in (dict, Mapping):
-        return _convert_mapping(parts, value, path, problems)
+        return _convert_mapping(arguments, value, path, problems)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return True, float(value)
     if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
@@ -117,52 +120,58 @@ def convert(hint: Any, value: Any, path: str, problems: list[str]) -> tuple[bool
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return True, value
     expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(hint, str(hint))
-    return _problem(problems, f"{path}={value} is {_name_of(value)}, expected {expected}")
+    return _reject(problems, f"{path}={value} is {_name_of(value)}, expected {expected}")
 
 
-def _convert_union(parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
-    if value is None and type(None) in parts:
+def _convert_union(members: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+    """The first member of the union that fits; when none does, the problems of the first one."""
+    if value is None and type(None) in members:
         return True, None
-    trials: list[list[str]] = []
-    for part in (p for p in parts if p is not type(None)):
-        trial: list[str] = []
-        ok, converted = convert(part, value, path, trial)
+    rejections: list[list[str]] = []
+    for member in members:
+        if member is type(None):
+            continue
+        member_problems: list[str] = []
+        ok, converted = convert(member, value, path, member_problems)
         if ok:
             return True, converted
-        trials.append(trial)
-    problems.extend(trials[0] if trials else [f"{path}={value} is not allowed"])
+        rejections.append(member_problems)
+    problems.extend(rejections[0] if rejections else [f"{path}={value} is not allowed"])
     return False, None
 
 
-def _convert_list(origin: type, parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+def _convert_list(
+    origin: type, arguments: tuple[Any, ...], value: Any, path: str, problems: list[str]
+) -> tuple[bool, Any]:
     if not isinstance(value, (list, tuple)):
-        return _problem(problems, f"{path}={value} is {_name_of(value)}, expected a list such as [a,b]")
-    before = len(problems)
-    item_hint = parts[0] if parts else Any
+        return _reject(problems, f"{path}={value} is {_name_of(value)}, expected a list such as [a,b]")
+    problems_before = len(problems)
+    item_hint = arguments[0] if arguments else Any
     items = [convert(item_hint, item, f"{path}[{i}]", problems)[1] for i, item in enumerate(value)]
-    return len(problems) == before, origin(items)
+    return len(problems) == problems_before, origin(items)
 
 
-def _convert_mapping(parts: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
+def _convert_mapping(arguments: tuple[Any, ...], value: Any, path: str, problems: list[str]) -> tuple[bool, Any]:
     if not isinstance(value, Mapping):
-        return _problem(problems, f"{path}={value} is {_name_of(value)}, expected a mapping {{name: value}}")
-    before = len(problems)
-    item_hint = parts[1] if parts else Any
+        return _reject(problems, f"{path}={value} is {_name_of(value)}, expected a mapping {{name: value}}")
+    problems_before = len(problems)
+    item_hint = arguments[1] if arguments else Any
     items = {str(key): convert(item_hint, item, f"{path}.{key}", problems)[1] for key, item in value.items()}
-    return len(problems) == before, items
+    return len(problems) == problems_before, items
 
 
-def _problem(problems: list[str], message: str) -> tuple[bool, None]:
+def _reject(problems: list[str], message: str) -> tuple[bool, None]:
     problems.append(message)
     return False, None
 
 
-def _suggest(word: str, known: Iterable[str]) -> str:
-    close = closest(word, known)
+def _suggest(word: str, names: Iterable[str]) -> str:
+    close = closest(word, names)
     return f"; did you mean {close}?" if close else ""
 
 
 def _name_of(value: Any) -> str:
+    """A value's type in words, for messages."""
     if value is None:
         return "empty"
     names = {

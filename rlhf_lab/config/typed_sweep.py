@@ -13,8 +13,8 @@ from rlhf_lab.core.files import read_json, write_json
 
 POLICY_METRICS = ("gold", "correct", "correct_greedy", "proxy", "win_rate", "kl", "tokens")
 """Of the last policy, in the order of a table. What no job has is left out."""
-WITHOUT_A_CHOICE = 6
-"""Metrics of results that neither evaluate a policy nor name those worth a line."""
+MAX_UNNAMED_METRICS = 6
+"""Metrics shown of a result that neither evaluates a policy nor names its primary metrics."""
 FROM_RESULTS, WRITTEN = "results", "study"
 
 
@@ -29,14 +29,14 @@ def typed_study(
         problems: gets what is wrong with them.
     """
     if not sweep:
-        words = ", ".join(f"study.{key}={literal(value)}" for key, value in settings.items())
+        typed = ", ".join(f"study.{key}={literal(value)}" for key, value in settings.items())
         problems.append(
-            f"{words}: {recipe or 'the command'} is one run, not a study; sweep a setting, for example seed=0,1,2, or "
+            f"{typed}: {recipe or 'the command'} is one run, not a study; sweep a setting, for example seed=0,1,2, or "
             "leave this out"
         )
         return None
-    first = next((key for key in sweep if key != "seed"), "seed")
-    compare = settings.get("compare", first)
+    first_key = next((key for key in sweep if key != "seed"), "seed")
+    compare = settings.get("compare", first_key)
     values = {
         "question": f"How does {compare} change the outcome of {recipe}?",
         "sweep": dict(sweep),
@@ -48,37 +48,39 @@ def typed_study(
 
 
 def choose_metrics(folder: Path) -> None:
-    """Let the table of a typed sweep show what a single run prints: the metrics of policies, then the primary ones.
+    """Choose the columns of a typed sweep's table: what a single run prints, policies' metrics before primary ones.
 
-    Recipes report different things and a command does not say which: the results of the completed jobs do. Metrics
-    that the command names stay, and so does the plan of a sweep without a result.
+    Which metrics a recipe reports is known only from the results of completed jobs. Metrics that the command names
+    stay, and so does the plan of a sweep that has no result yet.
     """
     plan = read_json(folder / "study.json") or {}
     if plan.get("metrics_from") != FROM_RESULTS:
         return
-    results = [_result(folder, int(job["index"])) for job in plan["jobs"]]
-    metrics = list(dict.fromkeys(name for result in results for name in _shown(result)))
+    results = [_result_of_job(folder, int(job["index"])) for job in plan["jobs"]]
+    metrics = list(dict.fromkeys(name for result in results for name in _metrics_shown(result)))
     # policies first, also where another job's result names more
     metrics.sort(key=lambda name: POLICY_METRICS.index(name) if name in POLICY_METRICS else len(POLICY_METRICS))
     if metrics:
         write_json(folder / "study.json", plan | {"metrics": metrics, "primary": metrics[0]})
 
 
-def _result(folder: Path, index: int) -> dict[str, Any]:
-    """What the run of a job found; empty where it has not completed."""
+def _result_of_job(folder: Path, index: int) -> dict[str, Any]:
+    """The result.json of a job's run; empty where the job has not completed."""
     job = read_json(folder / "jobs" / str(index) / "job.json") or {}
-    done = job.get("status") == "completed" and job.get("run")
-    return (read_json(folder / str(job["run"]) / "result.json") or {}) if done else {}
+    if job.get("status") != "completed" or not job.get("run"):
+        return {}
+    return read_json(folder / str(job["run"]) / "result.json") or {}
 
 
-def _shown(result: Mapping[str, Any]) -> list[str]:
-    metrics, policies = result.get("metrics") or {}, result.get("policies") or []
-    last = policies[-1]["metrics"] if policies else {}
-    shown = [name for name in POLICY_METRICS if _is_scored(last.get(name))]
-    shown += [name for name in result.get("primary") or [] if _is_scored(metrics.get(name))]
-    return shown or [name for name, value in metrics.items() if _is_scored(value)][:WITHOUT_A_CHOICE]
+def _metrics_shown(result: Mapping[str, Any]) -> list[str]:
+    metrics = result.get("metrics") or {}
+    policies = result.get("policies") or []
+    last_policy = policies[-1]["metrics"] if policies else {}
+    shown = [name for name in POLICY_METRICS if _has_value(last_policy.get(name))]
+    shown += [name for name in result.get("primary") or [] if _has_value(metrics.get(name))]
+    return shown or [name for name, value in metrics.items() if _has_value(value)][:MAX_UNNAMED_METRICS]
 
 
-def _is_scored(value: Any) -> bool:
-    """Whether a stored number or estimate is there."""
+def _has_value(value: Any) -> bool:
+    """Whether a stored number, or the mean of a stored estimate, is there."""
     return (value.get("mean") if isinstance(value, Mapping) else value) is not None

@@ -1,6 +1,7 @@
 """The words of a command line: Hydra's flags, settings, and an explanation of every word that is neither.
 
-Hydra's own parsers end in a usage text or in the position of a token. Here each wrong word is named with what to write.
+Hydra's own parsers answer a mistake with a usage text or a token's position. Here each wrong word is named, together
+with what to write instead.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ UNUSABLE_HYDRA_KEYS = {
     "hydra.sweeper.params": "name the values on the command line, e.g. algorithm.beta=0.1,0.3",
     "hydra.sweeper": "a study plans its jobs before they start; name the values, e.g. algorithm.beta=0.1,0.3",
 }
-"""Keys of Hydra that would not do what they say here → what to write instead. The longest that fits is taken."""
+"""Hydra's keys that do not work here → what to write instead. Of several that fit, the longest is used."""
 
 USABLE_HYDRA_KEYS = ("hydra.launcher", "hydra.sweeper.max_batch_size", "hydra.job.name", "hydra.job.env_set")
 """Keys that are handed to Hydra with a sweep's jobs."""
@@ -58,7 +59,7 @@ def split(arguments: Sequence[str]) -> argparse.Namespace:
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]  # argparse prints a usage text and exits
     flags = parser.parse_intermixed_args(list(arguments))
-    problems = [why for name, why in UNUSABLE_FLAGS.items() if getattr(flags, name) is not None]
+    problems = [advice for name, advice in UNUSABLE_FLAGS.items() if getattr(flags, name) is not None]
     if flags.config_dir and not Path(flags.config_dir).is_dir():
         problems.append(f"--config-dir {flags.config_dir}: there is no such folder")
     if problems:
@@ -72,12 +73,13 @@ def parse(words: Iterable[str], recipes: Collection[str], problems: list[str]) -
     Args:
         recipes: names of recipes, which people write bare.
     """
-    parser, overrides = OverridesParser.create(), []
+    parser = OverridesParser.create()
+    overrides = []
     for word in words:
         try:
             override = parser.parse_override(word)
         except HydraException as error:
-            problems.append(_explain(word, str(error), recipes))
+            problems.append(_explain_word(word, str(error), recipes))
             continue
         if override.is_interval_sweep():
             problems.append(
@@ -91,7 +93,7 @@ def parse(words: Iterable[str], recipes: Collection[str], problems: list[str]) -
     return overrides
 
 
-def _explain(word: str, message: str, recipes: Collection[str]) -> str:
+def _explain_word(word: str, message: str, recipes: Collection[str]) -> str:
     """What is wrong with a word that is no override."""
     if word in recipes:
         return f"{word} is a recipe; write +recipe={word}"
@@ -106,13 +108,13 @@ def _explain(word: str, message: str, recipes: Collection[str]) -> str:
     key, _, value = word.partition("=")
     if not re.fullmatch(r"[+~]*[\w./@:-]+", key):
         return f"{word} is not KEY=VALUE: {key!r} is no key"
-    first = message.strip().splitlines()[0]
+    first_line = message.strip().splitlines()[0]
     quoted = shlex.quote(f'{key}="{value}"')
-    return f"{word}: its value cannot be read ({first}); put text with special characters in quotes: {quoted}"
+    return f"{word}: its value cannot be read ({first_line}); put text with special characters in quotes: {quoted}"
 
 
 def check_hydra(overrides: Sequence[str], *, sweep: bool) -> None:
-    """Raises ConfigError for keys of Hydra that would have no effect, or one that nobody expects.
+    """Raises ConfigError for keys of Hydra that would have no effect, or an unexpected one.
 
     Args:
         sweep: whether there are several jobs; only then Hydra starts them.
@@ -124,8 +126,10 @@ def check_hydra(overrides: Sequence[str], *, sweep: bool) -> None:
             continue
         if not key.startswith(USABLE_HYDRA_KEYS):
             fitting = [name for name in UNUSABLE_HYDRA_KEYS if key == name or key.startswith(f"{name}.")]
-            why = UNUSABLE_HYDRA_KEYS[max(fitting, key=len)] if fitting else "the lab does not use it; leave it out"
-            problems.append(f"{word}: {why}")
+            advice = "the lab does not use it; leave it out"
+            if fitting:
+                advice = UNUSABLE_HYDRA_KEYS[max(fitting, key=len)]
+            problems.append(f"{word}: {advice}")
         elif not sweep:
             problems.append(
                 f"{word} is about the jobs of a sweep, and this is a single run, which starts here; leave it out, or "

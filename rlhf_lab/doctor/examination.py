@@ -1,6 +1,6 @@
 """The whole examination: the machine, then the model a command would start from.
 
-A machine on which torch does not load is one of the things the doctor is for, so only the second half imports it.
+Only the second half imports torch: the doctor must still run on a machine where torch does not load.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import write_json
 from rlhf_lab.doctor import report
 from rlhf_lab.doctor.environment import ENVIRONMENT
-from rlhf_lab.doctor.findings import Check, Finding, examine, found
+from rlhf_lab.doctor.findings import Check, Finding, examine, pass_or_fail
 from rlhf_lab.doctor.parts import examine_parts
 from rlhf_lab.doctor.storage import STORAGE, scratch, shown
 from rlhf_lab.stages import artifacts
 
 RECIPE = "sft"
-"""What a model is checked with when no recipe is named: it reads the least."""
-NOT_OF_MODEL = {"outputs", "artifacts", "tracker"}
-"""Sections whose settings alone do not ask for an examination of the model."""
+"""The recipe with which a model is checked when none is named: of all it needs the least."""
+NOT_ABOUT_MODEL = {"outputs", "artifacts", "tracker"}
+"""Sections that say nothing about the model: a command that sets only these examines the machine alone."""
 
 
 def examine_machine(outputs: Path) -> list[Finding]:
@@ -42,29 +42,30 @@ def run(arguments: Sequence[str]) -> None:
     """
     to = next((word.removeprefix("to=") for word in arguments if word.startswith("to=")), "")
     overrides = [word for word in arguments if not word.startswith("to=")]
-    stage = _stage(overrides)
+    stage = _plan_stage(overrides)
     outputs = Path(stage.config.outputs)
     with console.status("looking at the machine"):
         findings = examine_machine(outputs)
-    what = ""
-    if any(_key(word).partition(".")[0] not in NOT_OF_MODEL for word in overrides):
+    subject_text = ""
+    if any(_key(word).partition(".")[0] not in NOT_ABOUT_MODEL for word in overrides):
         console.print("examining the model; a large one takes minutes")
         with scratch(outputs) as folder:
-            what = _examine(stage, folder, findings)
+            subject_text = _examine(stage, folder, findings)
     console.print(report.table(findings))
     console.print(report.summary(findings))
     if to:
-        write_json(Path(to), report.as_values(findings, what))
+        write_json(Path(to), report.as_values(findings, subject_text))
         console.print(f"report: {shown(Path(to))}")
-    failed = [f.name for f in findings if f.status == "fail"]
+    failed = [finding.name for finding in findings if finding.status == "fail"]
     if failed:
         raise LabError(f"{len(failed)} of {len(findings)} checks: {', '.join(failed)}")
 
 
-def _stage(overrides: Sequence[str]) -> artifacts.Stage:
-    """The stage a command line describes; of a sweep the first job."""
-    named = any(_key(word) == "recipe" for word in overrides)
-    command = compose.check_command([*overrides, *([] if named else [f"+recipe={RECIPE}"])])
+def _plan_stage(overrides: Sequence[str]) -> artifacts.Stage:
+    """The stage that a command line describes; of a sweep the first job's."""
+    names_recipe = any(_key(word) == "recipe" for word in overrides)
+    default = [] if names_recipe else [f"+recipe={RECIPE}"]
+    command = compose.check_command([*overrides, *default])
     return artifacts.plan(command.configs[0], command.recipe or RECIPE)
 
 
@@ -73,8 +74,8 @@ def _key(override: str) -> str:
 
 
 def _examine(stage: artifacts.Stage, folder: Path, findings: list[Finding]) -> str:
-    """Add what the model's checks find; a model that cannot be loaded is one of them. Returns what was examined."""
-    loaded: list[Any] = []
+    """Append the findings of the model's checks, of which loading it is the first. Returns what was examined."""
+    loaded: list[Any] = []  # a check returns a finding, so this hands the model out
 
     def load(_: object) -> Finding:
         from rlhf_lab.doctor.subject import load_subject
@@ -83,7 +84,7 @@ def _examine(stage: artifacts.Stage, folder: Path, findings: list[Finding]) -> s
         set_threads(stage.config, 1)
         subject = load_subject(stage, folder)
         loaded.append(subject)
-        return found(True, f"{subject.what}: {subject.parameters:,} parameters, {subject.device}")
+        return pass_or_fail(True, f"{subject.what}: {subject.parameters:,} parameters, {subject.device}")
 
     findings += examine("model", [Check("loads", load)], None)
     if not loaded:

@@ -1,12 +1,12 @@
-"""What a check is and what it finds. Checks are plain functions in a list; one that raises has failed, with its error.
+"""What a check is and what it finds. Checks are plain functions in a list; a check that raises counts as failed.
 
-A check costs memory by the copies of the model it makes. Those that do not fit are skipped, and say so.
+Checks that copy the model say how many copies they need. One whose copies do not fit into memory is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rlhf_lab.core.errors import LabError
@@ -19,10 +19,10 @@ class Finding:
     """What one check found.
 
     Attributes:
-        status: `skip` says that the question does not arise here, or could not be asked.
-        measured: what was seen, with its unit.
-        tolerance: what it may be.
-        advice: why it matters and what to do; of a check that holds, a remark worth reading.
+        status: `skip` where the check does not apply, or could not run.
+        measured: the value, with its unit.
+        tolerance: the values that pass.
+        advice: why it matters and what to do; a remark where the check passed.
         name, group: of the check; set by `examine`.
     """
 
@@ -34,24 +34,24 @@ class Finding:
     group: str = ""
 
 
-def found(holds: bool, measured: str, tolerance: str = "", advice: str = "") -> Finding:
-    """A finding whose advice is only given when the check does not hold."""
+def pass_or_fail(holds: bool, measured: str, tolerance: str = "", advice: str = "") -> Finding:
+    """A finding that gives its advice only where the check failed."""
     return Finding("pass" if holds else "fail", measured, tolerance, "" if holds else advice)
 
 
 def within(value: float, limit: float, unit: str, advice: str, *, of: str = "largest difference") -> Finding:
     """A finding about a number that must be finite and at most `limit`."""
-    return found(value <= limit, f"{of} {value:.2g} {unit}", f"≤ {limit:.2g}", advice)
+    return pass_or_fail(value <= limit, f"{of} {value:.2g} {unit}", f"≤ {limit:.2g}", advice)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question.
+    """One check.
 
     Attributes:
-        name: what is checked, a few words.
-        ask: takes the subject of the examination and answers.
-        copies: models' worth of memory it needs beside the subject, in float32.
+        name: what is checked, in a few words.
+        ask: function from the subject of the examination to the finding.
+        copies: how many float32 copies of the model it needs in memory besides the subject.
     """
 
     name: str
@@ -68,16 +68,18 @@ def examine(group: str, checks: Sequence[Check], subject: Any, *, room: float = 
     for check in checks:
         if check.copies > room:
             reason = f"needs memory for {check.copies} more copies of the model, {room:.1f} fit"
-            answer = Finding("skip", reason, advice="run it on a machine with more memory, or on a smaller model")
+            finding = Finding("skip", reason, advice="run it on a machine with more memory, or on a smaller model")
         else:
-            answer = _ask(check, subject)
-        yield Finding(answer.status, answer.measured, answer.tolerance, answer.advice, check.name, group)
+            finding = _run_check(check, subject)
+        yield replace(finding, name=check.name, group=group)
 
 
-def _ask(check: Check, subject: Any) -> Finding:
+def _run_check(check: Check, subject: Any) -> Finding:
+    """The finding of one check; an exception becomes a failed one."""
     try:
         return check.ask(subject)
-    except Exception as error:  # whatever a model, a tokenizer or a library does wrong is what the doctor looks for
-        text = str(error).strip() or "no message"
-        said = text if isinstance(error, LabError) else f"{type(error).__name__}: {text.splitlines()[0][:200]}"
-        return Finding("fail", "the check itself failed", "no error", said)
+    except Exception as error:  # any error of a model, a tokenizer or a library is something the doctor looks for
+        message = str(error).strip() or "no message"
+        if not isinstance(error, LabError):  # those of libraries may be pages long
+            message = f"{type(error).__name__}: {message.splitlines()[0][:200]}"
+        return Finding("fail", "the check itself failed", "no error", message)

@@ -1,4 +1,4 @@
-"""What the package asks for: version ranges and extras, from the checkout's pyproject.toml or installed metadata."""
+"""What the package requires: version ranges and extras, from the checkout's pyproject.toml or installed metadata."""
 
 from __future__ import annotations
 
@@ -33,26 +33,29 @@ class Requirements:
 
 @cache
 def requirements() -> Requirements:
-    """From pyproject.toml beside the package, else from the installed distribution.
+    """The requirements in pyproject.toml beside the package, else in the installed distribution's metadata.
 
     Raises PackageNotFoundError when there is neither.
     """
     file = Path(rlhf_lab.__file__).resolve().parents[1] / "pyproject.toml"
     if file.is_file():
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        extras = {name: list(map(Requirement, lines)) for name, lines in project["optional-dependencies"].items()}
-        return Requirements(project["requires-python"], list(map(Requirement, project["dependencies"])), extras)
-    found = metadata.metadata(NAME)
-    lines = list(map(Requirement, metadata.requires(NAME) or []))
-    names = found.get_all("Provides-Extra") or []
-    extras = {name: [line for line in lines if _only_with(line, name)] for name in names}
-    core = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
-    return Requirements(found["Requires-Python"], core, extras)
+        core = [Requirement(line) for line in project["dependencies"]]
+        extras = {
+            name: [Requirement(line) for line in lines] for name, lines in project["optional-dependencies"].items()
+        }
+        return Requirements(project["requires-python"], core, extras)
+    distribution = metadata.metadata(NAME)
+    everything = [Requirement(line) for line in metadata.requires(NAME) or []]
+    names = distribution.get_all("Provides-Extra") or []
+    extras = {name: [needed for needed in everything if _only_with_extra(needed, name)] for name in names}
+    core = [needed for needed in everything if needed.marker is None or needed.marker.evaluate({"extra": ""})]
+    return Requirements(distribution["Requires-Python"], core, extras)
 
 
-def _only_with(line: Requirement, extra: str) -> bool:
-    """Whether a requirement is an extra's alone."""
-    marker = line.marker
+def _only_with_extra(requirement: Requirement, extra: str) -> bool:
+    """Whether an extra brings a requirement that the core does not have."""
+    marker = requirement.marker
     return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
 
 
@@ -64,19 +67,21 @@ def installed(package: str) -> str | None:
         return None
 
 
-def wrong(lines: list[Requirement]) -> Iterator[str]:
+def unmet(required: list[Requirement]) -> Iterator[str]:
     """One sentence for each requirement that the installed version does not meet."""
-    for line in lines:
-        version = installed(line.name)
+    for requirement in required:
+        version = installed(requirement.name)
         if version is None:
-            yield f"{line.name} is not installed (wanted {line.specifier})"
-        elif not line.specifier.contains(version, prereleases=True):
-            yield f"{line.name} {version} is outside {line.specifier}"
+            yield f"{requirement.name} is not installed (wanted {requirement.specifier})"
+        elif not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} {version} is outside {requirement.specifier}"
 
 
 def install_line(package: str) -> str:
     """The shortest `pip install` that brings a package: the smallest extra that has it, else the package itself."""
     extras = requirements().extras
-    having = [name for name, lines in extras.items() if any(line.name == package for line in lines)]
-    extra = min(having, key=lambda name: len(extras[name]), default=None)
+    with_package = [
+        name for name, required in extras.items() if any(requirement.name == package for requirement in required)
+    ]
+    extra = min(with_package, key=lambda name: len(extras[name]), default=None)
     return f"pip install 'rlhf_lab[{extra}]'" if extra else f"pip install {package}"

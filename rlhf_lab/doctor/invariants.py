@@ -24,8 +24,10 @@ def examine_model(subject: Subject) -> Iterator[Finding]:
 
 
 def room(subject: Subject) -> float:
-    """Copies of the model in float32 that fit into the memory that is free where the model is."""
-    on_gpu = torch.device(subject.device).type == "cuda"
-    there = None if on_gpu else main_memory()
-    free = torch.cuda.mem_get_info()[0] if on_gpu else there.free if there else float("inf")
+    """How many float32 copies of the model fit into the free memory of its device."""
+    free = float("inf")
+    if torch.device(subject.device).type == "cuda":
+        free = torch.cuda.mem_get_info()[0]
+    elif memory := main_memory():
+        free = memory.free
     return free / (PARAMETER_BYTES * subject.parameters)

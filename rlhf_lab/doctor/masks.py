@@ -1,6 +1,6 @@
-"""What is trained on, in colour: prompt dim, trained reply tokens green, EOS marked, padding grey.
+"""The tokens that are trained on, in colour: prompt dim, trained reply tokens green, EOS marked, padding grey.
 
-The same is told by marks: trained tokens stand in [brackets], padding is "·".
+Marks say the same without colour: trained tokens are in [brackets], padding is "·".
 """
 
 from __future__ import annotations
@@ -45,21 +45,29 @@ def picture(encoder: Encoder, rows: list[Row]) -> Group:
     row_N, column_N = batch.targets()
     trained = set(zip(row_N.tolist(), column_N.tolist(), strict=True))
     width = batch.tokens_BT.shape[1]
-    lines = [
-        _line(encoder, row, {column for r, column in trained if r == i}, width - len(row[0]) - len(row[1]))
-        for i, row in enumerate(rows)
-    ]
+    lines = []
+    for index, (prompt, reply) in enumerate(rows):
+        columns = {column for row, column in trained if row == index}
+        lines.append(_row_text(encoder, (prompt, reply), columns, padding=width - len(prompt) - len(reply)))
     return Group(legend(), *lines)
 
 
-def _line(encoder: Encoder, row: Row, trained: set[int], padding: int) -> Text:
-    """One row; its columns in `trained` are what the mask takes."""
-    (prompt, reply), text = row, Text("  ")
+def _row_text(encoder: Encoder, row: Row, trained: set[int], padding: int) -> Text:
+    """One row of a batch.
+
+    Args:
+        trained: columns that the mask takes.
+        padding: tokens of padding behind the row.
+    """
+    prompt, reply = row
     begin, end = len(prompt), len(prompt) + len(reply)
+    text = Text("  ")
     text.append("… " if begin > PROMPT_TOKENS else "", STYLES["prompt"])
-    for column, token in list(enumerate([*prompt, *reply]))[max(0, begin - PROMPT_TOKENS) :]:
-        if begin + REPLY_TOKENS <= column < end - LAST_TOKENS:
-            text.append(f" … {end - LAST_TOKENS - column} more … " if column == begin + REPLY_TOKENS else "")
+    tokens = list(enumerate([*prompt, *reply]))
+    for column, token in tokens[max(0, begin - PROMPT_TOKENS) :]:
+        if begin + REPLY_TOKENS <= column < end - LAST_TOKENS:  # the middle of a long reply is left out
+            if column == begin + REPLY_TOKENS:
+                text.append(f" … {end - LAST_TOKENS - column} more … ")
             continue
         shown = "EOS" if token == encoder.eos_id else encoder.tokenizer.decode([token]).replace("\n", "⏎")
         if column in trained:

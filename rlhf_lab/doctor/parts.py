@@ -1,4 +1,4 @@
-"""Optional parts: is each there, in the version that is asked for, and does it start?
+"""Optional parts: is each installed, in a version that fits, and does it start?
 
 Each is tried in a process of its own with a time limit: an import may take seconds, print, or crash.
 """
@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from rlhf_lab.core.machine import usable_cores
-from rlhf_lab.doctor.findings import Check, Finding, examine, found
-from rlhf_lab.doctor.installation import install_line, installed, requirements, wrong
+from rlhf_lab.doctor.findings import Check, Finding, examine, pass_or_fail
+from rlhf_lab.doctor.installation import install_line, installed, requirements, unmet
 
 SECONDS = 90
+"""Time limit for each part."""
 AT_ONCE = 4
+"""Parts that are tried at the same time."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Library:
 
     Attributes:
         package: its name for pip.
-        code: what has to work.
-        feature: what needs it.
+        code: Python code that works where it is installed soundly.
+        feature: the setting or feature that needs it.
     """
 
     package: str
@@ -35,14 +37,16 @@ class Library:
 
     def ask(self, _: object) -> Finding:
         """Works, missing with its install line, or broken with the reason."""
-        version, install = installed(self.package), install_line(self.package)
+        version = installed(self.package)
+        install = install_line(self.package)
         if version is None:
             return Finding("skip", f"missing; {self.feature} needs it", advice=install)
-        lines = [line for extra in requirements().extras.values() for line in extra if line.name == self.package][:1]
-        tolerance = str(lines[0].specifier) if lines else ""
-        for problem in wrong(lines):
-            return found(False, version, tolerance, f"{problem}; {install}")
-        return _started([sys.executable, "-c", self.code], version, tolerance, f"{self.feature} needs it: {install}")
+        extras = requirements().extras.values()
+        required = [needed for extra in extras for needed in extra if needed.name == self.package][:1]
+        tolerance = str(required[0].specifier) if required else ""
+        for problem in unmet(required):
+            return pass_or_fail(False, version, tolerance, f"{problem}; {install}")
+        return _try_start([sys.executable, "-c", self.code], version, tolerance, f"{self.feature} needs it: {install}")
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,11 @@ class Program:
     install: str
 
     def ask(self, _: object) -> Finding:
-        """Works, missing with its install line, or there and not configured, which is no fault of this machine."""
+        """Works, missing with its install line, or installed and not configured, which is no failure."""
         if shutil.which(self.command[0]) is None:
             return Finding("skip", f"missing; {self.feature} needs it", advice=self.install)
-        answer = _started(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
-        return answer if answer.status == "pass" else replace(answer, status="skip")
+        finding = _try_start(list(self.command), "", "", f"{self.feature} needs it: {self.install}")
+        return finding if finding.status == "pass" else replace(finding, status="skip")
 
 
 LIBRARIES = (
@@ -83,23 +87,24 @@ PROGRAMS = (
 
 def examine_parts() -> list[Finding]:
     """All optional parts, a few at a time."""
-    checks = [Check(part.package, part.ask) for part in LIBRARIES]
-    checks += [Check(part.command[0], part.ask) for part in PROGRAMS]
+    checks = [Check(library.package, library.ask) for library in LIBRARIES]
+    checks += [Check(program.command[0], program.ask) for program in PROGRAMS]
     with ThreadPoolExecutor(min(AT_ONCE, usable_cores())) as pool:
-        return [answer for answers in pool.map(_examine, checks) for answer in answers]
+        return [finding for findings in pool.map(_examine_part, checks) for finding in findings]
 
 
-def _examine(check: Check) -> list[Finding]:
+def _examine_part(check: Check) -> list[Finding]:
     return list(examine("optional parts", [check], None))
 
 
-def _started(command: list[str], version: str, tolerance: str, advice: str) -> Finding:
+def _try_start(command: list[str], version: str, tolerance: str, advice: str) -> Finding:
+    """Run a command that succeeds where the part works; the last line of an error is its reason."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return found(False, f"{version} does not start within {SECONDS} s".strip(), tolerance, advice)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return found(False, f"{version} is broken: {lines[-1][:200]}".strip(), tolerance, advice)
-    first = done.stdout.strip().splitlines()[:1]
-    return found(True, f"works: {version or ''.join(first)}", tolerance)
+        return pass_or_fail(False, f"{version} does not start within {SECONDS} s".strip(), tolerance, advice)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
+        return pass_or_fail(False, f"{version} is broken: {lines[-1][:200]}".strip(), tolerance, advice)
+    first_line = "".join(process.stdout.strip().splitlines()[:1])
+    return pass_or_fail(True, f"works: {version or first_line}", tolerance)

@@ -1,4 +1,4 @@
-"""What the examination found: one table, and the same as JSON for a bug report."""
+"""The findings of an examination as one table, and as JSON for a bug report."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "hydra-core")
 
 def table(findings: Sequence[Finding]) -> Table:
     """check · result · measured, and below it what to do · tolerance, a section for each group."""
-    out = Table(box=None, padding=(0, 1), header_style="bold")
-    out.add_column("check", no_wrap=True)
-    out.add_column("", no_wrap=True)
-    out.add_column("measured → what to do", overflow="fold")
-    out.add_column("tolerance")
+    result = Table(box=None, padding=(0, 1), header_style="bold")
+    result.add_column("check", no_wrap=True)
+    result.add_column("", no_wrap=True)
+    result.add_column("measured → what to do", overflow="fold")
+    result.add_column("tolerance")
     group = ""
     for finding in findings:
         if finding.group != group:
             group = finding.group
-            out.add_row(Text(group, "bold"))
+            result.add_row(Text(group, "bold"))
         mark, style = MARKS[finding.status]
-        said = Text(finding.measured)
+        text = Text(finding.measured)
         if finding.advice:
-            said.append(f"\n→ {finding.advice}", style if finding.status == "fail" else "dim")
-        out.add_row(f"  {finding.name}", Text(mark, style), said, Text(finding.tolerance))
-    return out
+            text.append(f"\n→ {finding.advice}", style if finding.status == "fail" else "dim")
+        result.add_row(f"  {finding.name}", Text(mark, style), text, Text(finding.tolerance))
+    return result
 
 
 def summary(findings: Sequence[Finding]) -> str:
     """How many checks passed, failed, and were skipped."""
-    count = {status: sum(f.status == status for f in findings) for status in MARKS}
+    count = {status: sum(finding.status == status for finding in findings) for status in MARKS}
     return f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
 
 
@@ -58,8 +58,8 @@ def as_values(findings: Sequence[Finding], what: str) -> dict[str, Any]:
         "versions": {name: installed(name) for name in VERSIONS},
         "subject": what,
         "checks": [
-            {name: getattr(f, name) for name in ("group", "name", "status", "measured", "tolerance", "advice")}
-            for f in findings
+            {name: getattr(finding, name) for name in ("group", "name", "status", "measured", "tolerance", "advice")}
+            for finding in findings
         ],
     }
     return _without_home(values)
@@ -71,6 +71,6 @@ def _without_home(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_home(item) for item in value]
     home = Path.home()
-    if not isinstance(value, str) or home == Path(home.anchor):
+    if not isinstance(value, str) or home == Path(home.anchor):  # as root of a container home may be "/"
         return value
     return re.sub(rf"(?<![\w./-]){re.escape(str(home))}(?![\w.-])", "~", value)

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from rlhf_lab.core.files import read_json, replacing, write_json
 from rlhf_lab.doctor.environment import ENOUGH_GIB
-from rlhf_lab.doctor.findings import Check, Finding, found
+from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail
 from rlhf_lab.memory.devices import GIB
 
 MOUNTS = Path("/proc/mounts")
@@ -34,7 +34,7 @@ REFUSED = 3  # exit status of SECOND_PROCESS when the lock is held
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there: both are on one file system."""
+    """The folder, or the nearest existing one above it, which is on the same file system."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
@@ -49,7 +49,7 @@ def disk(outputs: Path) -> Finding:
     free = shutil.disk_usage(existing(outputs)).free
     advice = "free space, or put results elsewhere: outputs=FOLDER"
     where = f"{free / GIB:.1f} GiB free in {shown(outputs)} ({file_system(outputs)})"
-    return found(free >= ENOUGH_GIB * GIB, where, f"≥ {ENOUGH_GIB:g} GiB", advice)
+    return pass_or_fail(free >= ENOUGH_GIB * GIB, where, f"≥ {ENOUGH_GIB:g} GiB", advice)
 
 
 def shown(path: Path) -> str:
@@ -58,21 +58,24 @@ def shown(path: Path) -> str:
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
     home = Path.home()
-    below = path.is_relative_to(home) and home != Path(home.anchor)
-    return f"~/{path.relative_to(home)}" if below else str(path)
+    in_home = path.is_relative_to(home) and home != Path(home.anchor)
+    return f"~/{path.relative_to(home)}" if in_home else str(path)
 
 
 def file_system(folder: Path) -> str:
     """Type of the file system that holds a folder, e.g. ext4 or nfs4."""
-    place, best, kind = existing(folder).resolve(), -1, "unknown file system"
+    location = existing(folder).resolve()
+    kind = "unknown file system"
     try:
         lines = MOUNTS.read_text().splitlines()
     except OSError:
         return kind
+    longest = -1  # of the mount points above the folder, the longest is the one that holds it
     for line in lines:
-        mount, name = line.split()[1:3]
-        if place.is_relative_to(mount) and len(mount) > best:
-            best, kind = len(mount), name
+        mount, mount_kind = line.split()[1:3]
+        if location.is_relative_to(mount) and len(mount) > longest:
+            longest = len(mount)
+            kind = mount_kind
     return kind
 
 
@@ -84,14 +87,15 @@ def atomic_rename(outputs: Path) -> Finding:
             file = folder / "file.json"
             for value in (1, 2):
                 write_json(file, value)
-                with replacing(folder / "model") as part:
-                    part.mkdir()
-                    write_json(part / "weights", value)
-            left = sorted(path.name for path in folder.iterdir())
-            holds = read_json(file) == 2 and read_json(folder / "model" / "weights") == 2
-            return found(holds and left == ["file.json", "model"], "a file and a folder replaced", "both new", advice)
+                with replacing(folder / "model") as new_folder:
+                    new_folder.mkdir()
+                    write_json(new_folder / "weights", value)
+            names = sorted(path.name for path in folder.iterdir())
+            both_new = read_json(file) == 2 and read_json(folder / "model" / "weights") == 2
+            holds = both_new and names == ["file.json", "model"]  # nothing temporary is left
+            return pass_or_fail(holds, "a file and a folder replaced", "both new", advice)
     except OSError as error:
-        return found(False, f"{type(error).__name__}: {error}", "both new", advice)
+        return pass_or_fail(False, f"{type(error).__name__}: {error}", "both new", advice)
 
 
 def locks(outputs: Path) -> Finding:
@@ -104,27 +108,30 @@ def locks(outputs: Path) -> Finding:
         with FileLock(path):
             during = _try_lock(path)
         after = _try_lock(path)
-    said = {REFUSED: "kept out", 0: "let in"}
+    words = {REFUSED: "kept out", 0: "let in"}
     measured = (
-        f"a second process is {said.get(during, 'in error')} while it is held, {said.get(after, 'in error')} after"
+        f"a second process is {words.get(during, 'in error')} while it is held, {words.get(after, 'in error')} after"
     )
-    return found((during, after) == (REFUSED, 0), measured, "kept out, let in", advice)
+    return pass_or_fail((during, after) == (REFUSED, 0), measured, "kept out, let in", advice)
 
 
 def _try_lock(path: Path) -> int:
-    return subprocess.run([sys.executable, "-c", SECOND_PROCESS, str(path)], capture_output=True, timeout=60).returncode
+    """Exit status of a second process that tries to take the lock."""
+    command = [sys.executable, "-c", SECOND_PROCESS, str(path)]
+    return subprocess.run(command, capture_output=True, timeout=60).returncode
 
 
 def hub_cache(_: Path) -> Finding:
     """Where Hugging Face keeps downloads, and whether it may make any."""
     from huggingface_hub import constants
 
-    cache, offline = Path(constants.HF_HUB_CACHE), constants.HF_HUB_OFFLINE
+    cache = Path(constants.HF_HUB_CACHE)
+    offline = constants.HF_HUB_OFFLINE
     models = len(list(cache.glob("models--*"))) if cache.is_dir() else 0
     mode = "offline: only what is there or in folders" if offline else "online: a hub id that is missing is downloaded"
     advice = "downloads cannot be kept; set HF_HOME to a folder that can be written"
     writable = offline or os.access(existing(cache), os.W_OK)
-    return found(writable, f"{shown(cache)}, {models} models; {mode}", "writable", advice)
+    return pass_or_fail(writable, f"{shown(cache)}, {models} models; {mode}", "writable", advice)
 
 
 STORAGE = [

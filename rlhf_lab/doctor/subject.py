@@ -1,4 +1,4 @@
-"""What is examined: the model that a command would start from, its tokenizer, and a few rows of the command's data."""
+"""The subject of an examination: the model that a command would start from, its tokenizer, a few rows of its data."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rlhf_lab.training.sharding.settings import Single
 from rlhf_lab.training.start import start_policy
 
 PAIRS = 64
-"""Pairs of the data whose text is looked at."""
+"""Pairs of the data whose texts are checked."""
 ROW_TOKENS, REPLY_TOKENS, NEW_TOKENS = 128, 32, 16
-"""Most tokens of the rows that are computed, of their replies, and of a sampled reply: enough to see a mistake."""
+"""Limits on the tokens of a computed row, of its reply, and of a sampled reply: enough to see a mistake."""
 
 
 @dataclass
 class Subject:
-    """A model with everything a check may ask about.
+    """A model with everything that checks use.
 
     Attributes:
         model: what training would start from, an adapter included.
@@ -65,8 +65,11 @@ class Subject:
     @cached_property
     def full_rows(self) -> list[Row]:
         """Chosen and, where there is one, rejected reply of every pair as training sees them."""
-        both = [pair_rows(self.encoder, pair, self.max_length) for pair in self.pairs]
-        return [row for pair, rows in zip(self.pairs, both, strict=True) for row in rows[: 1 + bool(pair.rejected)]]
+        result = []
+        for pair in self.pairs:
+            chosen, rejected = pair_rows(self.encoder, pair, self.max_length)
+            result += [chosen, rejected] if pair.rejected else [chosen]
+        return result
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -76,7 +79,7 @@ class Subject:
         reply = min(REPLY_TOKENS, total // 2)
         replies = [tokens[:reply] for _, tokens in self.full_rows[:4]]
         prompts = list(dict.fromkeys(tuple(tokens[reply - total :]) for tokens, _ in self.full_rows))[:2]
-        return [(list(prompts[i // 2 % len(prompts)]), tokens) for i, tokens in enumerate(replies)]
+        return [(list(prompts[index // 2 % len(prompts)]), tokens) for index, tokens in enumerate(replies)]
 
     @cached_property
     def batch(self) -> TokenBatch:
@@ -100,19 +103,23 @@ class Subject:
     @cached_property
     def tolerance(self) -> float:
         """Nats that float32 rounding may move a log-probability by: more where logits are large."""
-        return 1e-4 + 1e-5 * max(float(z.abs().max()) for z in self.reference_logits)
+        return 1e-4 + 1e-5 * max(float(logits_TV.abs().max()) for logits_TV in self.reference_logits)
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @cached_property
     def sampling(self) -> Local:
         """The sampler's settings, for short replies in the model's own arithmetic."""
         rollout = self.config.rollout
         local = rollout.local() if isinstance(rollout, Vllm) else rollout
-        new = min(NEW_TOKENS, local.max_new_tokens)
-        return dataclasses.replace(local, max_new_tokens=new, dtype="model", temperature=local.temperature or 1.0)
+        return dataclasses.replace(
+            local,
+            max_new_tokens=min(NEW_TOKENS, local.max_new_tokens),
+            dtype="model",
+            temperature=local.temperature or 1.0,
+        )
 
     @cached_property
     def prompts(self) -> list[list[int]]:
@@ -121,7 +128,7 @@ class Subject:
 
     @cached_property
     def saved(self) -> Path:
-        """The model as a run would store it, an adapter merged."""
+        """Folder with the model as a run would store it, an adapter merged."""
         path = self.folder / "model"
         save_model(self.model, self.encoder, path)
         return path
@@ -152,12 +159,14 @@ class Subject:
 
 
 def load_subject(stage: Stage, folder: Path) -> Subject:
-    """The model and data of a planned stage. Nothing upstream is built: without a stored policy it is the first model.
+    """The model and data of a planned stage. Builds nothing: where its policy is not stored, the stage's first model
+    takes its place.
 
     Raises LabError, or what the libraries raise, when model, tokenizer or data cannot be loaded.
     """
-    config, settings = stage.config, stage.config.model
-    source, what = _source(stage)
+    config = stage.config
+    settings = config.model
+    source, what = _policy_source(stage)
     run = Run(folder, config, {"policy": source} if source else {})
     model, encoder = start_policy(run)
     if settings.lora.rank and not has_adapter(model):
@@ -166,9 +175,10 @@ def load_subject(stage: Stage, folder: Path) -> Subject:
     return Subject(model, encoder, pairs, config, folder, run.device, source, what)
 
 
-def _source(stage: Stage) -> tuple[str | None, str]:
+def _policy_source(stage: Stage) -> tuple[str | None, str]:
     """Where the stage's policy is, None for a new model, and a sentence about it."""
-    need, settings = stage.needs.get("policy"), stage.config.model
+    need = stage.needs.get("policy")
+    settings = stage.config.model
     if isinstance(need, External):
         return need.source, f"needs.policy={need.source}"
     if isinstance(need, Stage) and need.result():

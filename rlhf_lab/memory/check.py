@@ -1,4 +1,4 @@
-"""What every run says of its memory before it loads weights, and when it refuses."""
+"""The lines on memory that every run prints before it loads weights, and when it refuses to start."""
 
 from __future__ import annotations
 
@@ -12,44 +12,46 @@ from rlhf_lab.stages.preflight import unbuilt
 
 
 def memory_lines(root: Stage) -> list[str]:
-    """One line on the most demanding stage, and one on what to change where not all fit; none where all is built.
+    """One line on the most demanding stage, and one on what to change where not all fit; none where all are built.
 
-    Raises ConfigError when the weights, gradients and moments of a stage alone are more than the device has. What
-    depends on how long rows are is never a reason to refuse.
+    Raises ConfigError when the weights, gradients and moments of a stage alone are more than the device has. The rest
+    depends on how long rows turn out to be, and is never a reason to refuse.
     """
-    found = device(root.config)
+    machine = device(root.config)
     try:
-        plans = [plan_stage(part, processes(part.config, found), cuda=found.cuda) for part in unbuilt(root)]
-    except ConfigError as error:  # a shape that is not known is no reason not to run
+        plans = [plan_stage(stage, processes(stage.config, machine), cuda=machine.cuda) for stage in unbuilt(root)]
+    except ConfigError as error:  # the shape of a model is unknown: run without a plan
         return [f"memory unknown: {error}"]
-    problems = [_refusal(plan, found) for plan in plans if _share(plan, found) < plan.floor]
+    problems = [_refusal(plan, machine) for plan in plans if plan.floor > _share(plan, machine)]
     if problems:
-        raise ConfigError([*problems, _advice(found, root)])
+        raise ConfigError([*problems, _advice_text(machine, root)])
     if not plans:
         return []
-    most = max(plans, key=lambda plan: plan.peak / _share(plan, found))
-    share = found.share(most.processes)
-    lines = [f"models: {size(most.peak)} at most, in {most.recipe}" + (f"; there are {size(share)}" if share else "")]
-    if most.peak > _share(most, found):
-        lines.append(f"memory may not suffice where rows are at their longest; {_advice(found, root)}")
+    largest = max(plans, key=lambda plan: plan.peak / _share(plan, machine))
+    share = machine.share(largest.processes)
+    available = f"; there are {size(share)}" if share else ""
+    lines = [f"models: {size(largest.peak)} at most, in {largest.recipe}{available}"]
+    if largest.peak > _share(largest, machine):
+        lines.append(f"memory may not suffice where rows are at their longest; {_advice_text(machine, root)}")
     return lines
 
 
-def _share(plan: StagePlan, found: Device) -> float:
-    share = found.share(plan.processes)
+def _share(plan: StagePlan, machine: Device) -> float:
+    """Bytes that one process of a stage has; infinite where the system does not say."""
+    share = machine.share(plan.processes)
     return float("inf") if share is None else share
 
 
-def _refusal(plan: StagePlan, found: Device) -> str:
+def _refusal(plan: StagePlan, machine: Device) -> str:
     return (
         f"{plan.recipe} cannot fit: weights, gradients and optimiser state are {size(plan.floor)}, and "
-        f"{found.name} has {size(found.share(plan.processes))}"
+        f"{machine.name} has {size(machine.share(plan.processes))}"
     )
 
 
-def _advice(found: Device, root: Stage) -> str:
-    """What lets all stages fit."""
-    advice = smallest_change(root, found, unbuilt)
+def _advice_text(machine: Device, root: Stage) -> str:
+    """The change with which all stages fit, in words."""
+    advice = smallest_change(root, machine, unbuilt)
     if advice is None:
         return (
             "no settings that were tried make it fit; take a smaller model, or see how many GPUs it needs: "

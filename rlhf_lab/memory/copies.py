@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_lab.config import registry
 from rlhf_lab.memory.shapes import need_shape, policy_shape
 from rlhf_lab.memory.sizes import ModelShape
-from rlhf_lab.memory.state import STRATEGIES, Training
+from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.training.settings import Held
@@ -26,7 +26,7 @@ class Copy:
         trained: whether it has gradients and an optimiser.
         whole: trained whole, whatever `model.lora` says.
         reference: whether `sharding.reference` says where it lies.
-        together: trained in one backward pass with the copies of the same number.
+        together: number of the backward pass that trains it; copies with the same number share one.
     """
 
     name: str
@@ -39,93 +39,101 @@ class Copy:
 
 def copies(stage: Stage) -> list[Copy]:
     """All models that are in memory at once while a stage trains, or evaluates."""
-    policy, settings = policy_shape(stage), stage.config.algorithm
+    policy = policy_shape(stage)
+    settings = stage.config.algorithm
     # An adapter's base is its reference already, unless it is divided: see training.start.load_policy_twice.
     adapter = bool(stage.config.model.lora.rank) and not STRATEGIES[strategy(stage)].weights
-    held = [_copy(model, stage, policy) for model in settings.held(adapter=adapter)]
-    reads_reward = "reward" in settings.uses and settings.calls_reward
-    return held + (reward_copies(stage) if reads_reward else [])
+    algorithm_copies = [_copy_of(model, stage, policy) for model in settings.held(adapter=adapter)]
+    if "reward" in settings.uses and settings.calls_reward:
+        return algorithm_copies + reward_copies(stage)
+    return algorithm_copies
 
 
-def _copy(model: Held, stage: Stage, policy: ModelShape) -> Copy:
+def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
+    """A model that the algorithm's settings name, with its shape."""
     shape = need_shape(stage.needs[model.role]) if model.role else policy
-    shape = shape.scalar(model.outputs) if model.outputs else shape
+    if model.outputs:
+        shape = shape.scalar(model.outputs)
     return Copy(model.name, shape, model.trained, model.whole, model.reference, model.together)
 
 
 def reward_copies(stage: Stage) -> list[Copy]:
     """Frozen models of the reward graph, members of an ensemble one by one; none where a role is not named."""
-    terms = stage.config.reward.terms
     if any(role not in stage.needs for role in stage.config.reward.roles):
         return []
-    found = []
-    for name, term in terms.items():
+    models = []
+    for name, term in stage.config.reward.terms.items():
         if term.needs_role is None:
             continue
         need = stage.needs[term.needs_role]
         shape = need_shape(need)
-        shape = shape if term.needs_role == "follow_up" else shape.scalar()
-        averaged = getattr(term, "ensemble", "") == "warm"
-        count = 1 if averaged else _members(need)
-        found += [Copy(f"reward {name}" + (f" {k}" if count > 1 else ""), shape) for k in range(count)]
-    return found
+        if term.needs_role != "follow_up":  # that one is a language model; the others have a scalar head
+            shape = shape.scalar()
+        averages_weights = getattr(term, "ensemble", "") == "warm"  # WARM: one model, the mean of the members' weights
+        count = 1 if averages_weights else _member_count(need)
+        for member in range(count):
+            models.append(Copy(f"reward {name} {member}" if count > 1 else f"reward {name}", shape))
+    return models
 
 
-def _members(need: Any) -> int:
-    """Models of a reward that is a stage to be built, or a folder."""
+def _member_count(need: Any) -> int:
+    """Models of a reward ensemble, from the settings of a stage to be built, or from what a folder holds."""
     if isinstance(need, Stage) and not Path(need.model).is_dir():
         settings = need.config.algorithm
         return 1 if getattr(settings, "shared_trunk", False) else getattr(settings, "members", 1)
-    further = Path(need.model) / "members"
-    return 1 + sum((path / "config.json").is_file() for path in further.glob("*"))
+    other_members = (Path(need.model) / "members").glob("*")  # the first one is the folder itself
+    return 1 + sum((path / "config.json").is_file() for path in other_members)
 
 
 def training(stage: Stage) -> Training:
     """How the stage's trained models are trained."""
-    settings, lora = stage.config.algorithm, stage.config.model.lora
+    lora = stage.config.model.lora
     return Training(
-        stage.config.runtime.dtype,
-        getattr(settings, "optimizer", None) or "adamw",
-        lora.rank,
-        lora.targets,
-        stage.config.sharding.checkpointing,
+        precision=stage.config.runtime.dtype,
+        optimizer=getattr(stage.config.algorithm, "optimizer", None) or "adamw",
+        rank=lora.rank,
+        targets=lora.targets,
+        checkpointing=stage.config.sharding.checkpointing,
     )
 
 
 def step_rows(stage: Stage, processes: int) -> Rows:
     """One process's rows of an optimiser step, before they are cut into micro-batches.
 
-    Half of a corpus row is taken to be its prompt. The replies of a group share their prompt where a step trains on
+    Half of a corpus row is assumed to be its prompt. The replies of a group share their prompt where a step trains on
     whole groups.
     """
-    settings, rollout = stage.config.algorithm, stage.config.rollout
-    each = settings.rows_per_unit
-    units = -(-settings.batch_size // processes)
+    settings = stage.config.algorithm
+    rollout = stage.config.rollout
+    units = ceil_div(settings.batch_size, processes)  # replies, or rows or pairs of the corpus
     if settings.trains_on_reward:
-        size, replies = settings.group_size, settings.replies
-        prompts = -(-units // size) if size > 1 and settings.batch_size == replies else 0
+        group_size = settings.group_size
+        whole_groups = group_size > 1 and settings.batch_size == settings.replies
+        prompts = ceil_div(units, group_size) if whole_groups else 0
         return Rows(units, rollout.max_prompt_tokens, rollout.max_new_tokens, prompts)
     width = settings.max_length
     prompts = units if settings.shares_prompts else 0
-    return Rows(each * units, width // 2, width - width // 2, prompts)
+    return Rows(settings.rows_per_unit * units, width // 2, width - width // 2, prompts)
 
 
 def micro_rows(stage: Stage, processes: int) -> Rows:
     """Rows of the largest micro-batch: at most `algorithm.micro_batch_tokens`, at least one unit."""
-    settings, rows = stage.config.algorithm, step_rows(stage, processes)
-    each, limit = settings.rows_per_unit, settings.micro_batch_tokens
+    settings = stage.config.algorithm
+    rows = step_rows(stage, processes)
+    limit = settings.micro_batch_tokens
     if not limit or rows.rows * rows.width <= limit:
         return rows
-    units = max(1, limit // (each * rows.width))
-    share = -(-rows.prompts * each * units // rows.rows)
-    return Rows(each * units, rows.prompt, rows.reply, share)
+    units = max(1, limit // (settings.rows_per_unit * rows.width))
+    micro_batch = settings.rows_per_unit * units
+    prompts = ceil_div(rows.prompts * micro_batch, rows.rows)
+    return Rows(micro_batch, rows.prompt, rows.reply, prompts)
 
 
 def sampled(stage: Stage) -> tuple[int, int] | None:
     """(prompts, replies to each) that the sampler decodes together, of the larger of rollouts and evaluation."""
     limit = stage.config.rollout.batch_rows
-    wanted = stage.config.algorithm.sampled(stage.config.evaluation, limit)
-    batches = [(min(prompts, max(1, limit // group)), group) for prompts, group in wanted]
+    requests = stage.config.algorithm.sampled(stage.config.evaluation, limit)
+    batches = [(min(prompts, max(1, limit // group)), group) for prompts, group in requests]
     return max(batches, key=lambda batch: batch[0] * batch[1], default=None)
 
 
@@ -137,15 +145,16 @@ def scored_rows(stage: Stage, tokens: int) -> Rows:
 
 
 def whole_copy(models: list[Copy], training: Training, name: str, processes: int) -> int:
-    """Bytes of the ordinary copy of a divided policy that the sampler reads."""
+    """Bytes of the undivided copy of a divided policy, which the sampler reads."""
     if not STRATEGIES[name].weights or processes == 1:
         return 0
-    each = 2 if STRATEGIES[name].rooted and training.precision == "bfloat16" else 4
-    return each * next((m.shape.parameters for m in models if m.trained and not m.shape.outputs), 0)
+    bytes_each = 2 if STRATEGIES[name].rooted and training.precision == "bfloat16" else 4
+    policies = [model.shape.parameters for model in models if model.trained and not model.shape.outputs]
+    return bytes_each * policies[0] if policies else 0
 
 
 def strategy(stage: Stage) -> str:
-    """The name in `STRATEGIES` of what `sharding` says."""
+    """The name in `STRATEGIES` of a stage's `sharding`."""
     settings = stage.config.sharding
     kind = registry.kind_of("sharding", settings)
     if kind == "fsdp":

@@ -14,16 +14,16 @@ from rlhf_lab.stages.launch.processes import together
 
 @dataclass(frozen=True)
 class Device:
-    """Where the processes of a stage compute.
+    """The device that each process of a stage computes on.
 
     Attributes:
-        name: for people.
+        name: shown in messages.
         memory: bytes of the device; None where the system does not say.
         count: devices of this kind on the machine; processes on a CPU share its memory.
         cuda: whether it is a GPU.
         jobs: of a study that share it at the same time.
         local: processes per machine where a launcher started them; 0 without one, when all are on this machine.
-        supposed: its memory is what `runtime.memory_gib` says, and there may be as many as a plan wants.
+        supposed: the device is hypothetical: `runtime.memory_gib` gives its memory, and a plan may use any number.
     """
 
     name: str
@@ -37,12 +37,15 @@ class Device:
     @property
     def most(self) -> int:
         """Devices that advice may ask for."""
-        return (MOST_DEVICES if self.supposed else self.count) if self.cuda else 1
+        if not self.cuda:
+            return 1
+        return MOST_DEVICES if self.supposed else self.count
 
     def share(self, processes: int) -> int | None:
-        """Bytes of one of `processes` processes."""
+        """Bytes that one of `processes` processes has; None where the system does not say."""
         if self.memory is None:
             return None
+        # Each process has a GPU of its own, but the processes on a CPU share the machine's memory.
         sharers = 1 if self.cuda else min(processes, self.local or processes)
         return self.memory // (sharers * self.jobs)
 
@@ -51,22 +54,24 @@ def device(checked: Config) -> Device:
     """The device that a config runs on. Imports torch."""
     import torch
 
-    cuda, limit = ranks.device(checked.runtime.device).startswith("cuda"), checked.runtime.memory_gib
-    given, there = None if limit is None else int(limit * GIB), cuda and torch.cuda.is_available()
-    name, memory, count = "this machine", given, 1
-    if there:
-        name, count = torch.cuda.get_device_name(), torch.cuda.device_count()
-        memory = given or torch.cuda.get_device_properties(0).total_memory
-    elif given is not None:
+    cuda = ranks.device(checked.runtime.device).startswith("cuda")
+    memory_gib = checked.runtime.memory_gib
+    configured = None if memory_gib is None else int(memory_gib * GIB)
+    name, memory, count = "this machine", configured, 1
+    if cuda and torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        count = torch.cuda.device_count()
+        memory = configured or torch.cuda.get_device_properties(0).total_memory
+    elif configured is not None:
         name = "runtime.memory_gib"
     elif not cuda:
         main = main_memory()
         memory = main.total if main else None
     jobs = int(os.environ.get(PROCESSES, "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
-    return Device(name, memory, count, cuda, jobs, local, given is not None)
+    return Device(name, memory, count, cuda, jobs, local, supposed=configured is not None)
 
 
-def processes(checked: Config, found: Device) -> int:
+def processes(checked: Config, machine: Device) -> int:
     """Processes that train a stage together, on all machines where a launcher started them."""
-    return together(checked, found.count if found.cuda else 0)
+    return together(checked, machine.count if machine.cuda else 0)

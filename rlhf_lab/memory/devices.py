@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlhf_lab.memory.sizes import ModelShape
-from rlhf_lab.memory.state import STRATEGIES, Training, trained_state
+from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div, trained_state
 from rlhf_lab.memory.work import Arithmetic, Pass, Rows, rooted_pass, train_pass, update_peak
 
 GIB, CARD_GB = 2**30, 10**9
 CARDS = (8, 16, 24, 40, 80, 141)
-"""GB of memory of cards in use."""
+"""GB of memory of common GPUs."""
 MOST_DEVICES = 64
-"""More are not counted: what a process holds beside its share is not certain enough."""
+"""Beyond this the plan gives up: what a process holds besides its share is not known well enough."""
 TENSOR = (1, 2, 4, 8)
-"""Ways to divide a block's matrices: within one machine."""
+"""Degrees of tensor parallelism, which stays within one machine."""
 
 
 def work_of(
@@ -63,38 +63,39 @@ class Split:
 
 
 def split_bytes(shape: ModelShape, rows: Rows, training: Training, tensor: int, pipeline: int) -> int:
-    """Bytes of a device with its part of the layers, the embedding, the last norm and the head, all divided by tensor
-    parallelism. With a pipeline no device has both ends of the model: this is an upper bound on the first.
+    """Bytes of a device that holds its layers of the pipeline, and the embedding, last norm and head, all divided by
+    tensor parallelism. In a pipeline no device has both ends of the model, so this is an upper bound on the first.
 
     Matrices and what they multiply are divided, norms and the residual stream are not (arXiv:1909.08053). In a
     one-forward-one-backward schedule the first stage keeps the activations of as many micro-batches as there are stages
     (arXiv:2104.04473), so pipelining divides the model and not the activations.
     """
-    part = _part(shape, tensor, pipeline)
-    state = trained_state(part, training)
+    device_shape = _shape_on_device(shape, tensor, pipeline)
+    state = trained_state(device_shape, training)
     how = Arithmetic(training.precision, checkpointing=training.checkpointing, cuda=True)
-    work = train_pass(part, rows, how, training)
+    work = train_pass(device_shape, rows, how, training)
     waiting = (pipeline - 1) * work.activations
     return state.always + waiting + update_peak([work], state.copy, state.gradients, accumulates=True)
 
 
-def _part(shape: ModelShape, tensor: int, pipeline: int) -> ModelShape:
+def _shape_on_device(shape: ModelShape, tensor: int, pipeline: int) -> ModelShape:
     """The layers of one pipeline stage with heads, MLP and vocabulary divided."""
     return replace(
         shape,
-        layers=-(-shape.layers // pipeline),
-        heads=-(-shape.heads // tensor),
-        kv_heads=-(-shape.kv_heads // tensor),
-        mlp=-(-shape.mlp // tensor),
-        vocabulary=-(-shape.vocabulary // tensor),
+        layers=ceil_div(shape.layers, pipeline),
+        heads=ceil_div(shape.heads, tensor),
+        kv_heads=ceil_div(shape.kv_heads, tensor),
+        mlp=ceil_div(shape.mlp, tensor),
+        vocabulary=ceil_div(shape.vocabulary, tensor),
     )
 
 
 def smallest_split(shape: ModelShape, rows: Rows, training: Training, card_bytes: int) -> Split | None:
     """The split with the fewest devices that fits, the least pipelining first; None where none does."""
-    pipelines: Sequence[int] = [p for p in range(1, shape.layers + 1) if shape.layers % p == 0]
-    tensors = [t for t in TENSOR if shape.heads % t == 0]
-    for tensor, pipeline in sorted(((t, p) for t in tensors for p in pipelines), key=lambda s: (s[0] * s[1], s[1])):
+    pipelines: Sequence[int] = [stages for stages in range(1, shape.layers + 1) if shape.layers % stages == 0]
+    tensors = [degree for degree in TENSOR if shape.heads % degree == 0]
+    splits = [(tensor, pipeline) for tensor in tensors for pipeline in pipelines]
+    for tensor, pipeline in sorted(splits, key=lambda split: (split[0] * split[1], split[1])):
         needed = split_bytes(shape, rows, training, tensor, pipeline)
         if needed <= card_bytes:
             return Split(tensor, pipeline, needed)

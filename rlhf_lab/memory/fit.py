@@ -1,4 +1,4 @@
-"""The smallest change that makes a run fit, found by planning it again with each change."""
+"""The smallest change of settings with which a run fits, found by planning the run again with each change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_lab.config import registry, root, schema
 from rlhf_lab.config.overrides import literal, put
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.memory import copies as held
+from rlhf_lab.memory import copies
 from rlhf_lab.memory.device import Device, processes
 from rlhf_lab.memory.devices import MOST_DEVICES
 from rlhf_lab.memory.plan import StagePlan, plan_stage
@@ -37,50 +37,58 @@ class Advice:
 def smallest_change(
     root: Stage, device: Device, needed: Callable[[Stage], Iterable[Stage]] = Stage.upstream
 ) -> Advice | None:
-    """One change of a run with which all its stages fit; None where nothing that is tried does.
+    """One change of a run with which all its stages fit; None where none of those tried does.
 
-    Fewer settings come before more, and what costs time alone before what changes arithmetic; then an adapter in place
-    of all parameters; then fully sharded training on no more devices than there are. Settings of the run hold for all
-    its stages; `micro_batch_tokens` is of the stages that need it, as large as may be.
+    Changes are tried in this order: few settings before many, and settings that only cost time before those that change
+    the arithmetic; then an adapter in place of all parameters; then fully sharded training on no more devices than
+    there are. Settings hold for all stages of the run, except `micro_batch_tokens`, which is changed for the stages
+    that need it and is as large as fits.
 
     Args:
         needed: the stages of a run that have to fit.
     """
 
-    def tried(change: Change, micro: bool) -> Advice | None:
+    def try_change(change: Change, smaller_micro_batches: bool) -> Advice | None:
         try:
-            return _advice(root, change, micro, device, needed)
+            return _advice_if_fits(root, change, smaller_micro_batches, device, needed)
         except ConfigError:  # settings that do not go together
             return None
 
     for family in _families(root, device):
-        free = [change for change in _free(root, device) if _valid(root, {**change, **family[-1]})]
-        everything = {key: value for change in (*free, family[-1]) for key, value in change.items()}
-        if not tried(everything, True):
+        strongest = family[-1]
+        cheap = [change for change in _cheap_changes(root, device) if _is_valid(root, {**change, **strongest})]
+        # Everything at once first: where that does not fit, no subset does and the search is skipped.
+        everything = {key: value for change in (*cheap, strongest) for key, value in change.items()}
+        if not try_change(everything, True):
             continue
-        found = (tried({**change, **more}, micro) for change, micro in _growing(free) for more in family)
-        return next((advice for advice in found if advice), None)
+        attempts = (
+            try_change({**change, **member}, smaller)
+            for change, smaller in _growing_subsets(cheap)
+            for member in family
+        )
+        return next((advice for advice in attempts if advice), None)
     return None
 
 
-def _free(root: Stage, device: Device) -> list[Change]:
-    """Settings of a run that need no further device and train the same parameters; time first, then arithmetic."""
-    settings, stages = root.config, list(root.upstream())
-    found: list[Change] = []
+def _cheap_changes(root: Stage, device: Device) -> list[Change]:
+    """Changes that need no further device and train the same parameters. Those that only cost time come first."""
+    settings = root.config
+    stages = list(root.upstream())
+    changes: list[Change] = []
     if not settings.sharding.checkpointing and any(stage.config.algorithm.makes_model for stage in stages):
-        found.append({"sharding.checkpointing": True})
-    if settings.rollout.batch_rows > 64 and any(held.sampled(stage) for stage in stages):
-        found.append({"rollout.batch_rows": 64})
+        changes.append({"sharding.checkpointing": True})
+    if settings.rollout.batch_rows > 64 and any(copies.sampled(stage) for stage in stages):
+        changes.append({"rollout.batch_rows": 64})
     if device.cuda and settings.runtime.dtype == "float32":
-        found.append({"runtime.dtype": "bfloat16"})
-    references = any(model.reference for stage in stages for model in held.copies(stage))
-    references |= bool(settings.model.lora.rank)  # an adapter has one once its base is divided
-    if device.cuda and settings.sharding.reference == "resident" and references:
-        found.append({"sharding.reference": "offload"})
-    return found
+        changes.append({"runtime.dtype": "bfloat16"})
+    has_reference = any(model.reference for stage in stages for model in copies.copies(stage))
+    has_reference |= bool(settings.model.lora.rank)  # an adapter has one once its base is divided
+    if device.cuda and settings.sharding.reference == "resident" and has_reference:
+        changes.append({"sharding.reference": "offload"})
+    return changes
 
 
-def _valid(root: Stage, change: Change) -> bool:
+def _is_valid(root: Stage, change: Change) -> bool:
     """Whether the settings go together in all stages."""
     try:
         artifacts.plan(changed(root, change).config, root.recipe)
@@ -89,17 +97,21 @@ def _valid(root: Stage, change: Change) -> bool:
     return True
 
 
-def _growing(free: list[Change]) -> Iterator[tuple[Change, bool]]:
-    """Sets of settings from small to large; the flag says whether smaller micro-batches are one of them."""
-    for size in range(len(free) + 2):
+def _growing_subsets(changes: list[Change]) -> Iterator[tuple[Change, bool]]:
+    """Combinations of changes, from none to all. The flag says whether smaller micro-batches are one of them."""
+    for size in range(len(changes) + 2):
         for micro in (True, False):
-            for chosen in combinations(free, size - micro) if size >= micro else ():
-                yield {key: value for change in chosen for key, value in change.items()}, micro
+            for subset in combinations(changes, size - micro) if size >= micro else ():
+                yield {key: value for change in subset for key, value in change.items()}, micro
 
 
 def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
-    """What goes with the free settings, mild first: nothing, an adapter, several devices, both."""
-    adapter, sharded = _adapter(root), list(_sharded(root, device.most))
+    """Changes to combine with the cheap ones, mild first: nothing, an adapter, several devices, both.
+
+    Within a family the last change saves the most memory.
+    """
+    adapter = _adapter_change(root)
+    sharded = list(_sharding_changes(root, device.most))
     yield [{}]
     if adapter:
         yield [adapter]
@@ -109,19 +121,23 @@ def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
             yield [{**change, **adapter} for change in sharded]
 
 
-def _adapter(root: Stage) -> Change:
-    """An adapter for all stages but those that train a new model, which have to be whole; empty where there is one."""
+def _adapter_change(root: Stage) -> Change:
+    """An adapter for all stages, except those that train a new model, all of which has to be trained.
+
+    Empty where the run has an adapter already, or trains a new model itself.
+    """
     if root.config.model.lora.rank:
         return {}
-    scratch = isinstance(root.config.model, Scratch)
-    new = {stage.recipe for stage in root.upstream() if scratch and not stage.needs.get("policy")}
-    if root.recipe in new:
+    from_scratch = isinstance(root.config.model, Scratch)
+    new_models = {stage.recipe for stage in root.upstream() if from_scratch and not stage.needs.get("policy")}
+    if root.recipe in new_models:
         return {}
-    return {"model.lora.rank": ADAPTER_RANK} | {f"stages.{recipe}.model.lora.rank": 0 for recipe in sorted(new)}
+    without_adapter = {f"stages.{recipe}.model.lora.rank": 0 for recipe in sorted(new_models)}
+    return {"model.lora.rank": ADAPTER_RANK} | without_adapter
 
 
-def _sharded(stage: Stage, most: int) -> Iterator[Change]:
-    """Fully sharded training on 2, 4, 8, … devices, no fewer than now; a launcher's number is its own affair."""
+def _sharding_changes(stage: Stage, most: int) -> Iterator[Change]:
+    """Fully sharded training on 2, 4, 8, … devices, no fewer than now; none where a launcher set their number."""
     count = 2
     while count <= most and ranks.launched() == 1:
         if count >= stage.config.sharding.processes:
@@ -129,29 +145,38 @@ def _sharded(stage: Stage, most: int) -> Iterator[Change]:
         count *= 2
 
 
-def _advice(
-    root: Stage, change: Change, micro: bool, device: Device, needed: Callable[[Stage], Iterable[Stage]]
+def _advice_if_fits(
+    root: Stage,
+    change: Change,
+    smaller_micro_batches: bool,
+    device: Device,
+    needed: Callable[[Stage], Iterable[Stage]],
 ) -> Advice | None:
-    """The change, with the micro-batches of stages that do not fit without; None where one does not fit."""
-    change, peak = dict(change), 0
+    """The change, with smaller micro-batches for stages that need them; None where a stage does not fit."""
+    overrides = dict(change)
+    peak = 0
     for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):
-        ways = [{}, *_smaller(stage, device)] if micro else [{}]
-        way, found = next(((way, found) for way in ways if (found := _fits(stage, way, device))), ({}, None))
-        if found is None:
+        micro_changes = [{}, *_smaller_micro_batches(stage, device)] if smaller_micro_batches else [{}]
+        fitting = ((micro, plan) for micro in micro_changes if (plan := _plan_if_fits(stage, micro, device)))
+        micro_change, plan = next(fitting, ({}, None))
+        if plan is None:
             return None
-        own = "" if stage.key == root.key or stage.recipe == root.recipe else f"stages.{stage.recipe}."
-        for key, value in way.items():
-            change[own + key] = min(value, change.get(own + key, value))
-        peak = max(peak, found.peak)
-    return Advice([f"{key}={literal(value)}" for key, value in change.items()], peak)
+        is_root = stage.key == root.key or stage.recipe == root.recipe
+        prefix = "" if is_root else f"stages.{stage.recipe}."
+        for key, value in micro_change.items():
+            # a recipe may stand for several stages: the smallest value fits all of them
+            overrides[prefix + key] = min(value, overrides.get(prefix + key, value))
+        peak = max(peak, plan.peak)
+    return Advice([f"{key}={literal(value)}" for key, value in overrides.items()], peak)
 
 
-def _smaller(stage: Stage, device: Device) -> Iterator[Change]:
-    """Micro-batches halved down to one row or pair."""
+def _smaller_micro_batches(stage: Stage, device: Device) -> Iterator[Change]:
+    """Micro-batches halved again and again, down to one row or pair."""
     if not stage.config.algorithm.makes_model:
         return
-    rows = held.micro_rows(stage, processes(stage.config, device))
-    tokens, least = rows.rows * rows.width, stage.config.algorithm.rows_per_unit * rows.width
+    rows = copies.micro_rows(stage, processes(stage.config, device))
+    tokens = rows.rows * rows.width
+    least = stage.config.algorithm.rows_per_unit * rows.width
     while tokens > least:
         tokens = max(tokens // 2, least)
         yield {MICRO: tokens}
@@ -169,20 +194,22 @@ def changed(stage: Stage, change: Change) -> Stage:
 
 
 def _fully_sharded(now: dict[str, Any]) -> dict[str, Any]:
-    """`sharding=fsdp_full` with the settings that other kinds have too."""
+    """`sharding=fsdp_full`, keeping the settings that all kinds of sharding have."""
     defaults = schema.defaults(registry.settings_class("sharding", "fsdp"))
-    return {"kind": "fsdp", **defaults, **{k: now[k] for k in ("checkpointing", "reference") if k in now}}
+    shared: dict[str, Any] = {name: now[name] for name in ("checkpointing", "reference") if name in now}
+    return {"kind": "fsdp", **defaults, **shared}
 
 
-def _fits(stage: Stage, change: Change, device: Device) -> StagePlan | None:
+def _plan_if_fits(stage: Stage, change: Change, device: Device) -> StagePlan | None:
+    """The plan of a changed stage where it fits the device; None where it does not, or the settings are wrong."""
     try:
-        other = changed(stage, change) if change else stage
+        changed_stage = changed(stage, change) if change else stage
     except ConfigError:
         return None
-    count = processes(other.config, device)
-    found = plan_stage(other, count, cuda=device.cuda)
+    count = processes(changed_stage.config, device)
+    plan = plan_stage(changed_stage, count, cuda=device.cuda)
     share = device.share(count)
-    return found if share is not None and found.peak <= share else None
+    return plan if share is not None and plan.peak <= share else None
 
 
 def least_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | None:
@@ -194,19 +221,21 @@ def least_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | N
     card = Device("card", memory, cuda=True)
     single = dataclasses.replace(stage.config, sharding=registry.settings_class("sharding", "none")())
     alone = dataclasses.replace(stage, config=single)
-    saving = _frugal(alone) if frugal else {}
-    if _fits(alone, saving, card):
+    savings = _frugal_change(alone) if frugal else {}
+    if _plan_if_fits(alone, savings, card):
         return 1
     if not stage.config.algorithm.shares_work:
         return None
-    counts = (change for change in _sharded(alone, MOST_DEVICES) if _fits(alone, {**change, **saving}, card))
-    return next((int(change["sharding.processes"]) for change in counts), None)
+    for change in _sharding_changes(alone, MOST_DEVICES):
+        if _plan_if_fits(alone, {**change, **savings}, card):
+            return int(change["sharding.processes"])
+    return None
 
 
-def _frugal(stage: Stage) -> Change:
-    """What costs time alone."""
-    found: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
+def _frugal_change(stage: Stage) -> Change:
+    """The settings of `least_devices(frugal=True)`."""
+    change: Change = {"runtime.dtype": "bfloat16", "rollout.batch_rows": min(64, stage.config.rollout.batch_rows)}
     if stage.config.algorithm.makes_model:
-        tokens = stage.config.algorithm.rows_per_unit * held.step_rows(stage, 1).width
-        found |= {MICRO: tokens, "sharding.checkpointing": True}
-    return found
+        tokens = stage.config.algorithm.rows_per_unit * copies.step_rows(stage, 1).width
+        change |= {MICRO: tokens, "sharding.checkpointing": True}
+    return change

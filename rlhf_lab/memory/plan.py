@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from rlhf_lab.memory import copies as held
+from rlhf_lab.memory import copies
 from rlhf_lab.memory.copies import SCORING_TOKENS, Copy
 from rlhf_lab.memory.devices import work_of
 from rlhf_lab.memory.sizes import ModelShape
-from rlhf_lab.memory.state import STRATEGIES, State, Training, frozen_state, gathered_bytes, trained_state
+from rlhf_lab.memory.state import STRATEGIES, State, Training, ceil_div, frozen_state, gathered_bytes, trained_state
 from rlhf_lab.memory.work import (
     Arithmetic,
     Attention,
@@ -32,7 +32,7 @@ class Line:
 
     Attributes:
         work: of its forward and backward pass; None for a frozen model.
-        away: it lies in host memory between passes, and is on the device for a pass.
+        away: whether it is kept in host memory and comes to the device for each pass.
         gathered: bytes of divided weights that are whole in a pass without gradient.
     """
 
@@ -49,9 +49,9 @@ class StagePlan:
 
     Attributes:
         lines: the model copies.
-        phases: phase → most bytes in it, all resident weights and the optimiser state included.
+        phases: phase → its largest number of bytes, all resident weights and the optimiser state included.
         rows: of the largest micro-batch; None for a stage that trains nothing.
-        sampler: what sampling needs; None without.
+        sampler: memory of the sampler; None for a stage that does not sample.
     """
 
     stage: Stage
@@ -85,54 +85,58 @@ class StagePlan:
 
     @property
     def always(self) -> int:
-        """What is on the device from the second step on, whatever is computed."""
+        """Bytes on the device from the second step on, whatever is computed."""
         return sum(line.state.always for line in self.lines if not line.away)
 
 
 def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> StagePlan:
     """The plan of one stage on one of `processes` processes. Raises ConfigError where a model's shape is unknown."""
-    training, strategy = held.training(stage), held.strategy(stage)
+    training = copies.training(stage)
+    strategy = copies.strategy(stage)
     how = arithmetic(stage, cuda)
-    models = held.copies(stage)
+    models = copies.copies(stage)
     trains = any(model.trained for model in models)
-    rows = held.micro_rows(stage, processes) if trains else None
-    if rows and (strategy in _ALIKE or not stage.config.algorithm.shares_prompts):
+    rows = copies.micro_rows(stage, processes) if trains else None
+    if rows and (strategy in _IN_STEP or not stage.config.algorithm.shares_prompts):
         rows = rows.alone()
-    lines = [_line(stage, model, training, strategy, processes, rows, how) for model in models]
-    found = StagePlan(stage, processes, training, lines, rows=rows)
-    always = found.always
+    lines = [_plan_copy(stage, model, training, strategy, processes, rows, how) for model in models]
+    plan = StagePlan(stage, processes, training, lines, rows=rows)
+    always = plan.always
     if rows:
-        accumulates = held.step_rows(stage, processes).rows > rows.rows
-        found.phases["update"] = always + _update(lines, accumulates)
-    found.sampler = _sampler(stage, models)
-    if found.sampler:
-        whole = held.whole_copy(models, training, strategy, processes)
-        found.phases["sampling"] = always + whole + found.sampler.total
-    scoring = max(_passes(stage, lines, how), default=0)
+        accumulates = copies.step_rows(stage, processes).rows > rows.rows
+        plan.phases["update"] = always + _update_bytes(lines, accumulates)
+    plan.sampler = _sampler(stage, models)
+    if plan.sampler:
+        whole = copies.whole_copy(models, training, strategy, processes)
+        plan.phases["sampling"] = always + whole + plan.sampler.total
+    scoring = max(_scoring_passes(stage, lines, how), default=0)
     if scoring:
-        found.phases["scoring"] = always + scoring
-    found.phases = found.phases or {"loaded": always}
-    return found
+        plan.phases["scoring"] = always + scoring
+    plan.phases = plan.phases or {"loaded": always}
+    return plan
 
 
-_ALIKE = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
-"""Strategies whose processes must compute alike: they never share a prompt."""
+_IN_STEP = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
+"""Strategies whose processes must run the same passes, so none of them computes a shared prompt once."""
 
 
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
     """How the stage's passes are computed."""
-    written: Any = getattr(stage.config.model, "attention", "auto")
-    attention: Attention = "sdpa" if written == "auto" else written  # every family with a memory plan can have sdpa
+    configured: Any = getattr(stage.config.model, "attention", "auto")
+    # `auto` takes sdpa where a family has it, and every family with a memory plan does.
+    attention: Attention = "sdpa" if configured == "auto" else configured
     return Arithmetic(stage.config.runtime.dtype, attention, stage.config.sharding.checkpointing, cuda)
 
 
-def _line(
+def _plan_copy(
     stage: Stage, model: Copy, training: Training, strategy: str, processes: int, rows: Rows | None, how: Arithmetic
 ) -> Line:
+    """The line of one model copy."""
     divided = processes > 1 and STRATEGIES[strategy].weights
     gathered = gathered_bytes(model.shape, strategy, training.precision) if divided else 0
     if model.trained and rows:
-        training = replace(training, rank=0) if model.whole else training
+        if model.whole:
+            training = replace(training, rank=0)
         state = trained_state(model.shape, training, strategy, processes)
         work = work_of(model.shape, rows, how, training, strategy, processes)
         return Line(model, state, work, gathered=gathered)
@@ -141,63 +145,74 @@ def _line(
         return Line(model, frozen_state(model.shape))
     if where == "sharded" and divided:
         weights = frozen_state(model.shape).weights
-        return Line(
-            model, State(-(-weights // processes)), gathered=gathered_bytes(model.shape, _REFERENCE, how.precision)
-        )
+        whole_in_pass = gathered_bytes(model.shape, _REFERENCE_STRATEGY, how.precision)
+        return Line(model, State(ceil_div(weights, processes)), gathered=whole_in_pass)
     halved = processes > 1 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
     return Line(model, frozen_state(model.shape, halved=halved), away=where == "offload")
 
 
-_REFERENCE = "fsdp_full"
-"""How a reference is divided, whatever the policy does."""
+_REFERENCE_STRATEGY = "fsdp_full"
+"""How a sharded reference is divided, whatever the policy's strategy."""
 
 
-def _update(lines: list[Line], accumulates: bool) -> int:
-    """Most bytes of a forward and backward pass. Models that do not share one take turns; their gradients stay."""
+def _update_bytes(lines: list[Line], accumulates: bool) -> int:
+    """Most bytes of a forward and backward pass.
+
+    Models that do not share a backward pass take turns, and the gradients of those that had their turn stay.
+    """
     trained = [line for line in lines if line.work]
-    gradients = sum(line.state.passing for line in trained)
+    all_gradients = sum(line.state.passing for line in trained)
     most = 0
     for turn in sorted({line.copy.together for line in trained}):
-        part = [line for line in trained if line.copy.together == turn]
-        own = sum(line.state.passing for line in part)
-        copies = sum(line.state.copy for line in part)
-        earlier = 0 if accumulates else sum(line.state.passing for line in trained if line.copy.together < turn)
-        peak = update_peak([x.work for x in part if x.work], copies, own, accumulates=accumulates)
-        most = max(most, peak + earlier + (gradients - own if accumulates else 0))
+        in_turn = [line for line in trained if line.copy.together == turn]
+        gradients = sum(line.state.passing for line in in_turn)
+        weight_copies = sum(line.state.copy for line in in_turn)
+        passes = [line.work for line in in_turn if line.work]
+        peak = update_peak(passes, weight_copies, gradients, accumulates=accumulates)
+        if accumulates:  # all models have gradients of earlier micro-batches
+            other_gradients = all_gradients - gradients
+        else:
+            other_gradients = sum(line.state.passing for line in trained if line.copy.together < turn)
+        most = max(most, peak + other_gradients)
     return most
 
 
 def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
-    """The sampler's own memory; it decodes one policy."""
-    batch, rollout = held.sampled(stage), stage.config.rollout
+    """The sampler's own memory; None for a stage that does not sample."""
+    batch = copies.sampled(stage)
+    rollout = stage.config.rollout
     if batch is None:
         return None
-    shape = next((m.shape for m in models if not m.shape.outputs), held.policy_shape(stage))
-    each = 2 if rollout.dtype == "bfloat16" else 4
-    return sampling(shape, *batch, rollout.max_prompt_tokens, rollout.max_new_tokens, each)
+    prompts, group = batch
+    shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
+    bytes_each = 2 if rollout.dtype == "bfloat16" else 4
+    return sampling(shape, prompts, group, rollout.max_prompt_tokens, rollout.max_new_tokens, bytes_each)
 
 
-def _passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
-    """Bytes of each pass without gradient, a model that lies in host memory included."""
-    settings, exact = stage.config.algorithm, Arithmetic("float32", how.attention, cuda=how.cuda)
+def _scoring_passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
+    """Bytes of each pass without gradient, models brought from host memory included."""
+    settings = stage.config.algorithm
+    # Reward models and the evaluation count in float32, whatever the arithmetic of training.
+    exact = Arithmetic("float32", how.attention, cuda=how.cuda)
     budget = getattr(settings, "micro_batch_tokens", 0) or SCORING_TOKENS
     away = sum(line.state.weights for line in lines if line.away)
     for line in lines:
         shape = line.copy.shape
         if line.copy.reference or (settings.trains_on_reward and line.copy.trained):
-            yield away + line.gathered + score_bytes(shape, held.scored_rows(stage, budget), how)
+            yield away + line.gathered + score_bytes(shape, copies.scored_rows(stage, budget), how)
         elif shape.outputs and not line.copy.trained:
-            yield score_bytes(shape, held.scored_rows(stage, SCORING_TOKENS), exact)
+            yield score_bytes(shape, copies.scored_rows(stage, SCORING_TOKENS), exact)
     if "evaluation" in settings.uses and settings.compares_policies:
         tokens = min(SCORING_TOKENS, _evaluated_tokens(stage))
-        yield away + divergence_bytes(_policy(lines), held.scored_rows(stage, tokens), exact)
+        yield away + divergence_bytes(_policy(lines), copies.scored_rows(stage, tokens), exact)
 
 
 def _evaluated_tokens(stage: Stage) -> int:
     """Padded tokens of all replies to held-out prompts."""
-    rollout, settings = stage.config.rollout, stage.config.evaluation
+    rollout = stage.config.rollout
+    evaluation = stage.config.evaluation
     width = rollout.max_prompt_tokens + rollout.max_new_tokens
-    return settings.prompts * settings.samples_per_prompt * width
+    return evaluation.prompts * evaluation.samples_per_prompt * width
 
 
 def _policy(lines: list[Line]) -> ModelShape:

@@ -23,28 +23,38 @@ def policy_shape(stage: Stage) -> ModelShape:
     if need is not None:
         return need_shape(need)
     settings = stage.config.model
-    return scratch_shape(settings) if isinstance(settings, Scratch) else source_shape(settings.path, settings.revision)
+    if isinstance(settings, Scratch):
+        return scratch_shape(settings)
+    return source_shape(settings.path, settings.revision)
 
 
 def need_shape(need: Stage | External) -> ModelShape:
-    """Shape of the policy that a stage makes or a folder holds; of the model itself where it is built."""
+    """Shape of the model that a stage makes or a folder holds. A stage that is not built yet keeps its policy's."""
     if isinstance(need, External):
         return source_shape(need.source)
-    return source_shape(need.model) if Path(need.model, "config.json").is_file() else policy_shape(need)
+    if Path(need.model, "config.json").is_file():
+        return source_shape(need.model)
+    return policy_shape(need)
 
 
 def scratch_shape(settings: Scratch) -> ModelShape:
-    """Of a new model, with as many tokens as its tokenizer may have: how many it has is known once it is trained."""
-    sizes = (settings.hidden, settings.layers, settings.heads, settings.heads, settings.hidden // settings.heads)
+    """Shape of a new model. Its vocabulary is the most that the tokenizer, which is not trained yet, may have."""
+    sizes: dict[str, Any] = {
+        "hidden": settings.hidden,
+        "layers": settings.layers,
+        "heads": settings.heads,
+        "kv_heads": settings.heads,
+        "head_dim": settings.hidden // settings.heads,
+        "vocabulary": settings.vocabulary,
+    }
     if settings.family == "gpt2":
-        return ModelShape(
-            "gpt2", *sizes, settings.mlp or 4 * settings.hidden, settings.vocabulary, settings.max_positions
-        )
-    return ModelShape("llama", *sizes, settings.mlp or settings.hidden * 8 // 3 // 8 * 8, settings.vocabulary)
+        return ModelShape("gpt2", **sizes, mlp=settings.mlp or 4 * settings.hidden, positions=settings.max_positions)
+    # the same default as in models/build.py
+    return ModelShape("llama", **sizes, mlp=settings.mlp or settings.hidden * 8 // 3 // 8 * 8)
 
 
 def source_shape(source: str, revision: str | None = None) -> ModelShape:
-    """Of a folder (an adapter's base counts), a cached hub model, or a hub model whose shape is built in."""
+    """Shape of a folder's model (of an adapter's base), of a cached hub model, or of one listed in PUBLISHED."""
     base = (read_json(Path(source) / "adapter_config.json") or {}).get("base_model_name_or_path")
     if base and not (Path(source) / "config.json").is_file():
         return source_shape(base)
@@ -52,13 +62,13 @@ def source_shape(source: str, revision: str | None = None) -> ModelShape:
     if config is not None:
         return config_shape(config)
     bare = source.removeprefix("openai-community/")
-    known = next((PUBLISHED[name] for name in (bare, f"{bare}-Instruct") if name in PUBLISHED), None)
-    if known is None:
+    published = next((PUBLISHED[name] for name in (bare, f"{bare}-Instruct") if name in PUBLISHED), None)
+    if published is None:
         raise ConfigError(
             f"the shape of {source} is unknown: it is not on this machine, and a plan downloads nothing; fetch its "
             f"config with `hf download {source} config.json`, or write the folder that holds it"
         )
-    return known
+    return published
 
 
 def _local_config(source: str, revision: str | None) -> Any:
@@ -71,16 +81,26 @@ def _local_config(source: str, revision: str | None) -> Any:
 
 
 def config_shape(config: Any) -> ModelShape:
-    """Of a transformers config. Raises ConfigError for an architecture outside the two families."""
-    kind, hidden, heads = config.model_type, config.hidden_size, config.num_attention_heads
+    """Shape of a transformers config. Raises ConfigError for an architecture outside the two families."""
+    kind = config.model_type
+    hidden = config.hidden_size
+    heads = config.num_attention_heads
     name = str(getattr(config, "name_or_path", "") or kind)
     sizes = {"hidden": hidden, "layers": config.num_hidden_layers, "heads": heads, "vocabulary": config.vocab_size}
     if kind == "gpt2":
-        more: dict[str, Any] = {"kv_heads": heads, "head_dim": hidden // heads, "positions": config.n_positions}
-        return ModelShape("gpt2", **sizes, **more, mlp=config.n_inner or 4 * hidden, tied=True, name=name)
+        return ModelShape(
+            "gpt2",
+            **sizes,
+            kv_heads=heads,
+            head_dim=hidden // heads,
+            positions=config.n_positions,
+            mlp=config.n_inner or 4 * hidden,
+            tied=True,
+            name=name,
+        )
     if kind not in LLAMA_LIKE:
         raise ConfigError(f"model_type={kind} has no memory plan; known are gpt2, {', '.join(LLAMA_LIKE)}")
-    bias = bool(getattr(config, "attention_bias", False))
+    bias = bool(getattr(config, "attention_bias", False))  # Qwen2 has biases on queries, keys and values regardless
     return ModelShape(
         "llama",
         **sizes,

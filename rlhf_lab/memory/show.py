@@ -1,11 +1,11 @@
-"""The plan as people read it: a table per stage, where each byte comes from, and what would make it fit."""
+"""The plan in print: a table per stage, and how its numbers are derived."""
 
 from __future__ import annotations
 
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.memory import copies as held
+from rlhf_lab.memory import copies
 from rlhf_lab.memory.device import Device
 from rlhf_lab.memory.devices import GIB
 from rlhf_lab.memory.plan import Line, StagePlan
@@ -33,7 +33,9 @@ def number(count: int) -> str:
 
 def stage_table(plan: StagePlan) -> Table:
     """Model copies × what each holds on one process, then what comes on top in sampling and scoring."""
-    title = f"{plan.recipe}: bytes per process" + (f", {plan.processes} processes" if plan.processes > 1 else "")
+    title = f"{plan.recipe}: bytes per process"
+    if plan.processes > 1:
+        title += f", {plan.processes} processes"
     table = Table(title=title, title_justify="left")
     table.add_column("", style="bold")
     for name in COLUMNS:
@@ -41,55 +43,65 @@ def stage_table(plan: StagePlan) -> Table:
     for line in plan.lines:
         table.add_row(*_cells(line))
     if plan.sampler:
-        sampler = plan.sampler
-        table.add_row("sampler", "", *(size(x) for x in (sampler.weights, 0, 0, 0, 0, sampler.logits, sampler.cache)))
+        sizes = (plan.sampler.weights, 0, 0, 0, 0, plan.sampler.logits, plan.sampler.cache)  # in the order of COLUMNS
+        table.add_row("sampler", "", *map(size, sizes))
     return table
 
 
 def _cells(line: Line) -> list[str]:
-    state, work = line.state, line.work
+    """Cells of a model copy, in the order of COLUMNS."""
+    state = line.state
+    work = line.work
     name = f"{line.copy.name} (host)" if line.away else line.copy.name
-    kept = (work.activations, work.logits) if work else (0, 0)
-    numbers = (state.weights, state.copy, state.gradients, state.optimizer, *kept, 0)
-    return [name, number(line.copy.shape.parameters), *map(size, numbers)]
+    activations_and_logits = (work.activations, work.logits) if work else (0, 0)
+    sizes = (state.weights, state.copy, state.gradients, state.optimizer, *activations_and_logits, 0)
+    return [name, number(line.copy.shape.parameters), *map(size, sizes)]
 
 
 def stage_lines(plan: StagePlan, device: Device) -> list[str]:
     """The phases, the largest of them against the device, and the derivation."""
     share = device.share(plan.processes)
     phases = ", ".join(f"{name} {size(most)}" for name, most in plan.phases.items())
-    verdict = "memory unknown" if share is None else "fits" if plan.peak <= share else "does not fit"
-    whole = f" of {size(share)} ({escape(device.name)}): {verdict}" if share else f": {verdict}"
+    verdict = "memory unknown"
+    if share is not None:
+        verdict = "fits" if plan.peak <= share else "does not fit"
+    available = f" of {size(share)} ({escape(device.name)})" if share else ""
     return [
-        f"peak {size(plan.peak)}{whole}; most in each phase: {phases}",
+        f"peak {size(plan.peak)}{available}: {verdict}; most in each phase: {phases}",
         *derivation(plan),
     ]
 
 
 def derivation(plan: StagePlan) -> list[str]:
     """Where the numbers come from."""
-    training, found = plan.training, []
-    if plan.rows:
-        parts = bytes_per_parameter(training)
-        terms = " + ".join(f"{name} {count}" for name, count in parts.items())
-        found.append(f"per trained parameter of a matrix: {terms} = {sum(parts.values())} B{_adapter(plan, training)}")
-        rows, logits = plan.rows, sum(line.work.logits for line in plan.lines if line.work)
+    training = plan.training
+    rows = plan.rows
+    lines = []
+    if rows:
+        byte_counts = bytes_per_parameter(training)
+        terms = " + ".join(f"{name} {count}" for name, count in byte_counts.items())
+        total = sum(byte_counts.values())
+        lines.append(f"per trained parameter of a matrix: {terms} = {total} B{_adapter_text(plan, training)}")
         shared = f", prompts computed once: {rows.prompts}" if rows.shared else ""
-        found.append(
+        logits = sum(line.work.logits for line in plan.lines if line.work)
+        through_head = f", {rows.targets} through the head" if logits else ""
+        lines.append(
             f"micro-batch: {rows.rows} rows of {rows.prompt} + {rows.reply} tokens at their longest{shared}; "
-            f"{rows.tokens} tokens in each block" + (f", {rows.targets} through the head" if logits else "")
+            f"{rows.tokens} tokens in each block{through_head}"
         )
         for line in plan.lines:
             if line.work:
-                each = line.work.activations / rows.tokens
-                found.append(f"{line.copy.name}: {line.work.activations:,} B activations, {each:,.0f} per token")
+                activations = line.work.activations
+                per_token = activations / rows.tokens
+                lines.append(f"{line.copy.name}: {activations:,} B activations, {per_token:,.0f} per token")
     if plan.sampler:
-        prompts, group = held.sampled(plan.stage) or (0, 0)
-        found.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in float32")
-    return found
+        prompts, group = copies.sampled(plan.stage) or (0, 0)
+        lines.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in float32")
+    return lines
 
 
-def _adapter(plan: StagePlan, training: Training) -> str:
+def _adapter_text(plan: StagePlan, training: Training) -> str:
+    """How many parameters an adapter trains; empty without one."""
     if not training.rank:
         return ""
     trained = sum(training.trained(line.copy.shape) for line in plan.lines if line.work and not line.copy.whole)

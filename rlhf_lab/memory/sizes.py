@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A causal language model, or the trunk of one with another head.
+    """A causal language model, or one whose output head is replaced by a scalar head.
 
     Attributes:
         hidden, layers, heads, kv_heads, head_dim, mlp: sizes; query heads share key heads in groups.
@@ -23,7 +23,7 @@ class ModelShape:
         outputs: of a scalar head in place of the output head; 0 for a language model.
         qkv_bias, out_bias: biases of the attention's projections (Llama's family; GPT-2 has all).
         head_norm: a norm on each query and key head (Qwen3).
-        name: for tables.
+        name: shown in tables.
     """
 
     family: Literal["llama", "gpt2"]
@@ -45,7 +45,10 @@ class ModelShape:
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Linear layers of a block by the end of their module's name: (inputs, outputs)."""
-        h, q, kv, m = self.hidden, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.mlp
+        h = self.hidden
+        q = self.heads * self.head_dim
+        kv = self.kv_heads * self.head_dim
+        m = self.mlp
         if self.family == "gpt2":
             return {"attn.c_attn": (h, 3 * q), "attn.c_proj": (q, h), "mlp.c_fc": (h, m), "mlp.c_proj": (m, h)}
         attention = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
@@ -54,15 +57,19 @@ class ModelShape:
     @property
     def block_matrices(self) -> int:
         """Entries of a block's matrices."""
-        return sum(a * b for a, b in self.matrices.values())
+        return sum(inputs * outputs for inputs, outputs in self.matrices.values())
 
     @property
     def block(self) -> int:
         """Parameters of a block: matrices, biases, norms."""
         if self.family == "gpt2":
-            return self.block_matrices + sum(b for _, b in self.matrices.values()) + 4 * self.hidden
-        biases = self.qkv_bias * (self.heads + 2 * self.kv_heads) * self.head_dim + self.out_bias * self.hidden
-        return self.block_matrices + biases + 2 * self.hidden + self.head_norm * 2 * self.head_dim
+            biases = sum(outputs for _, outputs in self.matrices.values())
+            norms = 4 * self.hidden  # two layer norms with weight and bias
+            return self.block_matrices + biases + norms
+        qkv_biases = self.qkv_bias * (self.heads + 2 * self.kv_heads) * self.head_dim
+        out_biases = self.out_bias * self.hidden
+        norms = 2 * self.hidden + self.head_norm * 2 * self.head_dim
+        return self.block_matrices + qkv_biases + out_biases + norms
 
     @property
     def embedding(self) -> int:
@@ -103,15 +110,19 @@ class ModelShape:
         Args:
             targets: ends of the adapted layers' names; None is all of them.
         """
-        return self.layers * sum(rank * (a + b) for a, b in self._adapted(targets))
+        return self.layers * sum(rank * (inputs + outputs) for inputs, outputs in self._adapted(targets))
 
     def adapted(self, targets: Sequence[str] | None = None) -> int:
         """Adapted matrices per block."""
         return len(self._adapted(targets))
 
     def _adapted(self, targets: Sequence[str] | None) -> list[tuple[int, int]]:
-        names = self.matrices.items()
-        return [sizes for name, sizes in names if targets is None or any(f".{name}".endswith(f".{t}") for t in targets)]
+        """(inputs, outputs) of the adapted matrices."""
+        if targets is None:
+            return list(self.matrices.values())
+        # dots in front, so that `c_proj` is the end of `mlp.c_proj` and `proj` is not
+        ends = tuple(f".{target}" for target in targets)
+        return [sizes for name, sizes in self.matrices.items() if f".{name}".endswith(ends)]
 
     def kv_bytes(self, tokens: int, bytes_each: int = 4) -> int:
         """Keys and values of `tokens` tokens in all layers. The lab's sampler keeps them in float32."""

@@ -37,8 +37,8 @@ class State:
     Attributes:
         weights: as they are stored.
         copy: of the weights in the arithmetic of the matmuls, or gathered from the other processes; DeepSpeed's bucket.
-        gradients, optimizer: of what is trained.
-        stays: gradients have their place between steps too.
+        gradients, optimizer: of the trained parameters.
+        stays: whether the gradients' memory is kept between steps.
     """
 
     weights: int
@@ -49,12 +49,12 @@ class State:
 
     @property
     def always(self) -> int:
-        """What is there from the second step on, whatever is computed."""
+        """Bytes in use from the second step on, whatever is computed."""
         return self.weights + self.optimizer + self.gradients * self.stays
 
     @property
     def passing(self) -> int:
-        """Gradients that are there from the backward pass to the step alone."""
+        """Bytes of gradients that exist only from the backward pass to the step."""
         return self.gradients * (not self.stays)
 
     @property
@@ -101,8 +101,8 @@ class Strategy:
 
     Attributes:
         weights, gradients, optimizer: whether each process holds 1/N of them.
-        gathered: what of divided weights is whole at once: the `model` or some `blocks`.
-        rooted: what is outside the blocks stays gathered in float32, its gradients whole, in an update (FSDP2).
+        gathered: how much of divided weights is whole at once: the `model` or some `blocks`.
+        rooted: in an update, parameters outside the blocks stay gathered in float32, with whole gradients (FSDP2).
         views: gradients are views of buffers that stay (DDP).
         master: the optimiser holds float32 weights of its own (DeepSpeed).
     """
@@ -139,41 +139,59 @@ def trained_state(shape: ModelShape, training: Training, strategy: str = "none",
     Only matrices that hidden states are multiplied by have a copy in the arithmetic of the matmuls; with activation
     checkpointing, which makes it again, one block's and the head's at a time.
     """
-    plan, trained = STRATEGIES[strategy if processes > 1 else "none"], training.trained(shape)
+    plan = STRATEGIES[strategy if processes > 1 else "none"]
+    trained = training.trained(shape)
     stored = shape.parameters + (trained if training.rank else 0)
-    moments = MOMENT * training.moments(shape) + (WEIGHT * trained if plan.master else 0)
+    optimizer = MOMENT * training.moments(shape)
+    if plan.master:
+        optimizer += WEIGHT * trained
     copy = 0
     if training.precision == "bfloat16":
-        blocks = 0 if plan.rooted else 1 if training.checkpointing else shape.layers
+        if plan.rooted:
+            blocks = 0  # FSDP2 gathers blocks in bfloat16 already
+        elif training.checkpointing:
+            blocks = 1
+        else:
+            blocks = shape.layers
         copy = 2 * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
     if plan.gathered:
         copy += gathered_bytes(shape, strategy, training.precision)
     if plan.master:
         copy += GRADIENT * min(BUCKET, trained)
     return State(
-        _share(WEIGHT * stored, plan.weights, processes),
-        copy,
-        _share(GRADIENT * trained, plan.gradients, processes),
-        _share(moments, plan.optimizer, processes),
-        plan.views,
+        weights=_share(WEIGHT * stored, plan.weights, processes),
+        copy=copy,
+        gradients=_share(GRADIENT * trained, plan.gradients, processes),
+        optimizer=_share(optimizer, plan.optimizer, processes),
+        stays=plan.views,
     )
 
 
 def gathered_bytes(shape: ModelShape, strategy: str, precision: Precision) -> int:
-    """Bytes of a divided model's weights that are whole at once in a pass: blocks in the arithmetic of training under
-    FSDP2, all else in float32."""
+    """Bytes of a divided model's weights that are whole at once in a pass.
+
+    Under FSDP2 blocks are gathered in the arithmetic of training; everything else is gathered in float32.
+    """
     plan = STRATEGIES[strategy]
     blocks = shape.layers if plan.gathered == "model" else min(GATHERED_BLOCKS, shape.layers)
-    low = 2 if plan.rooted and precision == "bfloat16" else WEIGHT
-    return low * blocks * shape.block + WEIGHT * shape.root
+    block_weight = 2 if plan.rooted and precision == "bfloat16" else WEIGHT
+    return block_weight * blocks * shape.block + WEIGHT * shape.root
+
+
+def ceil_div(total: int, divisor: int) -> int:
+    """total / divisor, rounded up."""
+    return -(-total // divisor)
 
 
 def _share(total: int, divided: bool, processes: int) -> int:
-    return -(-total // processes) if divided else total
+    """Bytes of one process."""
+    return ceil_div(total, processes) if divided else total
 
 
 def bytes_per_parameter(training: Training) -> dict[str, int]:
-    """The derivation in the module's first lines as numbers, of a matrix that is trained whole."""
+    """The derivation in this module's docstring as numbers, for a matrix that is trained whole."""
     moments = 1 if training.optimizer == "muon" else 2
-    parts = {"weights": WEIGHT, "bfloat16 copy": 2, "gradient": GRADIENT, "moments": moments * MOMENT}
-    return parts if training.precision == "bfloat16" else {k: v for k, v in parts.items() if k != "bfloat16 copy"}
+    sizes = {"weights": WEIGHT, "bfloat16 copy": 2, "gradient": GRADIENT, "moments": moments * MOMENT}
+    if training.precision != "bfloat16":
+        del sizes["bfloat16 copy"]
+    return sizes

@@ -39,14 +39,21 @@ class Grid:
 
     def markdown(self) -> str:
         rules = ["---", *("--:" for _ in self.header[1:])]
-        lines = [f"| {' | '.join(cells)} |" for cells in (self.header, rules, *self.rows)]
-        return "\n".join([f"## {self.title}", "", self.remark, "", *lines])
+        table = [f"| {' | '.join(cells)} |" for cells in (self.header, rules, *self.rows)]
+        return "\n".join([f"## {self.title}", "", self.remark, "", *table])
 
 
 def grids() -> list[Grid]:
     """All tables, the derivation first."""
-    makers = (_parameter_grid, _size_grid, _roles_grid, _strategy_grid, _card_grid, _adapter_grid, _split_grid)
-    return [make() for make in makers]
+    return [
+        _parameter_grid(),
+        _size_grid(),
+        _roles_grid(),
+        _strategy_grid(),
+        _card_grid(),
+        _adapter_grid(),
+        _split_grid(),
+    ]
 
 
 def page() -> str:
@@ -67,18 +74,19 @@ def row_of(shape: ModelShape) -> Rows:
     return Rows(1, width // 2, width - width // 2)
 
 
-def _each(cells: Callable[[ModelShape], Sequence[str]]) -> list[list[str]]:
+def _row_per_model(cells: Callable[[ModelShape], Sequence[str]]) -> list[list[str]]:
+    """A row for each published model: its name, then its cells."""
     return [[shape.name, *cells(shape)] for shape in PUBLISHED.values()]
 
 
 def _parameter_grid() -> Grid:
-    kinds = [Training(precision, optimizer) for precision in ("bfloat16", "float32") for optimizer in ("adamw", "muon")]
     names = ("weights", "bfloat16 copy", "gradient", "moments")
     rows = []
-    for kind in kinds:
-        parts = bytes_per_parameter(kind)
-        cells = [str(parts.get(name, 0)) for name in names]
-        rows.append([f"{kind.optimizer}, {kind.precision}", *cells, str(sum(parts.values()))])
+    for precision in ("bfloat16", "float32"):
+        for optimizer in ("adamw", "muon"):
+            byte_counts = bytes_per_parameter(Training(precision, optimizer))
+            cells = [str(byte_counts.get(name, 0)) for name in names]
+            rows.append([f"{optimizer}, {precision}", *cells, str(sum(byte_counts.values()))])
     rows.append(["frozen, or under an adapter", "4", "2 in its own pass under autocast", "0", "0", "4 to 6"])
     remark = "Bytes of a parameter that is trained in the lab's own loop; Muon's are those of a hidden matrix."
     return Grid("Bytes per parameter", remark, ("training", *names, "sum"), rows)
@@ -87,33 +95,37 @@ def _parameter_grid() -> Grid:
 def _size_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
         rows = row_of(shape)
-        ways = (Arithmetic("bfloat16", checkpointing=again, cuda=True) for again in (False, True))
-        kept, again = (train_pass(shape, rows, how, FULL) for how in ways)
+        plain = train_pass(shape, rows, Arithmetic("bfloat16", cuda=True), FULL)
+        checkpointed = train_pass(shape, rows, Arithmetic("bfloat16", checkpointing=True, cuda=True), FULL)
         sampler = sampling(shape, 1, 1, rows.prompt, rows.reply, 2)
-        states = (frozen_state(shape).total, trained_state(shape, Training("bfloat16")).total)
-        work = (kept.activations, again.activations, kept.logits, sampler.cache)
-        return [number(shape.parameters), *map(size, (*states, *work))]
+        frozen = frozen_state(shape).total
+        trained = trained_state(shape, Training("bfloat16")).total
+        work = (plain.activations, checkpointed.activations, plain.logits, sampler.cache)
+        return [number(shape.parameters), *map(size, (frozen, trained, *work))]
 
     header = ("model", "parameters", "weights", "trained", "activations", "checkpointed", "logits", "KV cache")
     remark = (
         f"On one device, AdamW, bfloat16; activations, logits and keys and values of one row of {TOKENS} tokens "
         "(GPT-2: 1024), half of them reply; nothing under logits where they are computed twice instead of kept."
     )
-    return Grid("What a model holds", remark, header, _each(cells))
+    return Grid("What a model holds", remark, header, _row_per_model(cells))
 
 
 def _roles_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        full, frozen = trained_state(shape, Training("bfloat16")).total, frozen_state(shape).total
+        trained = trained_state(shape, Training("bfloat16")).total
+        frozen = frozen_state(shape).total
         adapter = trained_state(shape, Training("bfloat16", rank=RANK)).total
-        return [size(x) for x in (full, full + frozen, adapter, 2 * full + 2 * frozen, full + 2 * frozen)]
+        ppo = 2 * trained + 2 * frozen
+        grpo = trained + 2 * frozen
+        return [size(count) for count in (trained, trained + frozen, adapter, ppo, grpo)]
 
     header = ("model", "SFT", "DPO", f"DPO, LoRA {RANK}", "PPO", "GRPO")
     remark = (
         "States alone, on one device, bfloat16. DPO holds policy and reference (an adapter's base is its reference), "
         "PPO policy, critic, reference and reward model, GRPO all but the critic; all of one shape."
     )
-    return Grid("What algorithms hold", remark, header, _each(cells))
+    return Grid("What algorithms hold", remark, header, _row_per_model(cells))
 
 
 def _strategy_grid() -> Grid:
@@ -125,7 +137,7 @@ def _strategy_grid() -> Grid:
         f"One of {PROCESSES} processes in an update on one row of {TOKENS} tokens, AdamW, bfloat16, checkpointing. "
         f"{MEASURED}"
     )
-    return Grid("What a strategy divides", remark, ("model", *names), _each(cells))
+    return Grid("What a strategy divides", remark, ("model", *names), _row_per_model(cells))
 
 
 def _card_grid() -> Grid:
@@ -138,7 +150,7 @@ def _card_grid() -> Grid:
         f"Smallest power of two of cards for SFT with `sharding=fsdp_full`, AdamW, bfloat16, checkpointing, one row of "
         f"{TOKENS} tokens per card; “–”: more than {MOST_DEVICES}. {MEASURED}"
     )
-    return Grid("Fewest cards, all parameters trained", remark, header, _each(cells))
+    return Grid("Fewest cards, all parameters trained", remark, header, _row_per_model(cells))
 
 
 def _adapter_grid() -> Grid:
@@ -148,17 +160,21 @@ def _adapter_grid() -> Grid:
         return [number(ADAPTER.trained(shape)), size(needed), least]
 
     remark = f"`model.lora.rank={RANK}` on every linear layer, float32 base, bfloat16 passes, checkpointing, one row."
-    return Grid("One card, an adapter trained", remark, ("model", "trained", "peak", "smallest card"), _each(cells))
+    return Grid(
+        "One card, an adapter trained", remark, ("model", "trained", "peak", "smallest card"), _row_per_model(cells)
+    )
 
 
 def _split_grid() -> Grid:
     def cells(shape: ModelShape) -> list[str]:
-        found = [smallest_split(shape, row_of(shape), FULL, card * CARD_GB) for card in CARDS]
-        return ["–" if split is None else f"{split.tensor}×{split.pipeline}" for split in found]
+        splits = [smallest_split(shape, row_of(shape), FULL, card * CARD_GB) for card in CARDS]
+        return ["–" if split is None else f"{split.tensor}×{split.pipeline}" for split in splits]
 
     remark = (
         "Smallest tensor × pipeline split without data parallelism, as arithmetic; the lab does not train this way. "
         "Tensor parallelism divides matrices within a machine (up to 8), a pipeline whole layers; its first stage "
         "keeps the activations of as many micro-batches as there are stages."
     )
-    return Grid("Tensor and pipeline parallelism", remark, ("model", *(f"{card} GB" for card in CARDS)), _each(cells))
+    return Grid(
+        "Tensor and pipeline parallelism", remark, ("model", *(f"{card} GB" for card in CARDS)), _row_per_model(cells)
+    )

@@ -23,7 +23,7 @@ from rlhf_lab.memory.state import GRADIENT, WEIGHT, Precision, Training
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 KEPT_LOGITS, CHUNK_LOGITS = 2**27, 2**24
-"""As in `models/logprobs.py`: entries of N×V kept for the backward pass, and per chunk."""
+"""As in `models/logprobs.py`: N×V entries up to which all are kept for the backward pass, and entries per chunk."""
 SHARE_FROM = 0.1
 """As in `models/shared_prompt.py`: share of token slots that has to be saved for a prompt to be computed once."""
 CACHE_SLOTS = 16
@@ -53,14 +53,14 @@ class Rows:
 
     @property
     def slots(self) -> int:
-        """Places that a pass over each prompt once and each reply behind it computes."""
+        """Token positions computed when each prompt is computed once and followed by its replies."""
         return self.prompts * self.prompt + self.rows * (self.reply - 1)
 
     @property
     def shared(self) -> bool:
         """Whether prompts are computed once."""
-        whole = self.rows * self.width
-        return 0 < self.prompts < self.rows and 1 - self.slots / whole >= SHARE_FROM
+        unshared = self.rows * self.width
+        return 0 < self.prompts < self.rows and 1 - self.slots / unshared >= SHARE_FROM
 
     @property
     def tokens(self) -> int:
@@ -101,14 +101,14 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Pass:
-    """Bytes of a forward and backward pass of one model beside its state, at the moments at which it can peak.
+    """Bytes of a forward and backward pass of one model on top of its state, at the moments where it can peak.
 
     Attributes:
         activations: saved until the backward pass.
         logits: kept probabilities of the reply tokens.
         head: temporaries of the head's backward pass, its weight's gradient included.
-        first: when the backward pass enters the blocks, activations included, copies of weights not.
-        last: beside all gradients, when it leaves them.
+        first: when the backward pass enters the blocks: with activations, without copies of weights.
+        last: when it leaves the blocks, on top of all gradients.
     """
 
     activations: int
@@ -119,69 +119,90 @@ class Pass:
 
 
 def block_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, training: Training | None = None) -> int:
-    """What one block keeps for the backward pass of `rows`, copies of weights aside."""
-    training, b, h, m = training or Training(), how.low, shape.hidden, shape.mlp
+    """Bytes that one block keeps for the backward pass of `rows`, without copies of weights.
+
+    The letters b, h, q, k and m, and the terms, are those of this module's docstring.
+    """
+    training = training or Training()
+    b, h, m = how.low, shape.hidden, shape.mlp
     adapted = shape.adapted(training.targets) if training.rank else 0
     if shape.family == "gpt2":
-        curve = 16 if how.cuda and b == 2 else 5 * b
-        kept = 8 * h + 16 + 2 * b * h + curve * m
+        gelu = 16 if how.cuda and b == 2 else 5 * b
+        per_token = 8 * h + 16 + 2 * b * h + gelu * m
     else:
-        normed = (2 * 4 if b == 4 else 5 * 2) * h
-        kept = (8 if training.rank else 16) * h + 8 + normed + 4 * b * m
+        norm_inputs = (8 if training.rank else 16) * h + 8
+        norm_outputs = (2 * 4 if b == 4 else 5 * 2) * h
+        per_token = norm_inputs + norm_outputs + 4 * b * m
         if shape.head_norm:
-            kept += (4 + b) * (shape.heads + shape.kv_heads) * shape.head_dim + 4 * (shape.heads + shape.kv_heads)
+            heads = shape.heads + shape.kv_heads
+            per_token += (4 + b) * heads * shape.head_dim + 4 * heads
     if adapted:
-        kept += adapted * training.rank * b + (2 * h if b == 2 else 0)
-    return rows.tokens * kept + _attention_bytes(shape, rows, how)
+        per_token += adapted * training.rank * b + (2 * h if b == 2 else 0)
+    return rows.tokens * per_token + _attention_bytes(shape, rows, how)
 
 
 def _attention_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:
-    """Query, key, value, result, and what the kernel keeps of the probabilities."""
-    b, q, k = how.low, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    """Bytes of query, key, value and result, and of what the kernel keeps of the probabilities."""
+    b = how.low
+    q = shape.heads * shape.head_dim
+    k = shape.kv_heads * shape.head_dim
     if how.attention == "eager":
         probabilities = (4 if b == 4 else 6) * shape.heads * rows.width
         return rows.rows * rows.width * (4 * b * q + probabilities)
     if not rows.shared:
         return rows.tokens * (b * (2 * q + 2 * k) + 4 * shape.heads)
-    replies, width = rows.rows * (rows.reply - 1), rows.width - 1
-    again = b * 2 * k * (shape.family == "gpt2")  # its one projection is kept whole, and keys and values beside it
-    prompts = rows.prompts * rows.prompt * (b * (2 * q + 2 * k) + 4 * shape.heads + again)
-    own = replies * (b * 2 * q + 4 * shape.heads + b * width + again)
-    return prompts + own + rows.rows * width * b * 2 * q  # a mask repeats keys and values for every query head
+    reply_tokens = rows.rows * (rows.reply - 1)
+    width = rows.width - 1
+    # GPT-2 projects query, key and value at once: that result is kept whole, and keys and values besides.
+    kv_again = b * 2 * k * (shape.family == "gpt2")
+    in_prompts = rows.prompts * rows.prompt * (b * (2 * q + 2 * k) + 4 * shape.heads + kv_again)
+    in_replies = reply_tokens * (b * 2 * q + 4 * shape.heads + b * width + kv_again)
+    repeated_kv = rows.rows * width * b * 2 * q  # with a mask, keys and values are repeated for every query head
+    return in_prompts + in_replies + repeated_kv
 
 
 def train_pass(shape: ModelShape, rows: Rows, how: Arithmetic, training: Training) -> Pass:
     """Bytes that one micro-batch needs on top of weights, copies, gradients and optimiser state."""
     if how.checkpointing:
         rows = rows.alone()
-    h, b, frozen = shape.hidden, how.low, bool(training.rank)
-    block, inputs = block_bytes(shape, rows, how, training), rows.tokens * h * 4
-    final = inputs * (1 if shape.family == "gpt2" or frozen else 2)
+    h, b = shape.hidden, how.low
+    extra = b % 4  # bytes per number of a bfloat16 copy; 0 in float32, where there is none
+    frozen = bool(training.rank)
+    block = block_bytes(shape, rows, how, training)
+    inputs = rows.tokens * h * 4
+    final_norm = inputs * (1 if shape.family == "gpt2" or frozen else 2)
     blocks = shape.layers * (inputs if how.checkpointing else block)
-    flow = rows.tokens * (2 * 4 * h + b * shape.mlp) + (0 if frozen else (4 + b % 4) * h * shape.mlp)
-    weight = 0 if frozen or shape.outputs else GRADIENT * shape.vocabulary * h  # gradient of the output head
-    twice = 2 * weight * shape.tied  # a tied embedding's two gradients and their sum exist at once
+    # Temporaries of one block's backward pass: gradients of hidden states and MLP, and of one MLP matrix.
+    flow = rows.tokens * (2 * 4 * h + b * shape.mlp)
+    if not frozen:
+        flow += (4 + extra) * h * shape.mlp
+    head_gradient = 0 if frozen or shape.outputs else GRADIENT * shape.vocabulary * h
+    tied_gradients = 2 * head_gradient * shape.tied  # a tied embedding's two gradients and their sum exist at once
     if how.checkpointing:
-        again = block + flow
-        first, last = blocks + again + weight, max(twice, inputs + again + (b % 4) * shape.block_matrices)
+        recomputed = block + flow
+        first = blocks + recomputed + head_gradient
+        last = max(tied_gradients, inputs + recomputed + extra * shape.block_matrices)
     else:
-        first, last = blocks + final + flow, twice
+        first = blocks + final_norm + flow
+        last = tied_gradients
     if shape.outputs:
-        return Pass(blocks + final, 0, 0, first, last)
-    kept, temporary = logit_bytes(rows.targets, shape.vocabulary, how)
-    picked = rows.targets * h * b
-    head = picked + max(temporary + weight, weight + (b % 4) * weight // 4)
-    return Pass(blocks + final + picked, kept, head, first, last)
+        return Pass(blocks + final_norm, 0, 0, first, last)
+    kept_logits, temporary = logit_bytes(rows.targets, shape.vocabulary, how)
+    target_states = rows.targets * h * b  # hidden states of the reply tokens, picked out for the head
+    head = target_states + max(temporary + head_gradient, head_gradient + extra * head_gradient // 4)
+    return Pass(blocks + final_norm + target_states, kept_logits, head, first, last)
 
 
 def rooted_pass(work: Pass, shape: ModelShape, how: Arithmetic, training: Training) -> Pass:
-    """The same pass under FSDP2, where gradients are whole until they are added up over the processes.
+    """The same pass under FSDP2, where gradients are whole until they are reduced over the processes.
 
-    A block has them in the arithmetic of training, and a float32 buffer of their size through which they are exchanged,
-    for a moment. What is outside the blocks is one unit: its parameters and gradients, both float32, are whole until
-    the backward pass is over, and then the buffer is there too.
+    A block's gradients are, for a moment, whole in the arithmetic of training and once more in the float32 buffer
+    through which they are exchanged. Everything outside the blocks is one unit: its parameters and gradients, both
+    float32, are whole until the backward pass is over, and then its buffer comes on top.
     """
-    trained = shape.block if not training.rank else shape.adapter(training.rank, training.targets) // shape.layers
+    trained = shape.block
+    if training.rank:
+        trained = shape.adapter(training.rank, training.targets) // shape.layers
     moving = (how.low + GRADIENT) * trained + how.low * shape.block
     root = GRADIENT * (shape.outputs * shape.hidden if training.rank else shape.root)
     head = 0 if training.rank or how.checkpointing else GRADIENT * (shape.outputs or shape.vocabulary) * shape.hidden
@@ -190,37 +211,42 @@ def rooted_pass(work: Pass, shape: ModelShape, how: Arithmetic, training: Traini
 
 
 def logit_bytes(targets: int, vocabulary: int, how: Arithmetic) -> tuple[int, int]:
-    """(kept for the backward pass, largest temporaries) of N×V probabilities computed chunk by chunk."""
+    """(kept for the backward pass, largest temporaries) in bytes, of N×V probabilities computed chunk by chunk."""
     entries = targets * vocabulary
     kept = 4 * entries if entries <= KEPT_LOGITS else 0
-    return kept, _chunk(targets, vocabulary, 4 + (how.low % 4) + (0 if kept else 4))
+    bytes_each = 4 + how.low % 4 + (0 if kept else 4)
+    return kept, _chunk_bytes(targets, vocabulary, bytes_each)
 
 
-def _chunk(targets: int, vocabulary: int, bytes_each: int) -> int:
-    """Bytes of a chunk of logits, and of the one before where there are several: it is freed once the next is there."""
+def _chunk_bytes(targets: int, vocabulary: int, bytes_each: int) -> int:
+    """Bytes of a chunk of logits. With several chunks the one before is freed only once the next one exists."""
     entries = targets * vocabulary
     several = entries > CHUNK_LOGITS
     return min(entries, CHUNK_LOGITS) * (bytes_each + 4 * several)
 
 
 def score_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:
-    """A forward pass without gradient: the widest place of a block, its MLP, or hidden states and a chunk of logits.
+    """Bytes of a forward pass without gradient: at its peak in a block's MLP, or with a chunk of logits in the head.
 
-    That this place holds three (GPT-2: four) arrays as wide as the MLP and four (five) hidden states is measured.
+    That the MLP holds three (GPT-2: four) arrays of its width and four (five) hidden states is measured.
     """
-    wide, narrow = (4, 5) if shape.family == "gpt2" else (3, 4)
-    inside = rows.tokens * (narrow * 4 * shape.hidden + wide * how.low * shape.mlp)
+    mlp_arrays, hidden_arrays = (4, 5) if shape.family == "gpt2" else (3, 4)
+    in_block = rows.tokens * (hidden_arrays * 4 * shape.hidden + mlp_arrays * how.low * shape.mlp)
     if how.attention == "eager":
-        inside = max(inside, rows.tokens * (3 * 4 * shape.hidden + 2 * 4 * shape.heads * rows.width))
-    copy = 0 if how.low == 4 else 2 * max(shape.block_matrices, 0 if shape.outputs else shape.vocabulary * shape.hidden)
+        in_block = max(in_block, rows.tokens * (3 * 4 * shape.hidden + 2 * 4 * shape.heads * rows.width))
+    head_matrix = 0 if shape.outputs else shape.vocabulary * shape.hidden
+    copy = (
+        0 if how.low == 4 else 2 * max(shape.block_matrices, head_matrix)
+    )  # bfloat16, one block or the head at a time
     if shape.outputs:
-        return inside + copy
-    head = (rows.targets + rows.tokens) * 4 * shape.hidden + _chunk(rows.targets, shape.vocabulary, 4 + how.low % 4)
-    return max(inside, head) + copy
+        return in_block + copy
+    states = (rows.targets + rows.tokens) * 4 * shape.hidden
+    in_head = states + _chunk_bytes(rows.targets, shape.vocabulary, 4 + how.low % 4)
+    return max(in_block, in_head) + copy
 
 
 def divergence_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:
-    """KL of two models of one shape over the vocabulary: the states of both, then seven arrays per chunk of logits."""
+    """Bytes of a KL over the vocabulary of two models of one shape: their states, seven arrays per chunk of logits."""
     states = rows.targets * shape.hidden * 4
     chunks = 7 * 4 * min(rows.targets * shape.vocabulary, CHUNK_LOGITS)
     return max(states + score_bytes(shape, rows, how), 2 * states + chunks)
@@ -236,13 +262,13 @@ def cache_slots(new_tokens: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Bytes of the lab's sampler beside the model it samples from.
+    """Bytes of the lab's sampler on top of the model it samples from.
 
     Attributes:
         weights: its own fused copy of the matrices.
         cache: keys and values of prompts and of generated tokens at the end.
         logits: of all rows at one step, probabilities included.
-        total: most of all that at once, temporaries included.
+        total: peak of all of them together, temporaries included.
     """
 
     weights: int
@@ -254,32 +280,44 @@ class Sampling:
 def sampling(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, bytes_each: int) -> Sampling:
     """The sampler's bytes for `group` replies of up to `new` tokens to each of `prompts` prompts.
 
-    Keys and values of a prompt are shared by its group. While the cache of generated tokens grows, the old one is there
-    too. The widest place of a pass over the prompts is the MLP's, measured: 12m + 24h bytes per token, GPT-2 8m + 25h.
+    Keys and values of a prompt are shared by its group. While the cache of generated tokens grows, the old one exists
+    too. A pass over the prompts peaks in the MLP, measured: 12m + 24h bytes per token, GPT-2 8m + 25h.
+
+    Args:
+        prompt, new: tokens of a prompt and of a reply.
+        bytes_each: per weight and logit of the sampler.
     """
-    rows, sizes, h, m = prompts * group, cache_slots(new), shape.hidden, shape.mlp
-    weights, asked = bytes_each * shape.multiplied, shape.kv_bytes(prompts * prompt)
-    before, after = (shape.kv_bytes(rows * slots) for slots in ([0, *sizes])[-2:])
+    h, m = shape.hidden, shape.mlp
+    rows = prompts * group
+    slots = cache_slots(new)
+    weights = bytes_each * shape.multiplied
+    prompt_cache = shape.kv_bytes(prompts * prompt)
+    old_slots, last_slots = [0, *slots][-2:]
+    old_cache = shape.kv_bytes(rows * old_slots)
+    cache = shape.kv_bytes(rows * last_slots)
     logits = rows * shape.vocabulary * bytes_each
-    probabilities = rows * shape.vocabulary * (4 + (4 if shape.vocabulary <= SEARCHED else 0))
-    attended = 3 * 4 * shape.heads * (prompt + sizes[-1])
-    step = rows * (max(attended, 12 * m) + 20 * h)
-    decode = logits + max(before + after, after + step, after + probabilities)
-    start = prompts * prompt * (8 * m + 25 * h if shape.family == "gpt2" else 12 * m + 24 * h)
-    fused = 4 * shape.vocabulary * h if shape.family == "llama" else 0  # the head times the last norm, then its copy
-    total = weights + max(asked + max(decode, start), fused)
-    return Sampling(weights, asked + after, logits + probabilities, total)
+    running_sum = 4 if shape.vocabulary <= SEARCHED else 0
+    probabilities = rows * shape.vocabulary * (4 + running_sum)
+    attention_scores = 3 * 4 * shape.heads * (prompt + last_slots)
+    step = rows * (max(attention_scores, 12 * m) + 20 * h)
+    decode = logits + max(old_cache + cache, cache + step, cache + probabilities)
+    prefill = prompts * prompt * (8 * m + 25 * h if shape.family == "gpt2" else 12 * m + 24 * h)
+    # When the sampler is made: the head is multiplied by the last norm in float32 before it is copied.
+    fused_head = 4 * shape.vocabulary * h if shape.family == "llama" else 0
+    total = weights + max(prompt_cache + max(decode, prefill), fused_head)
+    return Sampling(weights, prompt_cache + cache, logits + probabilities, total)
 
 
 def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumulates: bool) -> int:
     """Most bytes beyond weights and optimiser state in an update, for models that share one backward pass.
 
     Args:
-        copies: of all of them.
-        gradients: of all of them, those aside that stay between steps.
-        accumulates: gradients of earlier micro-batches are there already.
+        copies: bytes of all models' weight copies.
+        gradients: bytes of all models' gradients, without those that stay between steps.
+        accumulates: whether there are gradients of earlier micro-batches already.
     """
     before = copies + (gradients if accumulates else 0)
-    head = before + sum(p.activations + p.logits + p.head for p in passes)
-    first = before + sum(p.first for p in passes)
-    return max(head, first, gradients + max(p.last for p in passes))
+    in_head = before + sum(work.activations + work.logits + work.head for work in passes)
+    entering_blocks = before + sum(work.first for work in passes)
+    leaving_blocks = gradients + max(work.last for work in passes)
+    return max(in_head, entering_blocks, leaving_blocks)

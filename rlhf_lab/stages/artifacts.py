@@ -1,4 +1,4 @@
-"""Stages and the store: a recipe names what it starts from, and that is built first or found.
+"""Stages and the store: a recipe names what it starts from, and that is taken from the store or built first.
 
 A stage's key is two hashes of everything that decides its result: of its settings, seed, data content and upstream,
 and of the code that computes it (`code_digest.py`). Its directory `outputs/runs/<algorithm>-<settings>-<code>` is run
@@ -30,7 +30,7 @@ from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
-CARRIED = (
+INHERITED = (
     *("model", "data", "rollout", "seed", "runtime", "sharding", "tracker"),
     *("checkpoint", "artifacts", "outputs", "stages"),
 )
@@ -44,6 +44,9 @@ COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf
 
 WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf_lab.environments.arithmetic.world"}
 """Embedded data → the module whose VERSION is part of what the data are."""
+
+FILE_END_BYTES = 2**22
+"""Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,15 @@ class Stage:
         """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
         values = root.to_values(self.config)
         sections = {name: values[name] for name in self.config.algorithm.uses}
-        sections["model"] = {k: v for k, v in values["model"].items() if k not in ("tuned", "lora")}
+        # model.tuned is not hashed: what it decided is among the algorithm's own settings.
+        sections["model"] = _without(values["model"], "tuned", "lora")
         lora = values["model"].get("lora") or {}
-        if lora.get("rank"):  # lr_multiple has done its work: algorithm.lr is in the key
-            sections["model"]["lora"] = {k: v for k, v in lora.items() if k != "lr_multiple"}
+        if lora.get("rank"):  # without lr_multiple, which algorithm.lr already contains
+            sections["model"]["lora"] = _without(lora, "lr_multiple")
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
         material = {
-            "algorithm": _by_content({k: v for k, v in values["algorithm"].items() if k != "log_every_steps"}),
+            "algorithm": _paths_to_digests(_without(values["algorithm"], "log_every_steps")),
             "seed": self.config.seed,
             "dtype": self.config.runtime.dtype,
             "data": _data_identity(self.config.data),
@@ -109,7 +113,7 @@ class Stage:
             **sections,
         }
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
-        if self.config.engine != "native":
+        if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
         return _hash(material, 12)
 
@@ -126,6 +130,7 @@ class Stage:
 
     @cached_property
     def folder(self) -> Path:
+        """The stage's directory; with `artifacts.code=ignore`, that of the latest complete build by other code."""
         folder = self._folder_of(self.code_key)
         if self.config.artifacts.code == "check" or self.config.artifacts.refresh or self._result_in(folder):
             return folder
@@ -141,12 +146,12 @@ class Stage:
         return sorted(builds, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
     def changed_code(self) -> str | None:
-        """Why a stored result of the same settings does not stand for this stage; None where there is none."""
+        """Why a stored result of the same settings cannot be reused; None where nothing is stored."""
         for folder in filter(self._result_in, self.other_builds()):
-            stored = read_json(folder / CODE) or {}
-            if stored.get("version") != __version__:
-                return f"rlhf_lab {stored.get('version')} is now {__version__}"
-            changes = differences(stored.get("definitions", {}), self.code)
+            stored_code = read_json(folder / CODE) or {}
+            if stored_code.get("version") != __version__:
+                return f"rlhf_lab {stored_code.get('version')} is now {__version__}"
+            changes = differences(stored_code.get("definitions", {}), self.code)
             return ", ".join(changes) + " changed" if changes else "a stage before it is another one"
         return None
 
@@ -161,8 +166,8 @@ class Stage:
 
     def sources(self) -> dict[str, str]:
         """Role → the folder or hub id that this stage reads for it."""
-        data = self.config.algorithm.data_roles
-        return {role: need.output if role in data else need.model for role, need in self.needs.items()}
+        data_roles = self.config.algorithm.data_roles
+        return {role: need.output if role in data_roles else need.model for role, need in self.needs.items()}
 
     def result(self) -> dict[str, Any] | None:
         """The stage's result when it is complete, else None."""
@@ -170,12 +175,14 @@ class Stage:
 
     def _result_in(self, folder: Path) -> dict[str, Any] | None:
         result = read_json(folder / "result.json")
-        completed = isinstance(result, dict) and result.get("status") == "completed"
-        whole = completed and ((folder / "model").is_dir() or not self.config.algorithm.makes_model)
-        return result if whole else None
+        if not isinstance(result, dict) or result.get("status") != "completed":
+            return None
+        if self.config.algorithm.makes_model and not (folder / "model").is_dir():
+            return None
+        return result
 
     def upstream(self) -> Iterator[Stage]:
-        """Stages this one starts from, deepest first, each once, itself last."""
+        """The stages this one starts from, each once, in the order in which they are built; itself last."""
         seen: set[Path] = set()
         for need in self.needs.values():
             for stage in need.upstream() if isinstance(need, Stage) else ():
@@ -193,27 +200,32 @@ def plan(checked: root.Config, recipe: str) -> Stage:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
+        # A recipe may name a reward model that the chosen reward does not read: it is not built.
         if source is None or (role == "reward" and role not in checked.reward.roles):
             continue
-        needs[role] = _upstream(checked, role, source)
+        needs[role] = _plan_need(checked, role, source)
     return Stage(recipe, checked, needs)
 
 
-def _upstream(parent: root.Config, role: str, source: str) -> Stage | External:
+def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
+    """The stage, or the outside model, that `needs.<role>=<source>` of a config names."""
     if source not in compose.recipes():
         if not Path(source).is_dir() and (source.startswith((".", "/")) or source.count("/") != 1):
-            known = [name for name in compose.recipes() if not name.startswith("study/")]
+            recipes = [name for name in compose.recipes() if not name.startswith("study/")]
             raise ConfigError(
-                f"needs.{role}={source} is neither a recipe ({', '.join(known)}), a folder, nor a hub id (owner/name)"
+                f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a folder, nor a hub id (owner/name)"
             )
         return External(source)
-    if isinstance(parent.rollout, Vllm):  # it serves the stage that TRL trains
+    if isinstance(parent.rollout, Vllm):  # vLLM samples for the stage that TRL trains, and for no other
         parent = dataclasses.replace(parent, rollout=parent.rollout.local())
-    own, reseeded = root.to_values(parent), parent.algorithm.reseeded_roles
-    own["artifacts"]["distinct"] = []
+    parent_values = root.to_values(parent)
+    parent_values["artifacts"]["distinct"] = []
+    reseeded = parent.algorithm.reseeded_roles
     if role in reseeded:
-        own["seed"] += 1000 * (1 + reseeded.index(role))
-    values = compose.recipe_values(source) | {name: own[name] for name in CARRIED} | {"study": None}
+        # The k-th such role is built with a seed 1000·k above the run's: another policy of the same recipe.
+        parent_values["seed"] += 1000 * (1 + reseeded.index(role))
+    inherited = {name: parent_values[name] for name in INHERITED}
+    values = compose.recipe_values(source) | inherited | {"study": None}
     values = merge(values, parent.stages.get(source, {}))
     try:
         checked = root.check(values)
@@ -229,19 +241,26 @@ def model_identity(source: str) -> str:
 
     With an adapter goes the identity of its base.
     """
-    folder, digest = Path(source), sha256(source.encode() if not Path(source).is_dir() else b"")
+    folder = Path(source)
+    digest = sha256(b"" if folder.is_dir() else source.encode())
     base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
     if base and not (folder / "config.json").is_file() and base != source:
         digest.update(model_identity(base).encode())
-    for path in sorted([*folder.glob("*"), *folder.glob("members/*/*")]) if folder.is_dir() else ():
-        if path.is_file() and not path.name.startswith("."):
-            size = path.stat().st_size
-            digest.update(f"{path.relative_to(folder)}:{size}".encode())
-            with path.open("rb") as handle:
-                digest.update(handle.read(2**22))
-                handle.seek(max(2**22, size - 2**22))
-                digest.update(handle.read())
+    if folder.is_dir():
+        for path in sorted([*folder.glob("*"), *folder.glob("members/*/*")]):  # members/ of an ensemble
+            if path.is_file() and not path.name.startswith("."):
+                _hash_file_ends(digest, path, str(path.relative_to(folder)))
     return digest.hexdigest()[:16]
+
+
+def _hash_file_ends(digest: Any, path: Path, name: str) -> None:
+    """Add a file's name, size, first and last `FILE_END_BYTES` to a digest: all of a small file."""
+    size = path.stat().st_size
+    digest.update(f"{name}:{size}".encode())
+    with path.open("rb") as handle:
+        digest.update(handle.read(FILE_END_BYTES))
+        handle.seek(max(FILE_END_BYTES, size - FILE_END_BYTES))
+        digest.update(handle.read())
 
 
 def _code_references(checked: root.Config) -> list[Reference]:
@@ -254,7 +273,8 @@ def _code_references(checked: root.Config) -> list[Reference]:
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
-    # How a step is divided between processes is not part of a key, since the numbers stay the same; all of it counts.
+    # The code of every kind of sharding counts, whichever is chosen: the choice itself is not part of a key, because
+    # the numbers are the same however a step is divided between processes.
     references += [Reference(registry.implementation("sharding", kind), "build") for kind in registry.kinds("sharding")]
     if checked.engine != "native":
         references.append(Reference("rlhf_lab.algorithms.trl.engine"))
@@ -273,6 +293,10 @@ def _code_files(checked: root.Config) -> list[Path]:
     return [path for term in functions for path in source_files(term)]
 
 
+def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
 def _hash(material: Any, length: int) -> str:
     return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:length]
 
@@ -282,11 +306,11 @@ def _data_identity(settings: Any) -> dict[str, Any]:
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
     if values["kind"] in WORLDS:
         return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}
-    return _by_content(values)
+    return _paths_to_digests(values)
 
 
-def _by_content(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings in which a path of local files is replaced by what they hold."""
+def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings in which a path of local files is replaced by a digest of their content."""
     for name in ("path", "test_path"):
         files = local_files(values[name]) if values.get(name) else None
         if files:
@@ -301,13 +325,12 @@ def age(stage: Stage) -> str:
     """How long ago a complete stage was built, and by which code: 'built 3 min ago by 0.1.0 (git 1a2b3c4)'."""
     manifest = read_json(stage.folder / "manifest.json") or {}
     seconds = time.time() - (stage.folder / "result.json").stat().st_mtime
-    amount = (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.0f} h"
-    )
+    amount = f"{seconds / 3600:.0f} h"
+    if seconds < 90:
+        amount = f"{seconds:.0f} s"
+    elif seconds < 5400:  # up to 90 min
+        amount = f"{seconds / 60:.0f} min"
     git = f" (git {manifest['git_sha'][:7]})" if manifest.get("git_sha") else ""
-    other = "" if stage.key.endswith(stage.code_key) else ", by other code (artifacts.code=ignore)"
-    return f"built {amount} ago by {manifest.get('versions', {}).get('rlhf_lab', '?')}{git}{other}"
+    version = manifest.get("versions", {}).get("rlhf_lab", "?")
+    other_code = "" if stage.key.endswith(stage.code_key) else ", by other code (artifacts.code=ignore)"
+    return f"built {amount} ago by {version}{git}{other_code}"

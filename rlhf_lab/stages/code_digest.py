@@ -24,15 +24,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NEUTRAL = (
-    # Composing and checking settings: what they come to is hashed as values.
+    # Composing and checking settings: the resulting values are in the settings key.
     *(
         f"config.{name}"
         for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings")
     ),
-    # Around a stage: commands, files, processes, errors. They decide whether there is a result, not what it is.
+    # Around a stage: commands, files, processes, errors. They decide whether there is a result, not its numbers.
     *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console")),
     *("main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
-    # What is shown and said of a result.
+    # Whatever reads a result.
     *("trackers", "results", "studies", "figures", "reports", "monitoring.silence"),
 )
 """Modules and packages of the lab that cannot change what a stage computes."""
@@ -60,7 +60,7 @@ class _Source:
         definitions: top-level name → the statements that define or change it.
         effects: top-level statements that do something else, such as a call.
         content: digest of the file, to see whether it is edited while a process runs.
-        is_text: false for what is no Python source, such as a compiled extension; it counts byte by byte.
+        is_text: false for what cannot be parsed as Python, such as a compiled extension; its bytes are hashed.
     """
 
     name: str
@@ -90,7 +90,7 @@ def digests(references: Iterable[Reference], files: Iterable[Path] = ()) -> dict
         "rlhf_lab/losses/preference.py:dpo" → digest; sorted.
     """
     sources = [_open_file(path) for path in files]
-    pending = [*references, *(Reference(source.name) for source in sources)]
+    pending = [*references, *(Reference(source.name) for source in sources)]  # a graph search over references
     visited: set[Reference] = set()
     result: dict[str, str] = {}
     while pending:
@@ -131,12 +131,13 @@ def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
 
 
 def _shortened(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    text = ", ".join(names[:4])
+    return f"{text} and {len(names) - 4} more" if len(names) > 4 else text
 
 
 def _is_neutral(module: str) -> bool:
-    package, _, rest = module.partition(".")
-    return package == "rlhf_lab" and (rest in NEUTRAL or rest.partition(".")[0] in NEUTRAL)
+    top, _, inner = module.partition(".")
+    return top == "rlhf_lab" and (inner in NEUTRAL or inner.partition(".")[0] in NEUTRAL)
 
 
 def _selected(source: _Source, name: str | None) -> Iterator[str]:
@@ -150,7 +151,7 @@ def _selected(source: _Source, name: str | None) -> Iterator[str]:
 
 
 def _forwarded(source: _Source, name: str | None) -> list[Reference]:
-    """Where a reference goes on to when the module itself imports the name, or holds it as a module."""
+    """Where to look next for a name that the module imports, or that is one of its submodules."""
     if name is None:
         return list(source.aliases.values())
     if name in source.definitions:
@@ -170,9 +171,10 @@ def _uses(source: _Source, nodes: Sequence[ast.AST]) -> Iterator[Reference]:
     aliases = {**source.aliases, **_imports(source, nodes)}
     modules = {alias for alias, target in aliases.items() if target.name is None}
     qualified: set[ast.AST] = set()
-    # Which names a star stands for is known only to Python, and any name of the code may be one of them.
+    # Which names a star import binds is unknown without running it, so its module is always taken, whole.
     yield from (target for alias, target in aliases.items() if alias.startswith(STAR))
-    for node in nodes:  # an attribute comes before the name in front of its dot
+    for node in nodes:
+        # In `module.name` the attribute node comes first, so its `module` is in `qualified` when its turn comes.
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             qualified.add(node.value)
             yield Reference(aliases[node.value.id].module, node.attr)
@@ -226,7 +228,10 @@ def _source(module: str, importer: _Source | None = None) -> _Source | None:
     if module in _READ:
         return _READ[module]
     located = _locate(module, importer)
-    return None if located is None else _read(module, *located)
+    if located is None:
+        return None
+    file, root = located
+    return _read(module, file, root)
 
 
 @cache
@@ -249,8 +254,9 @@ def _locate(module: str, importer: _Source | None) -> tuple[Path, Path] | None:
     elif importer.name.partition(".")[0] == top:
         root = importer.root
     else:
-        # A file beside the importer is the user's own; what lies in site-packages are libraries.
-        root = None if "site-packages" in importer.root.parts or importer.root == PACKAGE.parent else importer.root
+        # A file beside the user's own is the user's too; one beside an installed package or the lab is a library.
+        in_library = "site-packages" in importer.root.parts or importer.root == PACKAGE.parent
+        root = None if in_library else importer.root
     if root is None:
         return None
     path = root.joinpath(*module.split("."))
@@ -279,6 +285,7 @@ def _content(path: Path) -> str:
 
 
 def _read(module: str, path: Path, root: Path) -> _Source:
+    """Parse a module and keep it for this process."""
     source = _READ[module] = _Source(module, path, root, _content(path))
     try:
         statements = ast.parse(path.read_bytes()).body
@@ -286,13 +293,14 @@ def _read(module: str, path: Path, root: Path) -> _Source:
         source.is_text = False
         return source
     for statement in statements:
-        _file_statement(source, statement)
+        _add_statement(source, statement)
     return source
 
 
-def _file_statement(source: _Source, statement: ast.stmt) -> None:
+def _add_statement(source: _Source, statement: ast.stmt) -> None:
     """Enter a top-level statement under the names it defines, or among the effects."""
-    source.aliases.update(_imports(source, ast.walk(statement)) if not _defines(statement) else {})
+    if not _is_definition(statement):  # imports inside a function bind names there alone
+        source.aliases.update(_imports(source, ast.walk(statement)))
     if isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_docstring(statement) or _is_for_types(statement):
         return
     names = _bound_names(statement)
@@ -302,7 +310,7 @@ def _file_statement(source: _Source, statement: ast.stmt) -> None:
         source.effects.append(statement)
 
 
-def _defines(statement: ast.stmt) -> bool:
+def _is_definition(statement: ast.stmt) -> bool:
     return isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
 
 
@@ -323,8 +331,12 @@ def _bound_names(statement: ast.stmt) -> list[str]:
     elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
         targets = [statement.target]
     else:  # if, try, for, with: whatever is assigned or defined in it
-        stored = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        return [*stored, *(n.name for n in ast.walk(statement) if isinstance(n, ast.stmt) and _defines(n))]  # type: ignore[attr-defined]
+        nodes = list(ast.walk(statement))
+        assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        defined = [
+            node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        ]
+        return [*assigned, *defined]
     names = []
     for target in targets:
         while isinstance(target, (ast.Attribute, ast.Subscript)):
@@ -335,7 +347,7 @@ def _bound_names(statement: ast.stmt) -> list[str]:
 
 @cache
 def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
-    """(digest, what it refers to) of the statements under a name of a module that has been read; "" are the effects."""
+    """(digest, references) of the statements that define a name of a module already read; "" are the effects."""
     source = _READ[module]
     if not source.is_text:
         return source.content[:16], ()
@@ -343,21 +355,21 @@ def _definition(module: str, name: str) -> tuple[str, tuple[Reference, ...]]:
     words: list[str] = []
     nodes: list[ast.AST] = []
     for statement in statements:
-        _write(statement, words, nodes)
+        _serialise(statement, words, nodes)
     uses = tuple(dict.fromkeys(_uses(source, nodes)))
     return sha256("\n".join(words).encode()).hexdigest()[:16], uses
 
 
 _IGNORED_FIELDS = {"ctx", "type_comment", "kind", "type_ignores"}
-
+"""Fields of syntax nodes that do not change what the code does."""
 
 _REFERRING = (ast.Name, ast.Attribute, ast.Import, ast.ImportFrom)
 
 
-def _write(value: object, words: list[str], nodes: list[ast.AST]) -> None:
+def _serialise(value: object, words: list[str], nodes: list[ast.AST]) -> None:
     """The structure of a syntax tree as words, without docstrings; its names, attributes and imports go to `nodes`.
 
-    Empty fields are left out, because Python versions differ in which of them there are.
+    Empty fields are left out: Python versions differ in which fields a node has, and a digest must not.
     """
     if isinstance(value, ast.AST):
         if isinstance(value, _REFERRING):
@@ -368,12 +380,12 @@ def _write(value: object, words: list[str], nodes: list[ast.AST]) -> None:
             if item is None or item == [] or name in _IGNORED_FIELDS:
                 continue
             if name == "body" and isinstance(item, list):
-                item = [line for line in item if not _is_docstring(line)]
+                item = [statement for statement in item if not _is_docstring(statement)]
             words.append(name)
-            _write(item, words, nodes)
+            _serialise(item, words, nodes)
         words.append(")")
     elif isinstance(value, list):
         for item in value:
-            _write(item, words, nodes)
+            _serialise(item, words, nodes)
     else:
         words.append(repr(value))

@@ -45,19 +45,20 @@ from rlhf_lab.training.loop import Algorithm, Interrupted, train
 from rlhf_lab.training.run import Result, Run, is_there
 
 AWAIT_SECONDS = 0.2
+"""Between two looks at whether another process has completed a stage."""
 
 
 def ensure(stage: Stage, started: float, *, late_needs_elsewhere: bool = False) -> dict[str, Any]:
-    """The result of a stage, built first if need be, upstream before it. Shared safely between processes.
+    """The result of a stage, from the store or built now, after the stages it starts from. Safe between processes.
 
     Args:
         started: when this run began (Unix seconds); with `artifacts.refresh`, older results are built again.
         late_needs_elsewhere: whether another process is building what only the stage's evaluation reads
-            (`late_needs`); the stage then begins without and waits for it there.
+            (`late_needs`); the stage then begins without it, and waits before its evaluation.
     """
-    fresh = ranks.on_main(lambda: reusable(stage, started))
-    if fresh:
-        return fresh
+    stored = ranks.on_main(lambda: reusable(stage, started))
+    if stored:
+        return stored
     late = stage.config.algorithm.late_needs if late_needs_elsewhere else ()
     for role, need in stage.needs.items():
         if role in late and isinstance(need, Stage):
@@ -66,20 +67,22 @@ def ensure(stage: Stage, started: float, *, late_needs_elsewhere: bool = False) 
             ensure(need, started)
         else:
             ranks.on_main(partial(check_source, Path(need.source)))
-    with stoppable(), _locked(stage):
-        return ranks.on_main(lambda: reusable(stage, started)) or _build(stage, partial(_await_need, stage, started))
+    with stoppable(), _stage_lock(stage):
+        # Look again: another process may have built the stage while this one waited for the lock.
+        stored = ranks.on_main(lambda: reusable(stage, started))
+        return stored or _build(stage, partial(_await_need, stage, started))
 
 
 def _await_need(stage: Stage, started: float, role: str) -> None:
-    """Wait until the stage in a role is complete: here it is already, or another process is building it."""
+    """Wait until the stage in a role is complete. Returns at once unless another process is building it."""
     need = stage.needs.get(role)
     while isinstance(need, Stage) and not reusable(need, started):
         time.sleep(AWAIT_SECONDS)
 
 
 @contextmanager
-def _locked(stage: Stage) -> Iterator[None]:
-    """Nobody else builds the stage meanwhile."""
+def _stage_lock(stage: Stage) -> Iterator[None]:
+    """Hold the stage's file lock, so that no other process builds it. One rank holds it for all."""
     if not ranks.is_main():
         yield
         return
@@ -101,7 +104,8 @@ def _locked(stage: Stage) -> Iterator[None]:
 def _build(stage: Stage, await_need: Callable[[str], None]) -> dict[str, Any]:
     """Build a stage here, or with processes that share the work: those a launcher started, or our own."""
     begin_building()
-    checked, discard = stage.config, stage.config.artifacts.refresh
+    checked = stage.config
+    discard = checked.artifacts.refresh
     if ranks.world() == 1:
         count = processes.wanted(checked)
         if count > 1:
@@ -110,16 +114,19 @@ def _build(stage: Stage, await_need: Callable[[str], None]) -> dict[str, Any]:
     if checked.algorithm.shares_work and registry.kind_of("sharding", checked.sharding) != "none":
         return execute(stage, discard=discard)
 
-    def by_itself() -> dict[str, Any]:
+    def execute_alone() -> dict[str, Any]:
         with ranks.alone():
             return execute(stage, discard=discard)
 
-    return ranks.on_main(by_itself)
+    return ranks.on_main(execute_alone)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A signal that arrives while nothing is trained (loading, evaluating, waiting) ends the stage, recorded."""
+    """Turn a signal into Interrupted while nothing trains (loading, evaluating, waiting), so that it is recorded.
+
+    The training loop has a handler of its own, which saves a checkpoint first.
+    """
 
     def handle(number: int, _frame: Any) -> None:
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
@@ -135,9 +142,11 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
         discard: forget an earlier attempt.
         await_need: called with a role of `late_needs` before what stands in it is read.
     """
-    folder, begin, makes_model = stage.folder, time.monotonic(), stage.config.algorithm.makes_model
+    begin = time.monotonic()
+    folder = stage.folder
+    makes_model = stage.config.algorithm.makes_model
     _require_planned_code(stage)
-    state, problem = _take_up(folder, makes_model, discard)
+    state, problem = _resume_or_clear(folder, makes_model, discard)
     run = Run(folder, stage.config, stage.sources(), state, await_need=await_need)
     if problem:
         run.note(f"started over: {problem}")
@@ -149,53 +158,53 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
     write_json(folder / CODE, {"version": __version__, "definitions": stage.code})
     peak_memory.reset_peak()
     try:
-        kept = state["log_size"] if state else run.log_size()
-        del state  # the loop takes the tensors, and nobody else keeps them
-        run.tracking = track(stage.config, stage.recipe, folder, kept, run.note)
+        log_size = state["log_size"] if state else run.log_size()
+        del state  # `run` holds it until the loop takes it; a second reference would keep the tensors in memory
+        run.tracking = track(stage.config, stage.recipe, folder, log_size, run.note)
         write_json(folder / "manifest.json", manifest(stage, run.corpus))
         _note_data(run)
-        run_steps = _engine(stage.config)
+        train_steps = _training_engine(stage.config)
         algorithm = registry.build("algorithm", stage.config.algorithm, run)
         if makes_model:
-            run_steps(algorithm, run, stage.recipe)
-        found = algorithm.finish()
+            train_steps(algorithm, run, stage.recipe)
+        outcome = algorithm.finish()
         if changed := edited(stage.code):
             run.note(
                 f"{', '.join(changed)}: edited while this stage was built. It was computed by the code as it was when "
                 "the stage began, unless a part was loaded later; artifacts.refresh=true builds it again"
             )
-        _note_silence(run, found)
+        _note_silence(run, outcome)
         if makes_model:
-            with replacing(folder / "model") as part:
-                save_model(algorithm.model, algorithm.encoder, part)
-                algorithm.save_extra(part)
+            with replacing(folder / "model") as model_folder:
+                save_model(algorithm.model, algorithm.encoder, model_folder)
+                algorithm.save_extra(model_folder)
         result |= {
             "status": "completed",
-            "policies": found.policies,
-            "metrics": found.metrics,
-            "primary": found.primary,
+            "policies": outcome.policies,
+            "metrics": outcome.metrics,
+            "primary": outcome.primary,
         }
     except BaseException as error:
-        result |= _end(error)
+        result |= _error_entry(error)
         raise
     finally:
         cost = {"seconds": round(time.monotonic() - begin, 1), "peak_gib": peak_memory.peak_gib(), "training": run.cost}
         try:
             _record(folder, result | cost | {"notes": run.notes})
-        except BaseException as error:
-            result |= _end(error)
+        except BaseException as error:  # a full disk: the trackers are told, too, that the stage failed
+            result |= _error_entry(error)
             raise
         finally:
-            run.tracking.finish(result["status"], partial(_outcome, folder))
+            run.tracking.finish(result["status"], partial(_tracker_outcome, folder))
     if ranks.is_main():
-        with suppress(OSError):  # on a disk that has become read-only it stays
+        with suppress(OSError):  # on a disk that has become read-only the checkpoints stay
             forget_attempts(folder)
     ranks.wait()
     return read_json(folder / "result.json")
 
 
 def _require_planned_code(stage: Stage) -> None:
-    """The key names the code as it was planned with; what is imported from here on must not be another one."""
+    """Raises ArtifactError where code was edited after planning: the stage's key would name other code than runs."""
     if changed := edited(stage.code):
         raise ArtifactError(
             f"{', '.join(changed)}: edited since this command began, so {stage.recipe} would be stored as the work of "
@@ -203,28 +212,29 @@ def _require_planned_code(stage: Stage) -> None:
         )
 
 
-def _take_up(folder: Path, makes_model: bool, discard: bool) -> tuple[dict[str, Any] | None, str | None]:
-    """What `checkpoint.load` finds of an earlier attempt, in a folder that holds nothing else of it."""
+def _resume_or_clear(folder: Path, makes_model: bool, discard: bool) -> tuple[dict[str, Any] | None, str | None]:
+    """(checkpoint, why there is none) of an earlier attempt. Without a checkpoint its files are removed."""
     make_folder(folder)
     state, problem = (None, None) if discard else checkpoint.load(folder)
     if ranks.is_main():
         seal.remove(folder)
+        # A stage that makes no model has no checkpoint: the policies evaluated so far are kept and reused.
         if state is None and (makes_model or discard):
-            for path in folder.iterdir():  # without a model, the policies evaluated so far are the checkpoint
+            for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     ranks.wait()
     return state, problem
 
 
-def _outcome(folder: Path) -> Outcome:
-    """What a tracker shows of a stage that has ended. Only then are tables (pandas) needed."""
+def _tracker_outcome(folder: Path) -> Outcome:
+    """What a tracker shows of a stage that has ended. Imported here: it needs pandas, which nothing before does."""
     from rlhf_lab.results.outcome import outcome
 
     return outcome(folder)
 
 
-def _engine(checked: root.Config) -> Callable[[Algorithm, Run, str], None]:
-    """What takes the steps: the lab's own loop, or TRL's trainers. Raises MissingDependency where they need more."""
+def _training_engine(checked: root.Config) -> Callable[[Algorithm, Run, str], None]:
+    """The function that trains: the lab's own loop, or TRL's trainers. Raises MissingDependency without TRL."""
     if checked.engine == "native":
         return train
     from rlhf_lab.algorithms.trl.engine import load
@@ -233,33 +243,34 @@ def _engine(checked: root.Config) -> Callable[[Algorithm, Run, str], None]:
 
 
 def _note_data(run: Run) -> None:
-    """Say how many rows were read, kept and dropped, with every reason."""
+    """Note how many rows were read, kept and dropped, with every reason."""
     reports = run.corpus.report
     for split in ["all"] if "all" in reports else list(reports):
-        found = reports[split]
-        reasons = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items()) or "none"
-        longer = found.statistics.get("longer wins")
-        baseline = "" if longer is None else f'; "longer wins" is right {longer:.1%} of the time'
-        run.note(f"data {split}: {found.rows} rows read, {found.kept} pairs kept; dropped: {reasons}{baseline}")
+        report = reports[split]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items()) or "none"
+        longer_wins = report.statistics.get("longer wins")
+        baseline = "" if longer_wins is None else f'; "longer wins" is right {longer_wins:.1%} of the time'
+        run.note(f"data {split}: {report.rows} rows read, {report.kept} pairs kept; dropped: {reasons}{baseline}")
 
 
-def _note_silence(run: Run, found: Result) -> None:
-    """Say when a stage ended well without doing anything: no signal, nothing learned, a policy that did not move."""
+def _note_silence(run: Run, outcome: Result) -> None:
+    """Note when a stage ended well without doing anything: no signal, nothing learned, a policy that did not move."""
     settings = type(run.config.algorithm)
-    rows, _ = read_rows(run.folder / "metrics.jsonl")  # up to a damaged line: a remark is no reason to fail
-    for remark in silence.remarks(settings, rows, found.policies, found.metrics):
+    # Rows up to a damaged line, whose problem is ignored: a remark is no reason to fail a finished stage.
+    rows, _ = read_rows(run.folder / "metrics.jsonl")
+    for remark in silence.remarks(settings, rows, outcome.policies, outcome.metrics):
         run.note(remark)
 
 
 def _record(folder: Path, result: dict[str, Any]) -> None:
-    """Write result.json, after the seal of a completed stage."""
+    """Write result.json. The seal of a completed stage comes first, so that no complete stage is without one."""
     if result["status"] == "completed" and ranks.is_main():
         seal.write(folder, json_text(result))
     write_json(folder / "result.json", result)
 
 
-def _end(error: BaseException) -> dict[str, str]:
-    """How a stage that an error ended stands in result.json."""
+def _error_entry(error: BaseException) -> dict[str, str]:
+    """Status and message in result.json of a stage that an error ended."""
     interrupted = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
-    words = str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
-    return {"status": "interrupted" if interrupted else "failed", "error": words}
+    message = str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
+    return {"status": "interrupted" if interrupted else "failed", "error": message}

@@ -22,7 +22,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "hydra-core
 
 def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
     """What manifest.json holds."""
-    import torch  # the rest of this module is for commands that need none
+    import torch  # here, because `--version` needs git_sha without torch
 
     needs = {
         role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
@@ -40,7 +40,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
         "versions": {
             "rlhf_lab": __version__,
             "python": platform.python_version(),
-            **{name: _version(name) for name in PACKAGES},
+            **{name: _installed_version(name) for name in PACKAGES},
         },
         "machine": {"cpu_threads": torch.get_num_threads(), "device": stage.config.runtime.device},
         "seed": stage.config.seed,
@@ -50,19 +50,19 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
             "fingerprint": corpus.fingerprint,
             "report": {
                 split: {
-                    "rows": r.rows,
-                    "kept": r.kept,
-                    "dropped": r.dropped,
-                    "noted": r.noted,
-                    "statistics": r.statistics,
+                    "rows": report.rows,
+                    "kept": report.kept,
+                    "dropped": report.dropped,
+                    "noted": report.noted,
+                    "statistics": report.statistics,
                 }
-                for split, r in corpus.report.items()
+                for split, report in corpus.report.items()
             },
         },
     }
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -76,11 +76,15 @@ def git_sha() -> str | None:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10)
+            process = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout.strip() if done.returncode == 0 else None
+        return process.stdout.strip() if process.returncode == 0 else None
 
     sha = git("rev-parse", "HEAD")
-    tracked = git("ls-files", str(Path(__file__).resolve()))
-    return None if not sha or not tracked else sha + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    # An environment inside another project's checkout lies in a repository that is not the lab's.
+    is_tracked = git("ls-files", str(Path(__file__).resolve()))
+    if not sha or not is_tracked:
+        return None
+    has_changes = git("status", "--porcelain", "-uno")
+    return f"{sha}+changes" if has_changes else sha

@@ -1,4 +1,4 @@
-"""What would fail, or silently do nothing, after minutes of building: looked for before anything is built.
+"""Finds, before anything is built, what would fail or silently do nothing after minutes of building.
 
 `config.check` judges settings by themselves. This module looks at what is around them: installed libraries, model
 folders, data files and functions of other packages. It imports no torch, and asks no network.
@@ -23,34 +23,35 @@ from rlhf_lab.rewards.external.functions import load_function
 from rlhf_lab.stages.artifacts import External, Stage
 
 LARGE_JSON = 2**26
-"""Bytes of a .json file above which its first row is not looked at: the whole file would have to be read for it."""
+"""Bytes of a .json file above which its first row is not checked: that would take parsing the whole file."""
 
 
 def check(stages: Iterable[Stage]) -> None:
     """Raise one ConfigError with every problem of the planned runs."""
-    found = [problem for stage in stages for problem in problems(stage)]
-    if found:
-        raise ConfigError(list(dict.fromkeys(found)))
+    all_problems = [problem for stage in stages for problem in problems(stage)]
+    if all_problems:
+        raise ConfigError(list(dict.fromkeys(all_problems)))
 
 
 def problems(stage: Stage) -> list[str]:
-    """What keeps a planned run from its end, of all stages that are still to be built: one line each, no line twice."""
-    found = [problem for part in _all(stage) for problem in _data_problems(part)]
-    if not found:  # a stage whose data cannot be read has no key
-        found = [problem for part in unbuilt(stage) for problem in _stage_problems(part)]
-    return list(dict.fromkeys(found))
+    """What would make a planned run fail, over all stages still to be built: one line each, no line twice."""
+    lines = [line for needed in _all_stages(stage) for line in _data_problems(needed)]
+    # Which stages are unbuilt depends on their keys, and a stage whose data cannot be read has none.
+    if not lines:
+        lines = [line for needed in unbuilt(stage) for line in _stage_problems(needed)]
+    return list(dict.fromkeys(lines))
 
 
 def unbuilt(root: Stage) -> list[Stage]:
     """The stages of a run that have to be built, deepest first."""
-    return [part for part in root.upstream() if not part.result() or part.config.artifacts.refresh]
+    return [stage for stage in root.upstream() if not stage.result() or stage.config.artifacts.refresh]
 
 
-def _all(stage: Stage) -> Iterator[Stage]:
-    """Every stage of a run, without asking for their keys."""
+def _all_stages(stage: Stage) -> Iterator[Stage]:
+    """Every stage of a run; unlike `Stage.upstream` it computes no keys."""
     for need in stage.needs.values():
         if isinstance(need, Stage):
-            yield from _all(need)
+            yield from _all_stages(need)
     yield stage
 
 
@@ -59,62 +60,62 @@ def _stage_problems(stage: Stage) -> list[str]:
 
 
 def _missing_libraries(stage: Stage) -> list[str]:
-    root = stage.config
-    rollout, sharding, tracker = (
-        registry.kind_of(group, getattr(root, group)) for group in ("rollout", "sharding", "tracker")
-    )
-    wanted = {
-        "trl": root.engine == "trl",
-        "peft": bool(root.model.lora.rank),
-        "vllm": rollout == "vllm",
-        "deepspeed": sharding == "zero",
-        tracker: tracker in OPTIONAL,
+    config = stage.config
+    tracker = registry.kind_of("tracker", config.tracker)
+    is_needed = {
+        "trl": config.engine == "trl",
+        "peft": bool(config.model.lora.rank),
+        "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
+        "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
+        tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
-    return [_missing(library) for library, needed in wanted.items() if needed and find_spec(library) is None]
+    return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]
 
 
-def _missing(library: str) -> str:
+def _install_line(library: str) -> str:
+    """What the library is for and how to install it."""
     return str(MissingDependency(*OPTIONAL[library]))
 
 
 def _reward_problems(stage: Stage) -> list[str]:
-    """Functions of the user that are not there, or are no functions."""
-    found = []
+    """Reward functions of the user that cannot be loaded."""
+    problems = []
     terms = stage.config.reward.terms.values() if "reward" in stage.config.algorithm.uses else ()
     for term in terms:
         if registry.kind_of("reward", term) == "callable":
             try:
                 load_function(term)
             except ConfigError as error:
-                found += error.problems
-    return found
+                problems += error.problems
+    return problems
 
 
 def _model_problems(stage: Stage) -> list[str]:
-    """Folders and hub ids that are no models, or not of the kind that is needed, or too short for the rows."""
-    root, found = stage.config, []
-    path = getattr(root.model, "path", "")
+    """Folders and hub ids that are no models, not of the kind that is needed, or with too few positions."""
+    config = stage.config
+    problems = []
+    path = getattr(config.model, "path", "")
     if path and "policy" not in stage.needs:
-        found += model_files.problems(path, "model.path")
+        problems += model_files.problems(path, "model.path")
     if path:
-        found += _length_problems(stage, path)
-    if getattr(root.model, "chat_template", None) and model_files.lacks_chat_template(path):
-        found.append(
+        problems += _length_problems(stage, path)
+    if getattr(config.model, "chat_template", None) and model_files.lacks_chat_template(path):
+        problems.append(
             f"model.chat_template=true: the tokenizer of {path} has no chat template; use model.chat_template=false"
         )
     for role, need in stage.needs.items():
-        if not isinstance(need, External) or role in root.algorithm.data_roles:
+        if not isinstance(need, External) or role in config.algorithm.data_roles:
             continue
-        scores = role in ("reward", "judge") or role in root.reward.roles
-        wrong = model_files.problems(need.source, f"needs.{role}", reward=scores)
-        if not wrong and role == "policy":
-            wrong = _policy_problems(stage, need.source)
-        found += wrong
-    return found
+        is_reward_model = role in ("reward", "judge") or role in config.reward.roles
+        role_problems = model_files.problems(need.source, f"needs.{role}", reward=is_reward_model)
+        if not role_problems and role == "policy":
+            role_problems = _policy_problems(stage, need.source)
+        problems += role_problems
+    return problems
 
 
 def _policy_problems(stage: Stage, source: str) -> list[str]:
-    """A reward model where a policy is needed, and rows that a policy cannot read."""
+    """A reward model where a policy is needed, or rows longer than the policy's positions."""
     if not stage.config.algorithm.adds_head and model_files.has_head(source):
         return [
             f"needs.policy={source} is a reward model: as a language model it would speak through another head; name "
@@ -124,41 +125,47 @@ def _policy_problems(stage: Stage, source: str) -> list[str]:
 
 
 def _length_problems(stage: Stage, source: str) -> list[str]:
-    """Settings whose rows are longer than the model's positions, or than those at which it is one model."""
-    algorithm, rollout, model_config = stage.config.algorithm, stage.config.rollout, model_files.config_of(source)
-    limit, rope_limit = model_files.positions(model_config), model_files.rope_limit(model_config)
+    """Settings whose rows are longer than the model's positions, or so long that its rotary embedding changes."""
+    algorithm = stage.config.algorithm
+    rollout = stage.config.rollout
+    model_config = model_files.config_of(source)
+    limit = model_files.positions(model_config)
+    rope_limit = model_files.rope_limit(model_config)
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.uses:
         sampled = rollout.max_prompt_tokens + rollout.max_new_tokens
         lengths["rollout.max_prompt_tokens + rollout.max_new_tokens"] = sampled
-    found = []
+    problems = []
     for name, length in lengths.items():
         if rope_limit and length > rope_limit[1]:
-            found.append(model_files.rope_problem(name, length, source, rope_limit))
+            problems.append(model_files.rope_problem(name, length, source, rope_limit))
         elif limit and length > limit:
-            found.append(f"{name}={length} does not fit the {limit} positions of {source}; lower it")
-    return found
+            problems.append(f"{name}={length} does not fit the {limit} positions of {source}; lower it")
+    return problems
 
 
 def _data_problems(stage: Stage) -> list[str]:
     """Files that are missing, unreadable or empty, or whose first row lacks a column."""
-    data, found = stage.config.data, []
+    data = stage.config.data
+    problems = []
     for setting in ("path", "test_path"):
         source = getattr(data, setting, None)
         if source:
-            found += _source_problems(source, f"data.{setting}", data, data.max_bad_rows)
+            problems += _source_problems(source, f"data.{setting}", data, data.max_bad_rows)
     benchmark = getattr(stage.config.algorithm, "benchmark", None) and stage.config.algorithm.path
-    return found + (_source_problems(benchmark, "algorithm.path", None, 0) if benchmark else [])
+    if benchmark:
+        problems += _source_problems(benchmark, "algorithm.path", None, 0)
+    return problems
 
 
 def _source_problems(source: str, where: str, data: Any, max_bad_rows: int) -> list[str]:
-    """What is wrong with the files of a source; of their first row only where `data` says what it should have."""
+    """What is wrong with the files of a source. Columns of the first row are checked where `data` names them."""
     try:
         files = local_files(source)
         if files is None:
-            return [] if find_spec("datasets") else [_missing("datasets")]
+            return [] if find_spec("datasets") else [_install_line("datasets")]
         if any(file.suffix == ".parquet" for file in files) and find_spec("pyarrow") is None:
-            return [_missing("pyarrow")]
+            return [_install_line("pyarrow")]
         if any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files):
             return []
         bad = BadRows(source, max_bad_rows)
@@ -170,7 +177,9 @@ def _source_problems(source: str, where: str, data: Any, max_bad_rows: int) -> l
         return [str(error)]
     except OSError as error:
         return [f"{where}={source} cannot be read: {error.strerror or error}"]
-    problem = None if max_bad_rows or data is None else _column_problem(row.values, data)
+    if max_bad_rows or data is None:  # the first row may be one of the bad rows that are allowed
+        return []
+    problem = _column_problem(row.values, data)
     return [f"{where}={Path(row.file).name}, row {row.number}: {problem}"] if problem else []
 
 

@@ -1,4 +1,4 @@
-"""What of the store stands for a stage as it is. Reading it needs no torch."""
+"""Decides whether a stored result can be reused for a stage. Needs no torch."""
 
 from __future__ import annotations
 
@@ -22,23 +22,27 @@ def reusable(stage: Stage, started: float) -> dict[str, Any] | None:
     """
     result = stage.result()
     if stage.config.artifacts.refresh:
-        built = (stage.folder / "result.json").stat().st_mtime if result else 0.0
-        return result if built >= started else None
-    seal.check(stage.folder, rebuilt=True, say=_tell)
+        built_at = (stage.folder / "result.json").stat().st_mtime if result else 0.0
+        return result if built_at >= started else None
+    seal.check(stage.folder, rebuilt=True, say=_print_indented)
     if result:
-        with suppress(OSError):  # on a read-only disk it stays
+        with suppress(OSError):  # on a read-only disk the checkpoints stay
             forget_attempts(stage.folder)
     return result
 
 
 def check_source(source: Path) -> None:
-    """Raises ArtifactError where a stage of another store, its run directory or the model/ in it, was changed."""
+    """Raises ArtifactError where a stage of another store was changed.
+
+    Args:
+        source: its run directory, or the model/ in it.
+    """
     for folder in (source, source.parent):
-        seal.check(folder, rebuilt=False, say=_tell)
+        seal.check(folder, rebuilt=False, say=_print_indented)
 
 
 def forget_attempts(folder: Path) -> None:
-    """Remove what only an unfinished stage needs, once result.json says that it is complete."""
+    """Remove the checkpoints of a stage that is complete."""
     shutil.rmtree(folder / "trl", ignore_errors=True)
     if any(folder.glob("checkpoint[.-]*")):
         from rlhf_lab.training import checkpoint  # imports torch
@@ -46,5 +50,5 @@ def forget_attempts(folder: Path) -> None:
         checkpoint.remove(folder)
 
 
-def _tell(line: str) -> None:
+def _print_indented(line: str) -> None:
     console.print(f"  {line}", soft_wrap=True)

@@ -5,7 +5,7 @@ or the policies that `compare_policies` compares. A stage whose evaluation alone
 to train while that one is being built, and waits for it where it is read: DPO trains beside the reward model.
 
 The processes are forked once everything is imported and checked, so that starting one costs nothing. Each builds its
-stage under the stage's lock like any other process; this one hands signals on, shows what they print, and waits.
+stage under the stage's lock like any other process; this one forwards signals, prints their output, and waits.
 """
 
 from __future__ import annotations
@@ -39,13 +39,21 @@ from rlhf_lab.training.loop import Interrupted
 
 @dataclass
 class _Builder:
-    """A process that builds a stage, the pipe into which it prints, and the file in which it says why it failed."""
+    """A process that builds a stage.
+
+    Attributes:
+        output: reading end of the pipe into which it prints.
+        error: file in which it says why it failed.
+        cut_line: what it printed after the last line break.
+        status: exit status, below 0 after a signal; None while it runs.
+        began: when it started (`time.monotonic`).
+    """
 
     stage: Stage
     pid: int
     output: int
     error: Path
-    text: bytes = b""
+    cut_line: bytes = b""
     status: int | None = None
     began: float = field(default_factory=time.monotonic)
 
@@ -53,7 +61,8 @@ class _Builder:
 def build(root: Stage, started: float) -> None:
     """Build a run's missing stages, several at a time, if some of them need not wait for each other.
 
-    Otherwise, and where one process has the machine to itself anyway, nothing happens: `ensure` builds them in turn.
+    Does nothing where stages depend on each other in a chain, or where one stage uses the whole machine; `ensure` then
+    builds them in turn.
 
     Raises:
         Interrupted: after a signal; every process has saved what it can go on from.
@@ -65,7 +74,7 @@ def build(root: Stage, started: float) -> None:
         return
     builders: list[_Builder] = []
     try:
-        with TemporaryDirectory(prefix="rlhf_lab-") as errors, _handed_on(builders) as signals:
+        with TemporaryDirectory(prefix="rlhf_lab-") as errors, _forward_signals(builders) as signals:
             _schedule(missing, builders, signals, slots, started, Path(errors))
     finally:
         for builder in builders:
@@ -79,8 +88,8 @@ def build(root: Stage, started: float) -> None:
 
 def _slots(missing: Sequence[Stage]) -> int:
     """How many of the stages this machine can build at once."""
-    alone = ranks.world() == 1 and os.environ.get(PROCESSES, "1") == "1"
-    if not missing or not alone or not hasattr(os, "fork"):
+    single_process = ranks.world() == 1 and os.environ.get(PROCESSES, "1") == "1"
+    if not missing or not single_process or not hasattr(os, "fork"):
         return 1
     runtime = missing[-1].config.runtime
     one_core_each = all(
@@ -95,16 +104,16 @@ def _slots(missing: Sequence[Stage]) -> int:
 
 
 def _can_overlap(missing: Sequence[Stage]) -> bool:
-    """Whether two of the stages may be in the making at once."""
-    # Upstream order: a stage that starts without the one just before it can run beside it.
-    return any(before.folder not in _required(stage) for before, stage in itertools.pairwise(missing))
+    """Whether two of the stages can be built at the same time."""
+    # In upstream order, a stage that does not require the one just before it can run beside it.
+    return any(previous.folder not in _required(stage) for previous, stage in itertools.pairwise(missing))
 
 
 def _required(stage: Stage) -> set[Path]:
     """Directories of the stages that have to be complete before this one begins."""
     late = stage.config.algorithm.late_needs
     needs = [need for role, need in stage.needs.items() if isinstance(need, Stage) and role not in late]
-    return {before.folder for need in needs for before in need.upstream()}
+    return {upstream.folder for need in needs for upstream in need.upstream()}
 
 
 def _awaited(stage: Stage) -> set[Path]:
@@ -116,7 +125,7 @@ def _awaited(stage: Stage) -> set[Path]:
 def _schedule(
     missing: Sequence[Stage], builders: list[_Builder], signals: Sequence[int], slots: int, started: float, errors: Path
 ) -> None:
-    """Start each stage as soon as it can begin and a core is free, until all are built or one has ended badly."""
+    """Start each stage as soon as its needs are built and a core is free, until all are built or one has failed."""
     waiting = list(missing)
     unbuilt = {stage.folder for stage in missing}
     required = {stage.folder: _required(stage) for stage in missing}
@@ -125,16 +134,19 @@ def _schedule(
         running = [builder for builder in builders if builder.status is None]
         for stage in list(waiting):
             begun = {builder.stage.folder for builder in builders}
-            ready = required[stage.folder].isdisjoint(unbuilt) and awaited[stage.folder] & unbuilt <= begun
+            # What a stage reads last must have begun: a stage that held a core while waiting for one that has none
+            # would wait forever.
+            needs_begun = awaited[stage.folder] & unbuilt <= begun
+            ready = required[stage.folder].isdisjoint(unbuilt) and needs_begun
             if ready and len(running) < slots and not signals:
                 waiting.remove(stage)
-                builders.append(_start(stage, started, errors / stage.folder.name))
+                builders.append(_fork_builder(stage, started, errors / stage.folder.name))
                 running.append(builders[-1])
-        _show(running)
+        _print_output(running)
         for builder in running:
-            if _ended(builder):
+            if _has_ended(builder):
                 if builder.status:
-                    _stop(builders, builder, signals)
+                    _stop_others(builders, builder, signals)
                     return
                 unbuilt.discard(builder.stage.folder)
                 seconds = time.monotonic() - builder.began
@@ -143,8 +155,10 @@ def _schedule(
             return
 
 
-def _start(stage: Stage, started: float, error: Path) -> _Builder:
+def _fork_builder(stage: Stage, started: float, error: Path) -> _Builder:
+    """Start a process that builds a stage. Returns in this process only."""
     console.print(f"  {stage.recipe} starts", soft_wrap=True)
+    # What is still buffered when the process is forked would be printed by both.
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()
@@ -156,7 +170,7 @@ def _start(stage: Stage, started: float, error: Path) -> _Builder:
     status = 1
     try:
         die_with_parent(signal.SIGTERM)  # it saves, and the same command goes on from there
-        if os.getppid() == parent:
+        if os.getppid() == parent:  # else the parent died before that took effect
             os.close(read_end)
             os.dup2(write_end, 1)
             os.dup2(write_end, 2)
@@ -164,11 +178,11 @@ def _start(stage: Stage, started: float, error: Path) -> _Builder:
             status = _build_here(stage, started, error)
     finally:
         sys.stdout.flush()
-        os._exit(status)
+        os._exit(status)  # the parent's clean-up (temporary folder, handlers at exit) is not the child's to run
 
 
 def _build_here(stage: Stage, started: float, error_file: Path) -> int:
-    """Build a stage in this process; returns its exit status, and leaves what went wrong in a file."""
+    """Build a stage in this process. Returns its exit status; what went wrong is written to a file."""
     try:
         ensure(stage, started, late_needs_elsewhere=True)
     except (Interrupted, KeyboardInterrupt):
@@ -181,64 +195,69 @@ def _build_here(stage: Stage, started: float, error_file: Path) -> int:
     return 0
 
 
-def _show(running: Sequence[_Builder]) -> None:
-    """Print the whole lines that have come, and wait a moment for more."""
-    open_ends = {builder.output: builder for builder in running}
-    ready, _, _ = select.select(list(open_ends), [], [], POLL_SECONDS)
-    for end in ready:
-        builder = open_ends[end]
-        data = os.read(end, 65536)
+def _print_output(running: Sequence[_Builder]) -> None:
+    """Print the complete lines that the builders have written; waits up to POLL_SECONDS for some."""
+    builders_by_pipe = {builder.output: builder for builder in running}
+    ready, _, _ = select.select(list(builders_by_pipe), [], [], POLL_SECONDS)
+    for pipe in ready:
+        builder = builders_by_pipe[pipe]
+        data = os.read(pipe, 65536)
         if not data:
-            time.sleep(POLL_SECONDS)  # it is about to end
+            # Closed: the process is about to end. A closed pipe is always ready, so `select` would not wait for it.
+            time.sleep(POLL_SECONDS)
             continue
-        *lines, builder.text = (builder.text + data).split(b"\n")
+        *lines, builder.cut_line = (builder.cut_line + data).split(b"\n")
         for line in lines:
             console.print(line.decode(errors="replace"), markup=False, soft_wrap=True)
 
 
-def _ended(builder: _Builder) -> bool:
+def _has_ended(builder: _Builder) -> bool:
+    """Whether the process has ended; notes its exit status and prints the last of its output."""
     pid, code = os.waitpid(builder.pid, os.WNOHANG)
     if pid:
         builder.status = os.waitstatus_to_exitcode(code)
-        _show([builder])  # what it printed last
+        _print_output([builder])
     return bool(pid)
 
 
-def _stop(builders: Sequence[_Builder], cause: _Builder, signals: Sequence[int]) -> None:
-    """A stage did not come to its end: stop the others, which save, and say why."""
+def _stop_others(builders: Sequence[_Builder], cause: _Builder, signals: Sequence[int]) -> None:
+    """Stop the builders that still run, which save first, and raise why the cause failed.
+
+    After a signal nothing is raised: `build` reports the signal.
+    """
     for builder in builders:
         if builder.status is None:
             os.kill(builder.pid, signal.SIGTERM)
     while running := [builder for builder in builders if builder.status is None]:
-        _show(running)
+        _print_output(running)
         for builder in running:
-            _ended(builder)
+            _has_ended(builder)
     if signals:
         return
     if cause.status == STOPPED:
         raise Interrupted(f"{cause.stage.recipe} was stopped")
-    reason = cause.error.read_text() if cause.error.exists() else _ending(cause.status)
+    reason = cause.error.read_text() if cause.error.exists() else _describe_exit(cause.status)
     raise LabError(f"{cause.stage.recipe}: {reason}")
 
 
-def _ending(status: int | None) -> str:
+def _describe_exit(status: int | None) -> str:
     if status is not None and status < 0:
         return f"its process was ended by {signal.Signals(-status).name}"
     return f"its process ended with exit status {status}"
 
 
 @contextmanager
-def _handed_on(builders: Sequence[_Builder]) -> Iterator[list[int]]:
-    """Signals that tell a run to stop go to every process meanwhile; yields those that came."""
-    came: list[int] = []
+def _forward_signals(builders: Sequence[_Builder]) -> Iterator[list[int]]:
+    """Forward signals that tell a run to stop to every builder; yields the list of those received."""
+    received: list[int] = []
     parent = os.getpid()
 
     def handle(number: int, _frame: Any) -> None:
-        came.append(number)
-        if os.getpid() == parent:  # a process that was just forked has the handler still
+        received.append(number)
+        if os.getpid() == parent:  # a process that was just forked still has this handler
             for builder in builders:
                 if builder.status is None:
                     os.kill(builder.pid, number)
 
     with handled(handle):
-        yield came
+        yield received

@@ -28,28 +28,30 @@ from rlhf_lab.training.loop import Interrupted
 
 def main() -> int:
     """Exit status: 0 done, 1 failed, STOPPED stopped and saved."""
-    order, parent = Path(sys.argv[1]), int(sys.argv[2])
+    order_file, parent = Path(sys.argv[1]), int(sys.argv[2])
     die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the parent died before that took effect
         return 1
-    told = read_json(order)
-    stage = artifacts.plan(root.check(told["values"]), told["recipe"])
-    set_threads(stage.config, int(os.environ["LOCAL_WORLD_SIZE"]) * int(os.environ.get(PROCESSES, "1")))
+    order = read_json(order_file)
+    stage = artifacts.plan(root.check(order["values"]), order["recipe"])
+    processes = int(os.environ["LOCAL_WORLD_SIZE"]) * int(os.environ.get(PROCESSES, "1"))
+    set_threads(stage.config, processes)
     console.quiet = int(os.environ["RANK"]) != 0
     try:
-        if str(stage.folder) != told["folder"]:
+        # Each worker plans anew; another folder means another key, and the ranks would build different stages.
+        if str(stage.folder) != order["folder"]:
             raise ArtifactError("code or data changed while the processes of a stage started; give the command again")
         with stoppable(), ranks.group(ranks.device(stage.config.runtime.device)):
-            execute(stage, discard=told["discard"])
+            execute(stage, discard=order["discard"])
     except Interrupted:
         return STOPPED
     except Exception as error:
-        known = isinstance(error, LabError)
+        expected = isinstance(error, LabError)
         report = {
-            "error": str(error) if known else f"{type(error).__name__}: {error}",
-            "traceback": "" if known else traceback.format_exc(),
+            "error": str(error) if expected else f"{type(error).__name__}: {error}",
+            "traceback": "" if expected else traceback.format_exc(),
         }
-        (order.parent / f"error_{os.environ['RANK']}.json").write_text(json.dumps(report))
+        (order_file.parent / f"error_{os.environ['RANK']}.json").write_text(json.dumps(report))
         return 1
     return 0
 
@@ -57,4 +59,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a peer that is gone keeps the process group from closing
+    os._exit(code)  # a normal exit closes the process group, which hangs when a peer is gone

@@ -1,8 +1,8 @@
-"""Jobs that submitit starts for a sweep: waits for every one of them, ends them with the sweep, queues them again.
+"""Jobs that submitit starts for a sweep: waits for all of them, stops them with the sweep, requeues them.
 
-submitit asks sacct how its jobs fare. Many clusters keep no accounts, and there a sweep waits forever for a job that
-was killed; squeue always answers. And where one job has left no result, submitit gives up on the others. Needs
-`pip install 'rlhf_lab[slurm]'`.
+submitit polls sacct for the state of its jobs. Many clusters keep no accounting, and there a sweep would wait forever
+for a job that was killed; squeue always answers. And when one job has left no result, submitit gives up on the others.
+Needs `pip install 'rlhf_lab[slurm]'`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from rlhf_lab.core.console import console
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i %T")
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 ENDED |= {"REVOKED", "TIMEOUT", "GONE"}
-"""States that Slurm does not leave by itself; GONE is said here of a job that squeue no longer shows."""
+"""States that Slurm does not leave by itself. GONE is our own, for a job that squeue no longer shows."""
 POLL_SECONDS = 15
 END_SECONDS = 120
-"""How long jobs of a stopped sweep may take to save what they are at."""
+"""How long jobs of a stopped sweep may take to save a checkpoint."""
 
 
 class SlurmQueue(InfoWatcher):
-    """What squeue says of a sweep's jobs. An ended job is believed at second sight: one queued again flickers."""
+    """The states of a sweep's jobs from squeue.
+
+    A job is done once two polls in a row say so: a requeued job briefly looks finished.
+    """
 
     def __init__(self) -> None:
         super().__init__(delay_s=POLL_SECONDS)
-        self._sightings: Counter[str] = Counter()
+        self._polls_ended: Counter[str] = Counter()  # job → polls in a row that found it ended
 
     def _make_command(self) -> list[str]:
         return list(QUEUE)
@@ -50,7 +53,7 @@ class SlurmQueue(InfoWatcher):
         shown = dict(line.split(maxsplit=1) for line in text.splitlines())
         states = {job: shown.get(job, "GONE") for job in self._registered}
         for job, state in states.items():
-            self._sightings[job] = self._sightings[job] + 1 if state in ENDED else 0
+            self._polls_ended[job] = self._polls_ended[job] + 1 if state in ENDED else 0
         return {job: {"State": state} for job, state in states.items()}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
@@ -58,12 +61,13 @@ class SlurmQueue(InfoWatcher):
 
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
         self.get_info(job_id, mode=mode)
-        return self._sightings[job_id] >= 2
+        return self._polls_ended[job_id] >= 2
 
     def end(self) -> None:
         """Tell all jobs to save and end, and wait until they have."""
-        subprocess.run(["scancel", *{job.partition("_")[0] for job in self._registered}], check=False)
-        _wait(lambda: all(self.is_done(job) for job in self._registered))
+        arrays = {job.partition("_")[0] for job in self._registered}  # "7_1" is task 1 of array 7
+        subprocess.run(["scancel", *arrays], check=False)
+        _wait_until(lambda: all(self.is_done(job) for job in self._registered))
 
 
 class LocalQueue(InfoWatcher):
@@ -73,40 +77,45 @@ class LocalQueue(InfoWatcher):
         self._registered.add(job_id)
 
     def end(self) -> None:
-        """Tell all jobs to save and end, and wait until they have. A controller hands TERM on to its job."""
+        """Tell all jobs to save and end, and wait until they have. submitit's controller forwards TERM to its job."""
         for job in self._registered:
             with suppress(ProcessLookupError):
                 os.kill(int(job), signal.SIGTERM)
-        _wait(lambda: not any(_runs(int(job)) for job in self._registered))
+        _wait_until(lambda: not any(_is_running(int(job)) for job in self._registered))
 
 
-def _runs(child: int) -> bool:
+def _is_running(child: int) -> bool:
     try:
         return os.waitpid(child, os.WNOHANG)[0] == 0
     except ChildProcessError:
         return False
 
 
-def _wait(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + END_SECONDS
-    while not done() and time.monotonic() < end:
+def _wait_until(done: Callable[[], bool]) -> None:
+    """Wait until `done()`, for END_SECONDS at most."""
+    deadline = time.monotonic() + END_SECONDS
+    while not done() and time.monotonic() < deadline:
         time.sleep(0.5)
 
 
 @contextmanager
 def followed(launcher: str) -> Iterator[list[str | None]]:
-    """In this block the launcher waits for every job. Yields a list that gets, for each job in order, how it ended
-    where it left no result, else None. An interrupt ends the jobs too, saved.
+    """Make submitit's launcher wait for every job within this block, and stop the jobs on an interrupt, saved.
+
+    Yields a list with one entry per job, in order: how the job ended if it left no result, else None.
 
     Args:
         launcher: `submitit_slurm` or `submitit_local`.
     """
-    kind, queue = (SlurmJob, SlurmQueue()) if launcher == "submitit_slurm" else (LocalJob, LocalQueue())
+    on_slurm = launcher == "submitit_slurm"
+    job_class = SlurmJob if on_slurm else LocalJob
+    queue = SlurmQueue() if on_slurm else LocalQueue()
     ends: list[str | None] = []
-    ours = {"watcher": queue, "results": _forgiving(kind.results, ends)}
-    theirs = {name: getattr(kind, name) for name in ours}
-    for name, value in ours.items():
-        setattr(kind, name, value)
+    # The launcher makes its jobs itself, so their class is patched while it runs.
+    patches = {"watcher": queue, "results": _tolerate_missing(job_class.results, ends)}
+    originals = {name: getattr(job_class, name) for name in patches}
+    for name, value in patches.items():
+        setattr(job_class, name, value)
     try:
         yield ends
     except KeyboardInterrupt:
@@ -114,61 +123,67 @@ def followed(launcher: str) -> Iterator[list[str | None]]:
         queue.end()
         raise
     finally:
-        for name, value in theirs.items():
-            setattr(kind, name, value)
+        for name, value in originals.items():
+            setattr(job_class, name, value)
 
 
-def _forgiving(results: Callable[[Job[Any]], list[Any]], ends: list[str | None]) -> Callable[[Job[Any]], list[Any]]:
-    """`Job.results`, which gives an empty result for a job that has left none."""
+def _tolerate_missing(
+    results: Callable[[Job[Any]], list[Any]], ends: list[str | None]
+) -> Callable[[Job[Any]], list[Any]]:
+    """`Job.results`, changed to return an empty result for a job that has left none and to note how it ended."""
 
-    def forgiving(job: Job[Any]) -> list[Any]:
+    def tolerant_results(job: Job[Any]) -> list[Any]:
         try:
-            found = results(job)
+            job_results = results(job)
             ends.append(None)
-            return found
+            return job_results
         except UncompletedJobError:
             ends.append(f"job {job.job_id} left no result (state {job.state}); what it printed: {job.paths.stderr}")
             return [JobReturn(status=JobStatus.COMPLETED)]
 
-    return forgiving
+    return tolerant_results
 
 
 def signals_from_now() -> Callable[[], list[int]]:
-    """A function that tells which signals have come to this job, whoever handled them. TERM, which submitit lets pass,
-    ends it from now on."""
-    receive, send = os.pipe()
-    for end in (receive, send):
+    """Returns a function that lists the signals this job has received since, whoever handled them.
+
+    From now on TERM raises KeyboardInterrupt; submitit ignores it.
+    """
+    read_end, write_end = os.pipe()
+    for end in (read_end, write_end):
         os.set_blocking(end, False)
-    signal.set_wakeup_fd(send, warn_on_full_buffer=False)
+    # Python writes the number of each signal into this pipe, also where a handler of the training loop takes it.
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def came() -> list[int]:
-        with suppress(BlockingIOError):
-            return list(os.read(receive, 4096))
+    def received() -> list[int]:
+        with suppress(BlockingIOError):  # the pipe is empty
+            return list(os.read(read_end, 4096))
         return []
 
-    return came
+    return received
 
 
 def queue_again(signals: list[int]) -> str | None:
-    """Have submitit queue its job again, which has been stopped and saved, and end the process.
+    """Have submitit requeue this job, which has stopped and saved, and end the process.
 
-    USR1 and USR2 ask for it, and TERM in a job that is being preempted. Returns why a job is not queued again that has
-    reached its time limit too often, or None.
+    USR1 and USR2 ask for it, and so does TERM in a job that is preempted. Returns why the job is not requeued where it
+    has reached its time limit too often; None where nothing asked for it.
     """
-    asked = {signal.SIGUSR1, signal.SIGUSR2}.intersection(signals)
-    if asked or (signal.SIGTERM in signals and _kept()):
+    requested = {signal.SIGUSR1, signal.SIGUSR2}.intersection(signals)
+    if requested or (signal.SIGTERM in signals and _is_preempted()):
         try:
-            signal.raise_signal(JobEnvironment._usr_sig())
+            signal.raise_signal(JobEnvironment._usr_sig())  # submitit's own handler requeues and exits
         except UncompletedJobError as error:
             return str(error)
     return None
 
 
-def _kept() -> bool:
-    """Whether Slurm means this job to run: it was not cancelled."""
+def _is_preempted() -> bool:
+    """Whether TERM came from a preemption: Slurm still lists the job as running, and a cancelled one it does not."""
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return False
-    shown = subprocess.run(["scontrol", "show", "job", "--oneliner", job], capture_output=True, text=True, check=False)
-    return "JobState=RUNNING" in shown.stdout.split()
+    command = ["scontrol", "show", "job", "--oneliner", job]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "JobState=RUNNING" in process.stdout.split()

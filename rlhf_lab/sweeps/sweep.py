@@ -37,7 +37,7 @@ from rlhf_lab.studies.replication import replication
 from rlhf_lab.trackers.settings import marked
 
 SWEEP = "RLHF_LAB_SWEEP"
-"""Environment variable of the jobs that joblib starts: the process that they may not outlive."""
+"""Environment variable of the jobs that joblib starts: process id of the sweep, which they must not outlive."""
 SUBMITTED = "SUBMITIT_EXECUTOR"
 """Environment variable of the jobs that submitit started."""
 LAUNCHERS = {
@@ -50,8 +50,11 @@ LAUNCHERS = {
         "++hydra.launcher.additional_parameters.requeue=true",
     ),
 }
-"""Hydra launcher → its settings for our jobs; what the command line says of them wins. By default submitit starts all
-jobs of a sweep at once and does not queue a job again at its time limit; srun does not take its CPUs from sbatch."""
+"""Hydra launcher → its settings for our jobs; the command line overrides them.
+
+By default submitit starts all jobs of a sweep at once and does not requeue a job at its time limit. SRUN_CPUS_PER_TASK
+is set because srun does not take the number of CPUs from sbatch.
+"""
 
 
 def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequence[str]], int]) -> int:
@@ -60,43 +63,44 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     if study is None:
         raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
     check_outputs(Path(command.configs[0].outputs))
-    folder, fixed = study_folder(command), _fixed(command)
+    folder = study_folder(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
     preflight.check(stages)
-    _write_plan(folder, command, study, fixed, stages)
-    done = sum(stage.result() is not None for stage in stages)
+    _write_plan(folder, command, study, stages)
+    stored = sum(stage.result() is not None for stage in stages)
     console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
     if command.configs[0].size == "smoke":
         console.print(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
-    console.print(f"  {len(stages)} jobs, {done} of them already in the store; folder {folder}", soft_wrap=True)
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to `main`, which explains them
+    console.print(f"  {len(stages)} jobs, {stored} of them already in the store; folder {folder}", soft_wrap=True)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises errors, and `main` explains them
     try:
-        _launch(command, _arguments(command, study, folder, config_dir), folder, launch)
+        arguments = _hydra_arguments(command, study, folder, config_dir)
+        _launch_jobs(command, arguments, folder, launch)
     finally:
-        failed = _finish(folder, len(stages))
+        failed = _write_results(folder, len(stages))
     return 1 if failed else 0
 
 
 def study_folder(command: compose.Command) -> Path:
-    """Where the study of a checked command lies; fixed overrides, or a typed sweep, mark its name."""
+    """The directory of a checked command's study. Shared overrides, or a typed sweep, add a hash to its name."""
     name = (command.recipe or "sweep").removeprefix("study/").replace("/", "-")
-    fixed = _fixed(command)
-    if fixed or command.typed:
-        name += "-" + sha256("\n".join(sorted(fixed)).encode()).hexdigest()[:6]
+    shared = _shared_overrides(command)
+    if shared or command.typed:
+        name += "-" + sha256("\n".join(sorted(shared)).encode()).hexdigest()[:6]
     return Path(command.configs[0].outputs) / "studies" / name
 
 
-def _fixed(command: compose.Command) -> list[str]:
-    """Overrides that all jobs share, but for the recipe and Hydra's own."""
+def _shared_overrides(command: compose.Command) -> list[str]:
+    """Overrides that all jobs share, without the recipe and Hydra's own."""
     return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
-def _launch(
+def _launch_jobs(
     command: compose.Command, arguments: list[str], folder: Path, launch: Callable[[Sequence[str]], int]
 ) -> None:
-    """Run the jobs where the launcher takes them; a job that ended without a word of its own gets a record here."""
+    """Run the jobs through their launcher, and write job.json for a submitted job that ended without writing it."""
     invocation.begin_building()
-    launcher = _launcher(command)
+    launcher = _chosen_launcher(command)
     if launcher not in ("submitit_slurm", "submitit_local"):
         launch(arguments)
         return
@@ -105,14 +109,14 @@ def _launch(
     console.print(f"  jobs go to {launcher}; what they print is in {folder}/.submitit", soft_wrap=True)
     with followed(launcher) as ends:
         launch(arguments)
-    for index, end in enumerate(ends):
+    for index, problem in enumerate(ends):
         path = folder / "jobs" / str(index) / "job.json"
-        if end is not None and not path.exists():
+        if problem is not None and not path.exists():
             make_folder(path.parent)
-            write_json(path, {"status": "failed", "run": None, "error": end})
+            write_json(path, {"status": "failed", "run": None, "error": problem})
 
 
-def _levels(command: compose.Command) -> dict[str, list[Any]]:
+def _swept_levels(command: compose.Command) -> dict[str, list[Any]]:
     """Swept key → its values, both in job order."""
     levels: dict[str, list[Any]] = {}
     for job in command.jobs:
@@ -126,38 +130,54 @@ def _write_plan(
     folder: Path,
     command: compose.Command,
     study: sections.Study,
-    fixed: list[str],
     stages: Sequence[artifacts.Stage],
 ) -> None:
+    """Write study.json, and remove the records of an earlier sweep's jobs."""
     make_folder(folder)
-    jobs = [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)]
-    for index in range(len(jobs)):
+    for index in range(len(command.jobs)):
         (folder / "jobs" / str(index) / "job.json").unlink(missing_ok=True)
-    values: dict[str, Any] = {"recipe": command.recipe, "command": invocation.command_line(), "overrides": fixed}
-    values |= {"question": study.question, "hypothesis": study.hypothesis, "compare": study.compare}
-    values |= {"baseline": study.baseline, "metrics": study.metrics, "primary": study.metrics[0]}
-    chosen_later = command.typed and not any(_names_metrics(override) for override in command.overrides)
-    values |= {"metrics_from": typed_sweep.FROM_RESULTS if chosen_later else typed_sweep.WRITTEN}
-    values |= {"curves": study.curves, "by": study.by, "labels": study.labels}
-    values |= {"replication": replication(stages, command.jobs).to_dict()}
-    values |= {"size": "smoke" if command.configs[0].size == "smoke" else study.size}
-    values |= {"predicts": [schema.plain(claim) for claim in study.predicts], "jobs": jobs}
-    write_json(folder / "study.json", values)
+    metrics_chosen_later = command.typed and not any(_names_metrics(override) for override in command.overrides)
+    plan = {
+        "recipe": command.recipe,
+        "command": invocation.command_line(),
+        "overrides": _shared_overrides(command),
+        "question": study.question,
+        "hypothesis": study.hypothesis,
+        "compare": study.compare,
+        "baseline": study.baseline,
+        "metrics": study.metrics,
+        "primary": study.metrics[0],
+        "metrics_from": typed_sweep.FROM_RESULTS if metrics_chosen_later else typed_sweep.WRITTEN,
+        "curves": study.curves,
+        "by": study.by,
+        "labels": study.labels,
+        "replication": replication(stages, command.jobs).to_dict(),
+        "size": "smoke" if command.configs[0].size == "smoke" else study.size,
+        "predicts": [schema.plain(claim) for claim in study.predicts],
+        "jobs": [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)],
+    }
+    write_json(folder / "study.json", plan)
 
 
 def _names_metrics(override: str) -> bool:
     return override.lstrip("+").startswith("study.metrics")
 
 
-def _arguments(command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None) -> list[str]:
+def _hydra_arguments(
+    command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None
+) -> list[str]:
     """Hydra's command line for the sweep. Seeds vary fastest, so parallel jobs rarely wait for the same upstream."""
-    levels = _levels(command)
-    flags = ["--multirun", *([f"--config-dir={config_dir}"] if config_dir else [])]
+    flags = ["--multirun"]
+    if config_dir:
+        flags.append(f"--config-dir={config_dir}")
     arguments = list(command.overrides)
-    arguments += [f"{forced(key)}={','.join(literal(v) for v in values)}" for key, values in levels.items()]
+    for key, levels in _swept_levels(command).items():
+        arguments.append(f"{forced(key)}={','.join(literal(level) for level in levels)}")
     arguments += [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=jobs/${hydra.job.num}"]
-    launcher = _launcher(command)
-    processes = 1 if launcher == "submitit_slurm" else min(study.processes, usable_cores(), len(command.jobs))
+    launcher = _chosen_launcher(command)
+    processes = min(study.processes, usable_cores(), len(command.jobs))
+    if launcher == "submitit_slurm":
+        processes = 1  # a job has the cores that Slurm gave it to itself
     if launcher is None and processes > 1 and find_spec("hydra_plugins.hydra_joblib_launcher"):
         launcher = "joblib"
         arguments.append("hydra/launcher=joblib")
@@ -165,12 +185,14 @@ def _arguments(command: compose.Command, study: sections.Study, folder: Path, co
     if launcher == "joblib":
         os.environ[SWEEP] = str(os.getpid())
     settings = [setting.format(processes=processes) for setting in LAUNCHERS.get(launcher or "", ())]
-    return [*flags, *settings, *arguments]  # argparse takes flags between settings for an error
+    return [*flags, *settings, *arguments]  # flags first: between settings argparse refuses them
 
 
-def _launcher(command: compose.Command) -> str | None:
+def _chosen_launcher(command: compose.Command) -> str | None:
     """The Hydra launcher that the command line chooses."""
-    return next((o.partition("=")[2] for o in command.overrides if o.startswith("hydra/launcher=")), None)
+    prefix = "hydra/launcher="
+    chosen = [override.removeprefix(prefix) for override in command.overrides if override.startswith(prefix)]
+    return chosen[0] if chosen else None
 
 
 def run_job(
@@ -180,14 +202,16 @@ def run_job(
     if os.environ.get(PROCESSES, "1") != "1":
         die_with_parent(signal.SIGTERM)  # a worker must not outlive the sweep that started it
         if os.environ.get(SWEEP) not in (None, str(os.getppid()), str(os.getpid())):
-            os._exit(1)  # it ended while the worker was starting
-    settings = HydraConfig.get()
-    folder, recipe = Path(settings.runtime.output_dir), str(settings.runtime.choices.get("recipe"))
+            os._exit(1)  # the sweep ended while the worker was starting
+    hydra_runtime = HydraConfig.get().runtime
+    folder = Path(hydra_runtime.output_dir)
+    recipe = str(hydra_runtime.choices.get("recipe"))
     make_folder(folder)
     record: dict[str, Any] = {"status": "interrupted", "run": None, "error": None}
-    came = _signals()
+    received_signals = _watch_signals()
     try:
-        stage = _marked(root.check(compose.sized({**values, "study": None}, _written())), recipe, folder)
+        job_values = compose.sized({**values, "study": None}, _written_keys())
+        stage = _plan_job(root.check(job_values), recipe, folder)
         record["run"] = str(stage.folder.resolve())
         result = _run_in_turn(stage, folder, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
@@ -197,21 +221,21 @@ def run_job(
     except Exception as error:  # a job's bug must not take the sweep's table with it
         record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         (folder / "error.txt").write_text(traceback.format_exc())
-        failed = f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(record['error'])}"
-        console.print(f"{failed}, see {folder}/error.txt", soft_wrap=True)
-    except KeyboardInterrupt:  # while nothing was trained
+        message = f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(record['error'])}"
+        console.print(f"{message}, see {folder}/error.txt", soft_wrap=True)
+    except KeyboardInterrupt:  # outside training, whose interruption is a result and no exception
         record["error"] = "stopped"
     finally:
         write_json(folder / "job.json", record)
-    if record["status"] == "interrupted" and not _given_up(folder, record, came()):
-        raise KeyboardInterrupt  # a stop is meant for the sweep, not for one of its jobs
+    if record["status"] == "interrupted" and not _requeue_refused(folder, record, received_signals()):
+        raise KeyboardInterrupt  # a stop is meant for the whole sweep, not for one of its jobs
     return record
 
 
 def _run_in_turn(
     stage: artifacts.Stage, folder: Path, run_stage: Callable[[artifacts.Stage], tuple[int, dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Run a job's stage. Beside other jobs it prints to a file: tables of several would be printed into each other."""
+    """Run a job's stage. In parallel jobs it prints to a file, because their tables would be interleaved."""
     parallel = SWEEP in os.environ and os.environ.get(PROCESSES, "1") != "1"
     if not parallel:
         return run_stage(stage)[1]
@@ -220,8 +244,8 @@ def _run_in_turn(
     console.print(f"  {escape(job_words(folder, 'starts'))}; it prints to {log}", soft_wrap=True)
     with log.open("w", encoding="utf-8", buffering=1) as file, redirect_stdout(file):
         _, result = run_stage(stage)
-    # One call is one write, so lines of different processes stay whole.
     seconds = time.monotonic() - started
+    # One call is one write, so lines of different processes stay whole.
     console.print(f"  {escape(done_words(folder, result, seconds))}", soft_wrap=True)
     return result
 
@@ -234,25 +258,26 @@ def job_words(folder: Path, event: str) -> str:
 
 
 def done_words(folder: Path, result: Mapping[str, Any], seconds: float) -> str:
-    """How a job ended, in one line with the study's first metric, or the run's where it has not got that."""
+    """How a job ended, in one line with the study's primary metric, or else the run's own."""
     metrics = result.get("metrics") or {}
     if result.get("policies"):
         metrics = {**metrics, **result["policies"][-1]["metrics"]}
-    wanted = [read_json(folder.parents[1] / "study.json")["primary"], *(result.get("primary") or [])]
-    primary = next((name for name in wanted if name in metrics), None)
+    study_primary = read_json(folder.parents[1] / "study.json")["primary"]
+    candidates = [study_primary, *(result.get("primary") or [])]
+    primary = next((name for name in candidates if name in metrics), None)
     value = f"{primary} {number(metrics[primary])}, " if primary else ""
     event = "done" if result["status"] == "completed" else result["status"]
     return f"{job_words(folder, event)}: {value}{seconds:.0f} s"
 
 
-def _written() -> set[str]:
+def _written_keys() -> set[str]:
     """Keys that this job's command line names, swept ones included."""
     overrides = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
     return {override.key_or_group for override in overrides}
 
 
-def _signals() -> Callable[[], list[int]]:
-    """What tells the signals that came to a job of submitit, which queues it again; they do not matter to others."""
+def _watch_signals() -> Callable[[], list[int]]:
+    """A function that lists the signals received by a job of submitit, which may requeue it; empty in other jobs."""
     if SUBMITTED not in os.environ:
         return list
     from rlhf_lab.sweeps.submitted import signals_from_now
@@ -260,8 +285,8 @@ def _signals() -> Callable[[], list[int]]:
     return signals_from_now()
 
 
-def _given_up(folder: Path, record: dict[str, Any], signals: list[int]) -> bool:
-    """Have submitit queue a stopped job again, which ends this process; true when it has done so too often."""
+def _requeue_refused(folder: Path, record: dict[str, Any], signals: list[int]) -> bool:
+    """Have submitit requeue a stopped job, which ends this process. True when it has been requeued too often."""
     if not signals:
         return False
     from rlhf_lab.sweeps.submitted import queue_again
@@ -272,18 +297,20 @@ def _given_up(folder: Path, record: dict[str, Any], signals: list[int]) -> bool:
     return reason is not None
 
 
-def _marked(checked: root.Config, recipe: str, folder: Path) -> artifacts.Stage:
-    """A job's stage. The tracker of every stage is told the study, that of the last one also what this job swept."""
-    study = read_json(folder.parents[1] / "study.json")
-    swept = study["jobs"][int(folder.name)]["overrides"]
-    swept = {key: swept[key] for key in sorted(swept, key=lambda key: key != study["compare"])}
-    group = folder.parents[1].name
-    stage = artifacts.plan(dataclasses.replace(checked, tracker=marked(checked.tracker, group=group)), recipe)
-    last = dataclasses.replace(stage.config, tracker=marked(stage.config.tracker, swept=swept))
-    return dataclasses.replace(stage, config=last)
+def _plan_job(checked: root.Config, recipe: str, folder: Path) -> artifacts.Stage:
+    """A job's stage. Trackers of all its stages get the study's name, that of the last also what this job swept."""
+    directory = folder.parents[1]
+    study = read_json(directory / "study.json")
+    overrides = study["jobs"][int(folder.name)]["overrides"]
+    compared_first = sorted(overrides, key=lambda key: key != study["compare"])
+    swept = {key: overrides[key] for key in compared_first}
+    in_study = dataclasses.replace(checked, tracker=marked(checked.tracker, group=directory.name))
+    stage = artifacts.plan(in_study, recipe)
+    last_config = dataclasses.replace(stage.config, tracker=marked(stage.config.tracker, swept=swept))
+    return dataclasses.replace(stage, config=last_config)
 
 
-def _finish(folder: Path, jobs: int) -> int:
+def _write_results(folder: Path, jobs: int) -> int:
     """Write table, plot and report; returns the number of jobs that did not complete."""
     from rlhf_lab.reports.report import write_study_report
 
@@ -291,7 +318,7 @@ def _finish(folder: Path, jobs: int) -> int:
     report = write_study_report(folder)
     print_table(folder)
     console.print(f"table   {folder / 'table.md'}\nplot    {folder / 'plot.svg'}\nreport  {report}", soft_wrap=True)
-    records = [read_json(folder / "jobs" / str(i) / "job.json") or {} for i in range(jobs)]
+    records = [read_json(folder / "jobs" / str(index) / "job.json") or {} for index in range(jobs)]
     return sum(record.get("status") != "completed" for record in records)
 
 

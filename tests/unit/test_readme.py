@@ -99,8 +99,8 @@ def before_training(patch: pytest.MonkeyPatch) -> list[str]:
     # The models and data that a page names are the reader's and not there: nothing looks into them.
     patch.setattr(preflight, "check", lambda stages: None)
     patch.setattr(artifacts.Stage, "result", lambda stage: None)
-    patch.setattr(main, "_hydra", begin_jobs)
-    patch.setattr(sweep, "_finish", lambda folder, jobs: 0)
+    patch.setattr(main, "_run_hydra", begin_jobs)
+    patch.setattr(sweep, "_write_results", lambda folder, jobs: 0)
     return begun
 
 

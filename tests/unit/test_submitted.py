@@ -84,7 +84,7 @@ def test_a_killed_job_does_not_hide_the_results_of_others(monkeypatch):
 )
 def test_which_signals_queue_a_job_again(monkeypatch, signals, running, again):
     asked = []
-    monkeypatch.setattr(submitted, "_kept", lambda: running)
+    monkeypatch.setattr(submitted, "_is_preempted", lambda: running)
     before = signal.signal(signal.SIGUSR2, lambda number, frame: asked.append(number))
     try:
         assert queue_again(signals) is None

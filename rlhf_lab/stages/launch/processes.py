@@ -1,9 +1,9 @@
 """Starts the processes that train one stage together, on this machine, and waits for them.
 
 The parent composes, checks, plans, holds the stage's lock and reports; the processes build the stage
-(`rlhf_lab.stages.worker`). A signal to the parent is handed to each of them: they save after their step. They die with
-the parent. torchrun is not in between, because it kills what has not ended 30 seconds after a signal, and a large
-checkpoint takes longer; it works around the whole command instead (see launchers/README.md).
+(`rlhf_lab.stages.worker`). A signal to the parent is forwarded to each of them: they save after their step. They die
+with the parent. torchrun is not used for this, because it kills processes 30 seconds after a signal, and saving a large
+checkpoint takes longer; it can start the whole command instead (see launchers/README.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlhf_lab.training.loop import Interrupted
 
 POLL_SECONDS = 0.05
 END_SECONDS = {"failed": 10.0, "ended": 120.0}
-"""How long the others may take once one process has failed, or has ended otherwise."""
+"""How long the other processes may take once one has failed, or has ended in another way."""
 STOPPED = 75
 """Exit status of a process that was told to stop and has saved."""
 
@@ -45,8 +45,8 @@ def together(checked: root.Config, devices: int) -> int:
     settings = checked.sharding
     if registry.kind_of("sharding", settings) == "none" or not checked.algorithm.shares_work:
         return 1
-    started = ranks.launched()
-    return started if started > 1 else settings.processes or max(devices, 1)
+    launched = ranks.launched()
+    return launched if launched > 1 else settings.processes or max(devices, 1)
 
 
 def wanted(checked: root.Config) -> int:
@@ -73,15 +73,15 @@ def check_launch(checked: root.Config) -> None:
         )
     if kind == "zero" and find_spec("deepspeed") is None:
         raise MissingDependency(*OPTIONAL["deepspeed"])
-    there = ranks.launched()
-    if there == 1:
+    launched = ranks.launched()
+    if launched == 1:
         return
     if kind == "none":
         raise ConfigError(
-            f"a launcher started {there} processes, and sharding=none uses one; choose sharding=ddp, fsdp_grad_op, "
+            f"a launcher started {launched} processes, and sharding=none uses one; choose sharding=ddp, fsdp_grad_op, "
             "fsdp_full, zero1, zero2 or zero3, or start one process"
         )
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", there))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", launched))
     if checked.sharding.processes not in (0, local):
         raise ConfigError(
             f"sharding.processes={checked.sharding.processes}, and the launcher started {local} processes on this "
@@ -92,58 +92,68 @@ def check_launch(checked: root.Config) -> None:
 def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
     """Build a stage with `count` processes. Returns what result.json holds."""
     with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
-        order = Path(folder) / "stage.json"
-        stage_order = {"recipe": stage.recipe, "values": root.to_values(stage.config), "folder": str(stage.folder)}
-        write_json(order, {**stage_order, "discard": discard})
+        order_file = Path(folder) / "stage.json"
+        order = {
+            "recipe": stage.recipe,
+            "values": root.to_values(stage.config),
+            "folder": str(stage.folder),
+            "discard": discard,
+        }
+        write_json(order_file, order)
         workers: list[subprocess.Popen[bytes]] = []
         try:
-            with _handed_on(workers) as signals:
-                workers += [_start(order, rank, count) for rank in range(count)]
-                first = _wait(workers, signals)
+            with _forward_signals(workers) as signals:
+                workers += [_start_worker(order_file, rank, count) for rank in range(count)]
+                cause = _wait_for_all(workers, signals)
         finally:
             for worker in workers:
                 worker.kill()
                 worker.wait()
         codes = [worker.wait() for worker in workers]
-        return _outcome(stage, order.parent, codes, first, signals)
+        return _outcome(stage, order_file.parent, codes, cause, signals)
 
 
-def _start(order: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    environment = {**os.environ, **{name: str(value) for name, value in numbers.items()}}
-    environment[ranks.MEETING] = f"file://{order.parent / 'meeting'}"
+def _start_worker(order_file: Path, rank: int, count: int) -> subprocess.Popen[bytes]:
+    """Start one of `count` workers, with the environment that torchrun would give it."""
+    launch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    environment = {**os.environ, **{name: str(value) for name, value in launch.items()}}
+    # The workers find each other through this file, so no free port has to be chosen.
+    environment[ranks.MEETING] = f"file://{order_file.parent / 'meeting'}"
     if sys.platform == "linux":
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
-    command = [sys.executable, "-m", "rlhf_lab.stages.worker", str(order), str(os.getpid())]
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all workers are on this machine
+    command = [sys.executable, "-m", "rlhf_lab.stages.worker", str(order_file), str(os.getpid())]
+    # A session of its own: Ctrl-C reaches the parent alone, which forwards it once.
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 @contextmanager
-def _handed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Signals that tell a run to stop go to every worker meanwhile; yields those that came."""
-    came: list[int] = []
+def _forward_signals(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Forward signals that tell a run to stop to every worker; yields the list of those received."""
+    received: list[int] = []
 
     def handle(number: int, _frame: Any) -> None:
-        came.append(number)
+        received.append(number)
         for worker in workers:
             if worker.poll() is None:
                 worker.send_signal(number)
 
     with handled(handle):
-        yield came
+        yield received
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int | None:
-    """Wait for all; returns the process whose failure was the cause, or None.
+def _wait_for_all(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> int | None:
+    """Wait for all workers. Returns the rank whose failure was the cause, or None.
 
-    Once one has ended the others, which may wait for it in vain, have a while. A second Ctrl-C ends them.
+    Once one has ended, the others may wait for it in a collective operation that never completes, so they are killed
+    after END_SECONDS. A second Ctrl-C kills them at once.
     """
     failed: dict[int, int] = {}
     deadline = float("inf")
     while True:
         running = [worker for worker in workers if worker.poll() is None]
         ended = {rank: code for rank, worker in enumerate(workers) if (code := worker.poll()) is not None}
-        failed |= {rank: code for rank, code in ended.items() if code not in (0, STOPPED) and rank not in failed}
+        newly_failed = [rank for rank, code in ended.items() if code not in (0, STOPPED) and rank not in failed]
+        failed |= {rank: ended[rank] for rank in newly_failed}
         if not running:
             return _cause(failed)
         limit = END_SECONDS["failed" if failed else "ended"] if ended else float("inf")
@@ -156,17 +166,17 @@ def _wait(workers: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) ->
 
 
 def _cause(failed: dict[int, int]) -> int | None:
-    """The process that made the others fail, of exit statuses in the order in which they were seen.
+    """The rank that made the others fail. `failed`: rank → exit status, in the order in which they were seen.
 
-    One that a signal ended comes first, because its peers may report a lost connection before its end is seen;
-    not one that aborted, which is what a process may do that lost a peer.
+    A process killed by a signal comes first, because its peers may report a lost connection before its own end is
+    seen. SIGABRT does not count: a process may abort because it lost a peer.
     """
     ended_by_signal = [rank for rank, code in failed.items() if code < 0 and -code != signal.SIGABRT]
     return next(iter([*ended_by_signal, *failed]), None)
 
 
 def _outcome(
-    stage: Stage, folder: Path, codes: Sequence[int], first: int | None, signals: Sequence[int]
+    stage: Stage, folder: Path, codes: Sequence[int], cause: int | None, signals: Sequence[int]
 ) -> dict[str, Any]:
     """The stage's result. Raises Interrupted or the error of the process that failed first."""
     result: dict[str, Any] = read_json(stage.folder / "result.json") or {}
@@ -178,24 +188,26 @@ def _outcome(
         raise Interrupted(str(result["error"]))
     if signals:
         error = f"stopped by {signal.Signals(signals[0]).name}"
-        _record(stage, result, "interrupted", error)
+        _write_status(stage, result, "interrupted", error)
         raise Interrupted(error)
-    rank = first or 0
+    rank = cause or 0
     report = read_json(folder / f"error_{rank}.json")
     if report:
         console.print(escape(report["traceback"]), end="", soft_wrap=True)
-    found = report["error"] if report else f"process {rank} of {len(codes)} ended with {_ending(codes[rank])}"
-    _record(stage, result, "failed", found)
-    raise LabError(f"{stage.recipe}: {found}")
+        error = report["error"]
+    else:
+        error = f"process {rank} of {len(codes)} ended with {_describe_exit(codes[rank])}"
+    _write_status(stage, result, "failed", error)
+    raise LabError(f"{stage.recipe}: {error}")
 
 
-def _record(stage: Stage, result: dict[str, Any], status: str, error: str) -> None:
-    """Say in the result why it ended: its main process may have had no time to, or have known only that a peer left."""
-    make_folder(stage.folder)  # they may have ended before there was one
+def _write_status(stage: Stage, result: dict[str, Any], status: str, error: str) -> None:
+    """Write into result.json why the stage ended. Rank 0 may have had no time to, or know only that a peer left."""
+    make_folder(stage.folder)  # the workers may have ended before they made it
     write_json(stage.folder / "result.json", {**result, "status": status, "error": error})
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"exit status {code}"
     killed = " (out of memory?)" if -code == signal.SIGKILL else ""

@@ -9,6 +9,11 @@ from rlhf_lab.core.machine import usable_cores
 
 
 def set_threads(checked: root.Config, processes: int) -> None:
-    """`runtime.threads`, or this process's part of the cores that `processes` share."""
-    small = registry.kind_of("model", checked.model) == "scratch"  # a second thread costs it more than it gives
-    torch.set_num_threads(checked.runtime.threads or (1 if small else max(1, usable_cores() // processes)))
+    """Set this process's CPU threads: `runtime.threads`, or its share of the cores among `processes`."""
+    if checked.runtime.threads:
+        threads = checked.runtime.threads
+    elif registry.kind_of("model", checked.model) == "scratch":
+        threads = 1  # a second thread slows a small model down; see `runtime.threads`
+    else:
+        threads = max(1, usable_cores() // processes)
+    torch.set_num_threads(threads)
