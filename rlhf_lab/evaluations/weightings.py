@@ -31,7 +31,7 @@ def weightings(folder: str | Path, overrides: Sequence[str]) -> tuple[dict[str, 
     """
     path = Path(folder) / "config.yaml"
     if not path.is_file():
-        raise ArtifactError(f"{folder} has no root.yaml; name the run directory of an evaluation")
+        raise ArtifactError(f"{folder} has no config.yaml; name the run directory of an evaluation")
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     values["study"] = None
     options: dict[str, Any] = {}
