@@ -177,6 +177,13 @@ def test_an_edit_of_the_lab_rebuilds_what_it_decides_and_what_starts_from_that(
     assert {name for name in before if before[name] != after[name]} == changed
 
 
+@pytest.mark.parametrize("recipe", ["ppo", "grpo", "dpo_iterative", "rm_report", "prm"])
+def test_what_a_metric_is_called_decides_no_result(recipe):
+    for stage in planned(recipe, "model=micro").upstream():
+        assert stage.code
+        assert not [label for label in stage.code if label.partition(":")[0].endswith("metrics.py")], stage.recipe
+
+
 def test_the_source_of_ones_own_reward_counts_and_what_it_imports(tmp_path, monkeypatch, fresh):
     monkeypatch.chdir(tmp_path)
     reward, beside = tmp_path / "my_rewards.py", tmp_path / "words.py"

@@ -11,17 +11,18 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.rules import filter_replies
-from rlhf_lab.algorithms.policy_gradient.metrics import ROLLOUTS
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.config import registry
-from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
 from rlhf_lab.sampling.experience import Group, Imitation
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
+
+LOGGED_TRUTH = ("gold", "verbose", "garble", "correct")
+"""What the data's oracle knows of a sample that is logged while training, where it knows it."""
 
 
 class Rollouts:
@@ -162,7 +163,7 @@ class Rollouts:
             prompts = [group.text for group in groups for _ in group.responses]
             texts = [text for group in groups for text in group.responses]
             truth = self.run.corpus.oracle.measure(prompts, texts)
-            metrics |= {key: float(values.mean()) for key, values in truth.items() if key in names(ROLLOUTS)}
+            metrics |= {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}
         return metrics
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.algorithms.policy_gradient.metrics import ROLLOUTS
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.core.metrics import names
+from rlhf_lab.algorithms.policy_gradient.rollouts import LOGGED_TRUTH
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.sampling.experience import Experience, Group
@@ -106,4 +105,4 @@ def _true_rewards(algorithm: OnPolicy, prompts: list[str], texts: list[str]) -> 
     """Means over the samples of the true reward and its parts; nothing for data without a known truth."""
     oracle = algorithm.run.corpus.oracle
     truth = oracle.measure(prompts, texts) if oracle else {}
-    return {name: float(values.mean()) for name, values in truth.items() if name in names(ROLLOUTS)}
+    return {name: float(truth[name].mean()) for name in LOGGED_TRUTH if name in truth}
