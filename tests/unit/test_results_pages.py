@@ -17,7 +17,6 @@ BEFORE = {
     "lora_rank",
     "model_scale",
     "overoptimization",
-    "rm_calibration",
     "sharding_memory",
 }
 """Pages from before docs/design/013, whose seeds share one corpus; a page leaves the list when it is run again."""
