@@ -156,12 +156,14 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
     """
     result = dict(values)
     model_class = _class_of("model", values.get("model"))
+    if model_class is None:
+        return result  # reported where the section is built
+    model = merge(schema.defaults(model_class), values["model"])
     for section in ("algorithm", "rollout"):
         written = values.get(section) or {}
         cls = _class_of(section, written)
-        if cls is None or model_class is None:
+        if cls is None:
             continue  # reported where the section is built
-        model = merge(schema.defaults(model_class), values["model"])
         # model.tuned is keyed by algorithm; the sampler has the one entry `rollout`, whatever its kind
         name = "rollout" if section == "rollout" else written["kind"]
         tuned = _usable_tuned(model["tuned"], name, cls, problems)

@@ -124,11 +124,7 @@ def to_conversational(row: Row) -> dict[str, Any]:
     reply_parser = parse if name in WHOLE_CONVERSATIONS else _completion_messages
     converters: dict[str, Callable[[Any], Any]] = {"prompt": to_messages, "text": parse}
     converters |= dict.fromkeys(("completion", "chosen", "rejected"), reply_parser)
-    converted = {}
-    for column, value in row.items():
-        new_column = "messages" if column == "text" else column
-        converted[new_column] = converters[column](value) if column in converters else value
-    return converted
+    return _converted(row, converters, {"text": "messages"})
 
 
 def to_standard(row: Row) -> dict[str, Any]:
@@ -139,9 +135,16 @@ def to_standard(row: Row) -> dict[str, Any]:
     reply_renderer = render if name in WHOLE_CONVERSATIONS else _completion_text
     converters: dict[str, Callable[[Any], Any]] = {"prompt": render_prompt, "messages": render}
     converters |= dict.fromkeys(("completion", "chosen", "rejected"), reply_renderer)
+    return _converted(row, converters, {"messages": "text"})
+
+
+def _converted(
+    row: Row, converters: Mapping[str, Callable[[Any], Any]], new_names: Mapping[str, str]
+) -> dict[str, Any]:
+    """A row with some columns converted and renamed, in the same order; the others stay as they are."""
     converted = {}
     for column, value in row.items():
-        new_column = "text" if column == "messages" else column
+        new_column = new_names.get(column, column)
         converted[new_column] = converters[column](value) if column in converters else value
     return converted
 

@@ -15,6 +15,7 @@ class EvaluationSettings(StageSettings):
     """A stage that only evaluates. It has no learning rate and no model of its own, so nothing can start from it."""
 
     makes_model: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = False
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
 
 
@@ -28,7 +29,6 @@ class BestOfN(EvaluationSettings):
     """
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
-    compares_policies: ClassVar[bool] = False
     answer: ClassVar[str] = "against_reference"
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
@@ -50,6 +50,7 @@ class Compare(EvaluationSettings):
     """Policies side by side on the same held-out prompts: `needs.reference` and every other role but `reward`."""
 
     any_needs: ClassVar[bool] = True
+    compares_policies: ClassVar[bool] = True
     required_needs: ClassVar[tuple[str, ...]] = ("reference",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     answer: ClassVar[str] = "best_policy"
@@ -78,7 +79,6 @@ class StepReport(EvaluationSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
     needs_answers: ClassVar[bool] = True
-    compares_policies: ClassVar[bool] = False
     answer: ClassVar[str] = "step_judge"
     smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
     samples: int = 8
@@ -119,7 +119,6 @@ class RewardReport(EvaluationSettings):
     reads_reward: ClassVar[bool] = True
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    compares_policies: ClassVar[bool] = False
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "report_card"
     bins: int = 10
@@ -146,7 +145,6 @@ class RewardBenchmark(EvaluationSettings):
 
     reads_reward: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    compares_policies: ClassVar[bool] = False
     answer: ClassVar[str] = "benchmark"
     smoke: ClassVar[dict[str, float]] = {"max_rows": 100}
     smoke_real: ClassVar[dict[str, float]] = {"max_rows": 16}

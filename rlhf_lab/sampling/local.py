@@ -110,8 +110,8 @@ class LocalSampler:
                     "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
                 )
             for row, tokens, logps in zip(index_R.tolist(), tokens_RT.tolist(), logps_RT.tolist(), strict=True):
-                ends = [place for place, token in enumerate(tokens) if token in self.stop_ids]
-                length = ends[0] + 1 if ends else len(tokens)
+                ends = (place for place, token in enumerate(tokens) if token in self.stop_ids)
+                length = next(ends, len(tokens) - 1) + 1
                 rows[row] = (tokens[:length], logps[:length])
         return rows
 

@@ -34,6 +34,12 @@ class Held:
     together: int = 0
 
 
+def policy_and_reference(*, adapter: bool) -> list[Held]:
+    """The policy that is trained and, unless the base of its adapter serves as one, a frozen reference."""
+    reference = [] if adapter else [Held("reference", reference=True)]
+    return [Held("policy", trained=True), *reference]
+
+
 @dataclass(frozen=True)
 class StageSettings:
     """What the lab asks of the settings of every algorithm, whether it trains or not.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
 
 LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo_clip": {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean", "overlong_tokens": 0},
@@ -142,7 +142,7 @@ class OnPolicySettings(TrainingSettings):
         super().__post_init__()
 
     def held(self, *, adapter: bool) -> list[Held]:
-        return [Held("policy", trained=True), *([] if adapter else [Held("reference", reference=True)])]
+        return policy_and_reference(adapter=adapter)
 
     def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_iteration, self.sampled_per_prompt)]

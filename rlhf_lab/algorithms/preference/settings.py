@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
-from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
 
 LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "sigmoid": {"label_smoothing": 0.0},
@@ -61,7 +61,7 @@ class PreferenceSettings(TrainingSettings):
     undesirable_weight: float | None = None
 
     def held(self, *, adapter: bool) -> list[Held]:
-        return [Held("policy", trained=True), *([] if adapter else [Held("reference", reference=True)])]
+        return policy_and_reference(adapter=adapter)
 
     def coefficients(self) -> dict[str, float]:
         """The numbers the loss reads, by name: `beta` and its own settings, defaults filled in."""
