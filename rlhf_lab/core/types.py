@@ -21,6 +21,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_lab.core.episodes import Environment, Episode, Task, text_episodes
+
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
@@ -89,10 +91,13 @@ class RewardBatch:
     Attributes:
         total_N: the reward, (N,); NaN where the reward abstained: unscored, never zero.
         parts: term → (N,).
+        turns: of each episode the part of its reward that each of its turns earned, where that is known; what is left
+            of the total belongs to the last turn. None where only whole episodes are scored.
     """
 
     total_N: FloatArray
     parts: Mapping[str, FloatArray] = field(default_factory=dict)
+    turns: Sequence[Sequence[float]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +136,24 @@ class AnswerChecking(Protocol):
         ...
 
 
-Reward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
-"""(prompts, responses) → RewardBatch. A reward sees text, so it works with any tokenizer and in any process."""
+Reward = Callable[[Sequence[Episode]], RewardBatch]
+"""What algorithms and evaluations call: N episodes → their scores."""
+
+TextReward = Callable[[Sequence[str], Sequence[str]], RewardBatch]
+"""(prompts, responses) → RewardBatch: a term that reads the conversation and the last reply, in any tokenizer."""
+
+
+@runtime_checkable
+class EpisodeReward(Protocol):
+    """A term that reads more of an episode than its text: its turns, or further columns of its task's row."""
+
+    def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch: ...
 
 
 class TrainingReward(Protocol):
     """A reward to train on. It may adapt to the batches it observes; a checkpoint keeps what it has learned."""
 
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch: ...
+    def __call__(self, episodes: Sequence[Episode]) -> RewardBatch: ...
 
     def observe(self, batch: RewardBatch) -> None:
         """Adapt to a batch that was trained on."""
@@ -159,6 +174,8 @@ class Corpus:
         oracle: the known truth behind the data, or None.
         preferences: False when the data are demonstrations only: every `rejected` is then empty.
         answers: prompt → the answer that a reply must reach, for data with verifiable answers; else empty.
+        facts: prompt → further columns of its row, for rewards that read them.
+        environment: what answers the policy, where an episode has several turns; None where one reply is all.
         rubric: what replies are graded on, where the data have grades or the oracle gives them (`Grading`); or None.
         report: what was read and what was dropped, per split.
     """
@@ -172,7 +189,26 @@ class Corpus:
     answers: Mapping[str, str] = field(default_factory=dict)
     rubric: Rubric | None = None
     report: Mapping[str, LoadReport] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Environment | None = None
 
     def prompts(self, split: str) -> list[str]:
         """Distinct prompts of a split, in order of first appearance."""
         return list(dict.fromkeys(pair.prompt for pair in getattr(self, split)))
+
+    def task(self, prompt: str) -> Task:
+        """A prompt with the further columns of its row."""
+        return Task(prompt, self.facts.get(prompt, {}))
+
+    def episodes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Episode]:
+        """Replies that are known as text only, as a reward reads them."""
+        return text_episodes(prompts, responses, self.facts)
+
+    def measure(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
+        """What the world knows of each episode, (N,) each: `gold`, `correct`, …; nothing without a known truth."""
+        if self.environment is not None:
+            return self.environment.grade(episodes)
+        if self.oracle is None:
+            return {}
+        prompts = [episode.prompt for episode in episodes]
+        return self.oracle.measure(prompts, [episode.response for episode in episodes])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.types import FloatArray, Pair, Reward
+from rlhf_lab.core.types import FloatArray, Pair, TextReward
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 
 HELD_OUT_PAIRS = 1000
@@ -29,7 +29,7 @@ MATCHED = 0.1
 """Difference in words, as a share of the longer reply, up to which a pair counts as matched in length."""
 
 
-def margins(reward: Reward, pairs: Sequence[Pair]) -> FloatArray:
+def margins(reward: TextReward, pairs: Sequence[Pair]) -> FloatArray:
     """r(chosen) − r(rejected) of each pair, (N,)."""
     prompts = [pair.prompt for pair in pairs]
     chosen = [pair.chosen for pair in pairs]
@@ -42,7 +42,7 @@ def prompt_ids(pairs: Sequence[Pair]) -> np.ndarray:
     return np.unique([pair.prompt for pair in pairs], return_inverse=True)[1]
 
 
-def audit_pairs(reward: Reward, pairs: Sequence[Pair]) -> dict[str, Any]:
+def audit_pairs(reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Accuracy of a reward on labelled pairs, as estimates clustered by prompt; see metrics.py."""
     return audit_margins(margins(reward, pairs), pairs)
 
@@ -90,7 +90,7 @@ def length_matched(pairs: Sequence[Pair]) -> np.ndarray:
 
 
 def filler_shift(
-    reward: Reward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
+    reward: TextReward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
 ) -> Estimate:
     """Mean score change when `FILLER` is appended to replies, clustered by prompt; `scores_N`: scores without it."""
     before_N = reward(prompts, replies).total_N if scores_N is None else scores_N
@@ -100,7 +100,7 @@ def filler_shift(
 
 
 def filler_shifts(
-    reward: Reward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
+    reward: TextReward, prompts: Sequence[str], replies: Sequence[str], scores_N: FloatArray | None = None
 ) -> dict[str, FloatArray]:
     """Filler → score change of each reply with it, (N,); `scores_N`: scores without it, if they are known."""
     before_N = reward(prompts, replies).total_N if scores_N is None else scores_N

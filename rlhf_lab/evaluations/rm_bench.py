@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core.files import write_json, write_text
-from rlhf_lab.core.types import FloatArray, Reward
+from rlhf_lab.core.types import FloatArray, TextReward
 from rlhf_lab.data.benchmarks import Item, Solution, own_items, read_items, read_solutions
 from rlhf_lab.evaluations.settings import RewardBenchmark
-from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.statistics import reward_bench as rules
 from rlhf_lab.statistics.estimates import LEVEL, Estimate
 from rlhf_lab.statistics.inference import clustered_mean
@@ -37,7 +37,8 @@ class Benchmarking:
 
     def __init__(self, settings: RewardBenchmark, run: Run):
         self.settings, self.run = settings, run
-        self.reward: Reward | None = build_reward(run)
+        reward = build_reward(run)
+        self.reward = text_reward(reward, run.corpus) if reward else None
 
     def finish(self) -> Result:
         assert self.reward is not None, "config.check refuses a benchmark without what its reward reads"
@@ -74,7 +75,7 @@ class Benchmarking:
         return items
 
 
-def score_items(reward: Reward, items: Sequence[Item]) -> list[FloatArray]:
+def score_items(reward: TextReward, items: Sequence[Item]) -> list[FloatArray]:
     """Scores of each item's replies, right ones first."""
     prompts = [item.prompt for item in items for _ in item.replies]
     replies = [text for item in items for text in item.replies]
@@ -175,7 +176,7 @@ def reward_math(items: Sequence[Item], scores: Sequence[FloatArray]) -> Report:
     return metrics | counts(items, scores), {"reward_math.json": _plain(rows)}
 
 
-def process_bench(reward: Reward, solutions: Sequence[Solution], threshold: float) -> Report:
+def process_bench(reward: TextReward, solutions: Sequence[Solution], threshold: float) -> Report:
     """ProcessBench: the solution so far is scored after every step, as a reply to the problem."""
     prompts = [solution.prompt for solution in solutions for _ in solution.steps]
     prefixes = [prefix for solution in solutions for prefix in solution.prefixes]

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import write_json, write_text
-from rlhf_lab.core.types import FloatArray, Oracle, Pair, Reward, RewardBatch
+from rlhf_lab.core.types import FloatArray, Oracle, Pair, TextReward, RewardBatch
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.evaluations.evaluator import held_out_evaluator
 from rlhf_lab.evaluations.reward_audit import (
@@ -31,7 +31,7 @@ from rlhf_lab.evaluations.reward_audit import (
 )
 from rlhf_lab.evaluations.settings import RewardReport
 from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.rewards.graph import build_reward, text_reward
 from rlhf_lab.rewards.learned.bt import ScoreScale, member_folders
 from rlhf_lab.statistics import calibration
 from rlhf_lab.statistics.association import overall, within_prompts
@@ -58,8 +58,9 @@ class ReportCard:
         source, model_settings = run.needs["policy"], run.config.model
         self.model = load_policy(source, model_settings, device=run.device)
         self.encoder = load_encoder(source, model_settings)
-        self.reward: Reward | None = build_reward(run)
-        self.evaluator = held_out_evaluator(run, self.model, self.encoder, self.reward)
+        reward = build_reward(run)
+        self.reward = text_reward(reward, run.corpus) if reward else None
+        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
 
     def finish(self) -> Result:
         assert self.reward is not None, "config.check refuses a report without what its reward reads"
@@ -114,7 +115,7 @@ class ScoredPairs:
     margin_N: FloatArray
 
     @classmethod
-    def of(cls, reward: Reward, pairs: Sequence[Pair]) -> ScoredPairs:
+    def of(cls, reward: TextReward, pairs: Sequence[Pair]) -> ScoredPairs:
         """Score both sides of the pairs."""
         prompts = [pair.prompt for pair in pairs]
         chosen = reward(prompts, [pair.chosen for pair in pairs])
@@ -133,7 +134,7 @@ class ScoredPairs:
 
 
 def pairs_report(
-    reward: Reward, scored: ScoredPairs, unit: float, bins: int, oracle: Oracle | None = None
+    reward: TextReward, scored: ScoredPairs, unit: float, bins: int, oracle: Oracle | None = None
 ) -> dict[str, Any]:
     """Metrics of labelled pairs.
 
@@ -165,7 +166,7 @@ def pairs_report(
     return metrics
 
 
-def padded_accuracy(reward: Reward, scored: ScoredPairs) -> Estimate:
+def padded_accuracy(reward: TextReward, scored: ScoredPairs) -> Estimate:
     """Accuracy when `FILLER` is appended to the rejected side."""
     prompts = [pair.prompt for pair in scored.pairs]
     padded = [f"{pair.rejected} {FILLER}" for pair in scored.pairs]
@@ -188,7 +189,7 @@ def calibration_report(logit_N: FloatArray, clusters_N: np.ndarray, bins: int) -
 
 
 def filler_report(
-    reward: Reward, prompts: list[str], replies: list[str], scores_N: FloatArray, oracle: Oracle | None
+    reward: TextReward, prompts: list[str], replies: list[str], scores_N: FloatArray, oracle: Oracle | None
 ) -> dict[str, Any]:
     """What generic filler does to the scores of replies, and how much of that the truth explains.
 
@@ -218,7 +219,7 @@ def filler_report(
 
 
 def replies_report(
-    reward: Reward, rows: list[dict[str, Any]], oracle: Oracle | None
+    reward: TextReward, rows: list[dict[str, Any]], oracle: Oracle | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(metrics, figures) of policy replies, from the rows of evaluation.jsonl."""
     prompts = [row["prompt"] for row in rows]

@@ -51,6 +51,36 @@ class ChatTemplate:
         """Token ids of a reply as it follows `prompt`, the end of its turn included. Spaces stay as they are."""
         return [*self._ids(text, as_text=True), *self.end_of_turn]
 
+    def continuation(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Token ids behind a sampled reply: what the template writes between it and the next one.
+
+        Found by difference: a short conversation is rendered with the messages behind a reply, and what stands before
+        them is left out.
+
+        Args:
+            ended: whether the reply's last token is the end of its turn already.
+        """
+        texts = [str(message.get("content") or "") for message in messages]
+        strips = self._strips()
+        marked = [{**message, "content": MARK.format(k)} for k, message in enumerate(messages, start=1)]
+        opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
+        remaining = self._render([*opening, *marked], None).partition(MARK.format(0))[2]
+        ids: list[int] = []
+        for number, text in enumerate(texts, start=1):
+            before, mark, remaining = remaining.partition(MARK.format(number))
+            if not mark:
+                raise DataError(
+                    "the chat template of the tokenizer does not write these messages in order behind a reply "
+                    f"({', '.join(str(message.get('role')) for message in messages)}); change the roles, or use "
+                    "model.chat_template=false"
+                )
+            ids += [*self._ids(before), *self._ids(text.strip() if strips else text, as_text=True)]
+        ids += self._ids(remaining)
+        end = self.end_of_turn
+        if ended and ids[: len(end)] == end:
+            return ids[len(end) :]
+        return ids
+
     def _prompt_with_special_text(
         self, messages: Sequence[Message], texts: Sequence[str], tools: Sequence[Mapping[str, Any]] | None
     ) -> list[int]:

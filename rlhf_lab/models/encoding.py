@@ -6,12 +6,14 @@ reply; a reply that had to be cut has none, and is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.models.chat import ChatTemplate
 
 Row = tuple[list[int], list[int]]
@@ -89,6 +91,33 @@ class Encoder:
         if len(reply_ids) > room:
             self._count("replies cut at the end (no EOS)")
         return prompt_ids, reply_ids[:room]
+
+    def continuation(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
+        """Token ids that follow a sampled reply: further messages, up to where the next reply begins.
+
+        What the model has seen so far is never rendered again: these tokens are laid behind it.
+
+        Args:
+            ended: whether the reply ended with a stop token, or still lacks the end of its turn.
+        """
+        if self.chat:
+            return self.chat.continuation(messages, ended=ended)
+        end = [] if ended else [self.eos_id]
+        return [*end, *self._ids(render_prompt(messages))]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Token ids as text, special tokens left out."""
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def token_ids_of(self, texts: Sequence[str], setting: str) -> list[int]:
+        """The one token of each text. Raises ConfigError, with the setting, for a text of several tokens."""
+        ids = [self._ids(text) for text in texts]
+        for text, token_ids in zip(texts, ids, strict=True):
+            if len(token_ids) != 1:
+                raise ConfigError(
+                    f"{setting}: {text!r} is {len(token_ids)} tokens of this tokenizer; each text must be one token"
+                )
+        return [token_ids[0] for token_ids in ids]
 
     def text(self, reply_ids: Sequence[int]) -> str:
         """The reply as text, without what ends it and surrounding space."""

@@ -15,6 +15,7 @@ from torch import nn
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.shared_prompt import hidden_states, within_vocabulary
+from rlhf_lab.models.truncation import EVERYTHING, Truncation
 
 KEPT_ENTRIES = 2**27  # N·V probabilities kept for backward; above this each chunk is computed again
 CHUNK_ENTRIES = 2**24  # of N·V logits computed at a time, which bounds the temporaries of a large vocabulary
@@ -62,13 +63,17 @@ class ReplyStates:
     row_N: torch.Tensor
     rows: int
 
-    def logps(self, temperature: float = 1.0) -> TokenLogps:
-        """Log-probability of every reply token at `temperature`, float32, differentiable."""
+    def logps(self, temperature: float = 1.0, truncation: Truncation = EVERYTHING) -> TokenLogps:
+        """Log-probability of every reply token at `temperature`, float32, differentiable.
+
+        Args:
+            truncation: the tokens that could have been sampled.
+        """
         inputs = [self.x_Nd, self.weight_Vd, self.bias_V]
         if not torch.is_grad_enabled():
             # A detached input needs no gradient, so the function keeps no probabilities for a backward pass.
             inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
-        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature)
+        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation)
         return TokenLogps(logps_N, self.row_N, self.rows)
 
 
@@ -100,16 +105,19 @@ def _reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
     return ReplyStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B))
 
 
-def token_logps(model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> TokenLogps:
+def token_logps(
+    model: nn.Module, batch: TokenBatch, *, temperature: float = 1.0, truncation: Truncation = EVERYTHING
+) -> TokenLogps:
     """Log-probability of every reply token under `model` at `temperature`, float32, differentiable."""
-    return within(model, lambda: reply_states(model, batch).logps(temperature))
+    return within(model, lambda: reply_states(model, batch).logps(temperature, truncation))
 
 
 def exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, *, temperature: float = 1.0) -> torch.Tensor:
     """KL(policy ‖ reference) of each row in nats, (B,): Σ_t Σ_v π(v|s_t)·(log π(v|s_t) − log π_ref(v|s_t)).
 
     Exact over the vocabulary at every visited state. Averaged over rows that were sampled from `policy` it is an
-    unbiased estimate of the sequence KL with less variance than the log-ratio of the sampled tokens.
+    unbiased estimate of the sequence KL with less variance than the log-ratio of the sampled tokens. It is of the whole
+    distributions: top-k and top-p would give the two models different supports, and an infinite KL.
     """
     return within(policy, lambda: within(reference, _exact_kl, policy, reference, batch, temperature))
 
@@ -201,7 +209,9 @@ class _LinearLogProb(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_Nd: Any, weight_Vd: Any, bias_V: Any, target_N: Any, inv_tau: float) -> torch.Tensor:
+    def forward(
+        ctx: Any, x_Nd: Any, weight_Vd: Any, bias_V: Any, target_N: Any, inv_tau: float, truncation: Truncation
+    ) -> torch.Tensor:
         n, vocabulary = x_Nd.shape[0], weight_Vd.shape[0]
         ctx.chunk_size = max(1, CHUNK_ENTRIES // vocabulary)
         keep = n * vocabulary <= KEPT_ENTRIES and any(ctx.needs_input_grad)
@@ -210,6 +220,8 @@ class _LinearLogProb(torch.autograd.Function):
         for begin in range(0, n, ctx.chunk_size):
             chunk = slice(begin, begin + ctx.chunk_size)
             z = _logits(x_Nd, weight_Vd, bias_V, chunk, inv_tau)
+            if truncation:
+                truncation.apply_(z, target_N[chunk])
             z.sub_(z.amax(1, keepdim=True))  # exp cannot overflow, and log softmax does not change
             target_z = z.gather(1, target_N[chunk, None])[:, 0]  # a copy: exp_ below overwrites z
             total = z.exp_().sum(1)
@@ -218,6 +230,7 @@ class _LinearLogProb(torch.autograd.Function):
                 kept_for_backward += [z, total]
         ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept_for_backward)
         ctx.inv_tau = inv_tau
+        ctx.truncation = truncation
         return torch.cat(logps) if logps else torch.zeros(0, device=x_Nd.device)
 
     @staticmethod
@@ -236,6 +249,8 @@ class _LinearLogProb(torch.autograd.Function):
                 e, total = kept[2 * i], kept[2 * i + 1]
             else:
                 e = _logits(x_Nd, weight_Vd, bias_V, chunk, ctx.inv_tau)
+                if ctx.truncation:
+                    ctx.truncation.apply_(e, target_N[chunk])
                 e.sub_(e.amax(1, keepdim=True)).exp_()
                 total = e.sum(1)
             g = grad_N[chunk].float() * ctx.inv_tau  # z has been divided by τ, so its gradient is too
@@ -249,4 +264,4 @@ class _LinearLogProb(torch.autograd.Function):
                 grad_w.addmm_(dz.float().T, x_Nd[chunk].float())
         if grad_w is not None:
             grad_w = grad_w.to(weight_Vd.dtype)
-        return grad_x, grad_w, grad_b, None, None
+        return grad_x, grad_w, grad_b, None, None, None

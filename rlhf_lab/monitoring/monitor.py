@@ -15,6 +15,7 @@ import numpy as np
 
 from rlhf_lab.config.sections import Monitor
 from rlhf_lab.core.console import console
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate, write_json
 from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
 from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, Limits, level_name
@@ -37,16 +38,16 @@ class Listener:
         self.load_state_dict = reward.load_state_dict
         self._recorded: dict[tuple[str, str], float] = {}
 
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        batch = self._reward(prompts, responses)
-        for prompt, response, value in zip(prompts, responses, disagreement(batch), strict=True):
-            self._recorded[prompt, response] = value
+    def __call__(self, episodes: Sequence[Episode]) -> RewardBatch:
+        batch = self._reward(episodes)
+        for episode, value in zip(episodes, disagreement(batch), strict=True):
+            self._recorded[episode.prompt, episode.response] = value
         return batch
 
-    def disagreement(self, prompts: Sequence[str], responses: Sequence[str]) -> FloatArray:
-        """Of these replies, (N,); NaN for one that was not scored. Clears the record."""
+    def disagreement(self, episodes: Sequence[Episode]) -> FloatArray:
+        """Of these episodes, (N,); NaN for one that was not scored. Clears the record."""
         recorded, self._recorded = self._recorded, {}
-        values = [recorded.get(key, np.nan) for key in zip(prompts, responses, strict=True)]
+        values = [recorded.get((episode.prompt, episode.response), np.nan) for episode in episodes]
         return np.array(values, dtype=np.float64)
 
 
@@ -98,28 +99,19 @@ class Watch:
         if not self.on:
             return {}
         groups = [group.sampled for group in groups]
-        prompts = [group.text for group in groups for _ in group.responses]
-        responses = [text for group in groups for text in group.responses]
-        tokens = [len(reply) for group in groups for reply in group.replies]
+        episodes = [episode for group in groups for episode in group.episodes]
         reward_N = np.array([reward for group in groups for reward in group.rewards])
-        disagreement_N = self.listener.disagreement(prompts, responses) if self.listener else np.zeros(0)
-        return self.see(self.row(prompts, responses, tokens, reward_N, disagreement_N))
+        disagreement_N = self.listener.disagreement(episodes) if self.listener else np.zeros(0)
+        return self.see(self.row(episodes, reward_N, disagreement_N))
 
-    def row(
-        self,
-        prompts: Sequence[str],
-        responses: Sequence[str],
-        tokens: Sequence[int],
-        reward_N: FloatArray,
-        disagreement_N: FloatArray,
-    ) -> dict[str, Any]:
+    def row(self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray) -> dict[str, Any]:
         """A row of monitor.jsonl, with the true reward where there is one."""
-        oracle = self.run.corpus.oracle
-        truth = oracle.measure(prompts, responses) if oracle else {}
+        truth = self.run.corpus.measure(episodes)
+        prompts = [episode.task.prompt for episode in episodes]
         prompt_ids = {text: i for i, text in enumerate(dict.fromkeys(prompts))}
         batch = Batch(
             prompt_N=np.array([prompt_ids[text] for text in prompts], dtype=float),
-            tokens_N=np.array(tokens, dtype=float),
+            tokens_N=np.array([episode.sampled_tokens for episode in episodes], dtype=float),
             reward_N=reward_N,
             disagreement_N=disagreement_N,
             gold_N=truth.get("gold", np.zeros(0)),

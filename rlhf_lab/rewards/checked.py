@@ -11,7 +11,8 @@ import numpy as np
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import LabError, NumericError
-from rlhf_lab.core.types import FloatArray, Reward, RewardBatch
+from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.types import EpisodeReward, FloatArray, RewardBatch, TextReward
 
 
 class CheckedReward:
@@ -19,6 +20,7 @@ class CheckedReward:
 
     Args:
         name: shown in errors and tables.
+        reward: a function of (prompts, responses), or a term that reads whole episodes.
         on_error: `abstain` turns whatever goes wrong into unscored replies, counted in `failed`. KeyboardInterrupt and
             SystemExit always pass.
         timeout_s: a call that takes longer has failed; 0 waits. The call itself cannot be stopped: it goes on in a
@@ -35,7 +37,7 @@ class CheckedReward:
     def __init__(
         self,
         name: str,
-        reward: Reward,
+        reward: TextReward | EpisodeReward,
         *,
         on_error: str = "stop",
         timeout_s: float = 0.0,
@@ -51,9 +53,9 @@ class CheckedReward:
         self.scored = self.abstained = self.failed = 0
         self._first_failure = ""
 
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def __call__(self, episodes: Sequence[Episode]) -> RewardBatch:
         try:
-            batch = self._score_and_check(prompts, responses)
+            batch = self._score_and_check(episodes)
         except Exception as error:
             # The other processes of a shared call wait for this one: it cannot abstain alone.
             shared = self.collective and ranks.world() > 1
@@ -61,9 +63,9 @@ class CheckedReward:
                 raise error if isinstance(error, LabError) else _failure(self.name, error) from error
             self.failed += 1
             self._first_failure = self._first_failure or (str(error) or type(error).__name__)
-            batch = RewardBatch(np.full(len(responses), np.nan))
+            batch = RewardBatch(np.full(len(episodes), np.nan))
         unscored = int(np.isnan(batch.total_N).sum())
-        self.scored += len(responses) - unscored
+        self.scored += len(episodes) - unscored
         self.abstained += unscored
         if self.abstained:
             self._note(self._describe_counts())
@@ -73,32 +75,38 @@ class CheckedReward:
         text = f"reward {self.name}: {self.abstained} of {self.scored + self.abstained} replies unscored"
         return f"{text}, {self.failed} calls failed, first: {self._first_failure}" if self.failed else text
 
-    def _score_and_check(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def _score_and_check(self, episodes: Sequence[Episode]) -> RewardBatch:
         """The reward's scores and parts as float arrays, (N,). Raises NumericError for anything else."""
-        batch = self._call_reward(prompts, responses)
+        batch = self._call_reward(episodes)
         if not isinstance(batch, RewardBatch) or not isinstance(batch.parts, Mapping):
             raise NumericError(f"reward {self.name} returned {type(batch).__name__}; expected a RewardBatch with parts")
+        responses = [episode.response for episode in episodes]
         total_N = scores(batch.total_N, responses, f"reward {self.name}")
         parts = {
             name: scores(values, responses, f"part {name} of reward {self.name}")
             for name, values in batch.parts.items()
         }
-        return RewardBatch(total_N, parts)
+        return RewardBatch(total_N, parts, batch.turns)
 
-    def _call_reward(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def _call_reward(self, episodes: Sequence[Episode]) -> RewardBatch:
         """Call the reward in every process where they share its work, else in the main one for all."""
         if self.collective and ranks.world() > 1:
-            return self._reward(prompts, responses)  # no timeout: the others would wait for a process that gives up
-        return ranks.on_main(lambda: self._call_with_timeout(prompts, responses))
+            return self._score(episodes)  # no timeout: the others would wait for a process that gives up
+        return ranks.on_main(lambda: self._call_with_timeout(episodes))
 
-    def _call_with_timeout(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def _score(self, episodes: Sequence[Episode]) -> RewardBatch:
+        if isinstance(self._reward, EpisodeReward):
+            return self._reward.score_episodes(episodes)
+        return self._reward([episode.prompt for episode in episodes], [episode.response for episode in episodes])
+
+    def _call_with_timeout(self, episodes: Sequence[Episode]) -> RewardBatch:
         if not self.timeout_s:
-            return self._reward(prompts, responses)
+            return self._score(episodes)
         outcome: list[Any] = []  # the batch or the error of the call; empty until it ends
 
         def call() -> None:
             try:
-                outcome.append(self._reward(prompts, responses))
+                outcome.append(self._score(episodes))
             except BaseException as error:  # re-raised in the calling thread, KeyboardInterrupt and SystemExit too
                 outcome.append(error)
 

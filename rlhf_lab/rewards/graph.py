@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_json
-from rlhf_lab.core.types import FloatArray, Reward, RewardBatch
+from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.types import Corpus, EpisodeReward, FloatArray, Reward, RewardBatch, TextReward
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import BASELINE, CONFIDENCE, SCALES_FILE, aggregate, bounded, calibrate, with_scales
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
@@ -22,7 +24,7 @@ SCALE_REPLIES = 512
 
 
 class GraphReward(CheckedReward):
-    """Scores replies with all terms of a graph.
+    """Scores episodes with all terms of a graph.
 
     Args:
         terms: name → checked term.
@@ -34,27 +36,50 @@ class GraphReward(CheckedReward):
     """
 
     def __init__(self, terms: Mapping[str, CheckedReward], settings: RewardGraph):
-        super().__init__("+".join(terms), self._score, collective=True)
+        super().__init__("+".join(terms), Combined(self), collective=True)
         self.terms = terms
         self.settings = settings
         self.baseline = 0.0
 
-    def _score(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+    def score_terms(self, episodes: Sequence[Episode]) -> RewardBatch:
         """`parts` holds every term's value, a term's own parts as "term/part", and the values of later nodes."""
         parts: dict[str, FloatArray] = {}
         if self.settings.confidence_weight:
-            parts[CONFIDENCE] = np.array([stated_confidence(text) for text in responses], dtype=np.float64)
-            parts[BASELINE] = np.full(len(responses), self.baseline)
-            responses = [without_confidence(text) for text in responses]
+            stated = [stated_confidence(episode.response) for episode in episodes]
+            parts[CONFIDENCE] = np.array(stated, dtype=np.float64)
+            parts[BASELINE] = np.full(len(episodes), self.baseline)
+            episodes = [replace(episode, response=without_confidence(episode.response)) for episode in episodes]
+        turns: dict[str, Sequence[Sequence[float]]] = {}
         for name, term in self.terms.items():
-            batch = term(prompts, responses)
+            batch = term(episodes)
+            if batch.turns is not None:
+                turns[name] = batch.turns
             parts[name] = batch.total_N
             # A part with the term's own name repeats its value (`gold` has one).
             parts |= {f"{name}/{part}": values_N for part, values_N in batch.parts.items() if part != name}
         total_N = aggregate(parts, self.settings)
         if self.settings.calibrates:
             parts["aggregate"] = total_N
-        return RewardBatch(calibrate(total_N, parts, self.settings), parts)
+        return RewardBatch(calibrate(total_N, parts, self.settings), parts, self._rewards_of_turns(turns))
+
+    def _rewards_of_turns(self, turns: Mapping[str, Sequence[Sequence[float]]]) -> list[list[float]] | None:
+        """Weighted sum of the terms that score turns; None where the graph's value is no such sum of its terms."""
+        settings = self.settings
+        rescaled = any(
+            settings.terms[name].standardise != "none" or settings.terms[name].transform != "none" for name in turns
+        )
+        if not turns or rescaled or settings.calibrates or settings.aggregate not in ("weighted_sum", "mean"):
+            return None
+        total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
+        weights = {name: settings.weighting[name] / total_weight for name in turns}
+        per_episode = zip(*turns.values(), strict=True)  # for each episode the turns of each term
+        return [
+            [
+                sum(weight * reward for weight, reward in zip(weights.values(), rewards, strict=True))
+                for rewards in zip(*terms, strict=True)
+            ]
+            for terms in per_episode
+        ]
 
     def observe(self, batch: RewardBatch) -> None:
         """Update the running mean with a training batch's rewards, as they were before the stated confidence."""
@@ -76,6 +101,16 @@ class GraphReward(CheckedReward):
         for name, (scored, abstained, failed) in state["counts"].items():
             term = self.terms[name]
             term.scored, term.abstained, term.failed = int(scored), int(abstained), int(failed)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The terms of a graph as one term, around which the check of `CheckedReward` goes once more."""
+
+    graph: GraphReward
+
+    def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
+        return self.graph.score_terms(episodes)
 
 
 def part_means(parts: Mapping[str, FloatArray]) -> dict[str, float]:
@@ -102,7 +137,8 @@ def build_graph(settings: RewardGraph, run: Run) -> GraphReward:
 def _measure_scale(term: CheckedReward, run: Run) -> dict[str, float]:
     """Mean and sd of a term on the first chosen replies of the training data."""
     pairs = run.corpus.train[:SCALE_REPLIES]
-    values_N = term([pair.prompt for pair in pairs], [pair.chosen for pair in pairs]).total_N
+    episodes = run.corpus.episodes([pair.prompt for pair in pairs], [pair.chosen for pair in pairs])
+    values_N = term(episodes).total_N
     values_N = values_N[np.isfinite(values_N)]
     # Relative to the mean: the sd of equal values is not exactly 0 in floating point.
     if not len(values_N) or values_N.std() <= 1e-9 * (1 + abs(values_N.mean())):
@@ -129,7 +165,7 @@ class OneNote:
 
 def _build_term(name: str, settings: Any, run: Run) -> CheckedReward:
     """A term of the graph with the check around it."""
-    reward: Reward = registry.build("reward", settings, run)
+    reward: TextReward | EpisodeReward = registry.build("reward", settings, run)
     return CheckedReward(
         name,
         reward,
@@ -145,3 +181,8 @@ def build_reward(run: Run) -> GraphReward | None:
     if any(not run.needs.get(role) for role in run.config.reward.roles):
         return None
     return build_graph(run.config.reward, run)
+
+
+def text_reward(reward: Reward, corpus: Corpus) -> TextReward:
+    """A reward of replies that are known as text, such as those of the data."""
+    return lambda prompts, responses: reward(corpus.episodes(prompts, responses))

@@ -18,7 +18,7 @@ import yaml
 from rlhf_lab.config import registry, schema
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.core.types import FloatArray, Reward, RewardBatch
+from rlhf_lab.core.types import FloatArray, TextReward, RewardBatch
 from rlhf_lab.data.transcript import as_prompt, render_prompt
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.rewards.learned import bt
@@ -32,7 +32,7 @@ Prompt = str | Sequence[Mapping[str, str]]
 class SavedReward:
     """Scores replies with a model of a run: a reward model, an ensemble, a rubric, or a process or outcome model."""
 
-    def __init__(self, folder: Path, reward: Reward):
+    def __init__(self, folder: Path, reward: TextReward):
         self.folder = folder
         self._reward = reward
 

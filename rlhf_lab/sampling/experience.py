@@ -1,4 +1,4 @@
-"""What an on-policy iteration trains on: sampled replies, their scores, and per-token quantities laid end to end."""
+"""What an on-policy iteration trains on: sampled episodes, their scores, and per-token quantities laid end to end."""
 
 from __future__ import annotations
 
@@ -11,50 +11,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.models.encoding import Row, TokenBatch
 
 
 @dataclass
 class Group:
-    """G replies to one prompt.
+    """G episodes of one task.
 
     Attributes:
-        text, ids: the prompt.
-        replies, logps: token ids, and their log-probabilities as the sampler saw them, nats.
-        responses: the replies as text.
-        ended: False where a reply has no EOS.
         rewards, scores: what the reward said, and what training sees after shaping; NaN where unscored.
+        early: of each episode the part of its score that each of its turns but the last earned; empty where only whole
+            episodes are scored.
         greedy: shaped score of the greedy reply, for `remax`; `greedy_tokens` is its length.
-        pool: the group as it was sampled, where a filter left these replies of it.
+        pool: the group as it was sampled, where a filter left these episodes of it.
     """
 
-    text: str
-    ids: list[int]
-    replies: list[list[int]]
-    logps: list[list[float]]
-    responses: list[str]
-    ended: list[bool]
+    task: Task
+    episodes: list[Episode]
     rewards: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    early: list[list[float]] = field(default_factory=list)
     greedy: float | None = None
     greedy_tokens: int = 0
     pool: Group | None = None
 
     @property
     def sampled(self) -> Group:
-        """All replies that were sampled."""
+        """All episodes that were sampled."""
         return self.pool or self
 
     def keep(self, indices: Sequence[int]) -> Group:
-        """The group with only these replies; the group as it was sampled stays in `pool`."""
+        """The group with only these episodes; the group as it was sampled stays in `pool`."""
         return replace(
             self,
-            replies=[self.replies[i] for i in indices],
-            logps=[self.logps[i] for i in indices],
-            responses=[self.responses[i] for i in indices],
-            ended=[self.ended[i] for i in indices],
+            episodes=[self.episodes[i] for i in indices],
             rewards=[self.rewards[i] for i in indices],
             scores=[self.scores[i] for i in indices],
+            early=[self.early[i] for i in indices] if self.early else [],
             pool=self,
         )
 
@@ -84,28 +78,41 @@ class Imitation:
 
 @dataclass
 class Experience:
-    """Scored replies as token rows.
+    """Scored episodes as token rows.
 
     Attributes:
-        rows: (prompt, reply) token ids.
-        tokens: name → (N,) over the reply tokens of all rows: `old`, `ref`, `advantage`, `value`, `return`.
+        rows: (prompt, everything behind it) as token ids.
+        tokens: name → (N,) over the sampled tokens of all rows: `old`, `ref`, `advantage`, `value`, `return`; `early`,
+            the score that turns before the last one earned, on the last token of each.
+        masks: which tokens behind the prompt were sampled; None where all were.
     """
 
     rows: list[Row]
     tokens: dict[str, Tensor]
+    masks: list[list[bool]] | None = None
 
     def __post_init__(self) -> None:
         self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
-        self.reply_lengths = [len(reply) for _, reply in self.rows]
-        self.begin = [0, *accumulate(self.reply_lengths)]
+        if self.masks is None:
+            self.sampled_lengths = [len(reply) for _, reply in self.rows]
+        else:
+            self.sampled_lengths = [sum(mask) for mask in self.masks]
+        self.begin = [0, *accumulate(self.sampled_lengths)]
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> Experience:
+        """Episodes as rows, nothing known of their tokens yet."""
+        rows = [(episode.prompt_ids, episode.token_ids) for episode in episodes]
+        masks = [episode.sampled for episode in episodes]
+        return cls(rows, {}, None if all(map(all, masks)) else masks)
 
     def index(self, row_indices: Sequence[int]) -> Tensor:
         """Positions of the tokens of these rows, in the given order."""
         return torch.cat([torch.arange(self.begin[i], self.begin[i + 1]) for i in row_indices])
 
     def lengths_N(self) -> Tensor:
-        """Reply length of each token's row, (N,)."""
-        length_R = torch.tensor(self.reply_lengths)
+        """Number of sampled tokens of each token's row, (N,)."""
+        length_R = torch.tensor(self.sampled_lengths)
         return length_R.repeat_interleave(length_R)
 
     def last(self) -> Tensor:
@@ -114,29 +121,31 @@ class Experience:
 
     def padded(self, values_N: Tensor) -> Tensor:
         """(N,) → (R, T), zeros beyond each row."""
-        out = values_N.new_zeros(len(self.rows), max(self.reply_lengths))
+        out = values_N.new_zeros(len(self.rows), max(self.sampled_lengths))
         out[self.mask()] = values_N
         return out
 
     def mask(self) -> Tensor:
         """(R, T), True where a token is."""
-        return torch.arange(max(self.reply_lengths)) < torch.tensor(self.reply_lengths)[:, None]
+        return torch.arange(max(self.sampled_lengths)) < torch.tensor(self.sampled_lengths)[:, None]
 
     def row_sums(self, values_N: Tensor) -> Tensor:
         """Sum over each row's tokens, (R,)."""
-        row_N = torch.arange(len(self.rows)).repeat_interleave(torch.tensor(self.reply_lengths))
+        row_N = torch.arange(len(self.rows)).repeat_interleave(torch.tensor(self.sampled_lengths))
         return values_N.new_zeros(len(self.rows)).index_add(0, row_N, values_N)
 
     def micro(self, row_indices: Sequence[int], weight_N: Tensor, device: str) -> Micro:
         """These rows as a micro-batch."""
         index = self.index(row_indices)
-        batch = TokenBatch.from_rows([self.rows[i] for i in row_indices], device)
+        masks = None if self.masks is None else [self.masks[i] for i in row_indices]
+        batch = TokenBatch.from_rows([self.rows[i] for i in row_indices], device, masks)
         tokens = {name: values[index].to(device) for name, values in self.tokens.items()}
         return Micro(batch, tokens, weight_N[index].to(device))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": [[prompt, reply] for prompt, reply in self.rows], "tokens": self.tokens}
+        rows = [[prompt, reply] for prompt, reply in self.rows]
+        return {"rows": rows, "tokens": self.tokens, "masks": self.masks}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Experience:
-        return cls([(prompt, reply) for prompt, reply in state["rows"]], state["tokens"])
+        return cls([(prompt, reply) for prompt, reply in state["rows"]], state["tokens"], state["masks"])

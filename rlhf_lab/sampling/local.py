@@ -1,53 +1,87 @@
 """The lab's own sampler: groups of replies per prompt, exact log-probabilities, finished rows dropped.
 
-Each reply draws its noise from its own row of one uniform matrix, so a sample does not depend on which other rows share
-its batch. Sampling inverts the cumulative distribution, which costs a tenth of `torch.multinomial`.
+Each turn of a row draws its noise from a row of its own in a uniform matrix, so a sample does not depend on which other
+rows share its batch, nor on how long anyone else speaks. Sampling inverts the cumulative distribution, which costs a
+tenth of `torch.multinomial`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.models.divided import at_hand, plain
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.truncation import EVERYTHING, Truncation
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.settings import Local
+from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns
+from rlhf_lab.training.run import seed_for
 
 # measured, see docs/design/003-speed.md
 DROP_BELOW = 0.75  # finished rows are dropped when the share of live rows is at most this
 ONE_LEVEL = 2048  # largest vocabulary searched in one running sum
 
+STOP_MARGIN = 8  # tokens, beside the characters of a stop text, that are read to find it
+
 
 @dataclass(frozen=True)
 class Samples:
-    """G replies to each of B prompts, in prompt order.
+    """G rows for each of B prompts, in prompt order.
 
     Attributes:
         prompts: B prompts as token ids.
-        replies_BG: token ids, with the one that ended the reply.
-        logps_BG: log-probability of each reply's tokens under the sampled distribution, nats.
-        ended_BG: False where the reply was cut at `max_new_tokens`.
+        rows_BG: what each row added to its prompt.
     """
 
     prompts: list[list[int]]
-    replies_BG: list[list[list[int]]]
-    logps_BG: list[list[list[float]]]
-    ended_BG: list[list[bool]]
+    rows_BG: list[list[RowTokens]]
+
+    @property
+    def replies_BG(self) -> list[list[list[int]]]:
+        """Token ids, with the one that ended the reply."""
+        return [[row.token_ids for row in rows] for rows in self.rows_BG]
+
+    @property
+    def logps_BG(self) -> list[list[list[float]]]:
+        """Log-probability of each sampled token under the sampled distribution, nats."""
+        return [[row.logps for row in rows] for rows in self.rows_BG]
+
+    @property
+    def ended_BG(self) -> list[list[bool]]:
+        """False where the last turn was cut."""
+        return [[row.ended for row in rows] for rows in self.rows_BG]
 
 
 class LocalSampler:
-    """Samples replies from a Hugging Face causal LM. Weights are read at each call, so it follows training."""
+    """Samples from a Hugging Face causal LM. Weights are read at each call, so it follows training.
 
-    def __init__(self, settings: Local, stop_ids: Sequence[int]):
+    Args:
+        stop_ids: tokens that end a turn.
+        allowed: ids of the only tokens that may be sampled; empty allows all.
+        decode: token ids → text, for turns that end with a piece of text (`rollout.stop`).
+    """
+
+    def __init__(
+        self,
+        settings: Local,
+        stop_ids: Sequence[int],
+        *,
+        allowed: Sequence[int] = (),
+        decode: Callable[[list[int]], str] | None = None,
+    ):
         self.settings, self.stop_ids = settings, tuple(stop_ids)
+        self.truncation = Truncation(tuple(allowed), settings.top_k, settings.top_p)
+        self.decode = decode
 
     @torch.no_grad()
     def sample(
@@ -58,62 +92,88 @@ class LocalSampler:
         seed: int,
         *,
         temperature: float | None = None,
+        next_turn: NextTurn | None = None,
+        max_turns: int = 1,
     ) -> Samples:
-        """`group` replies to each prompt. The same arguments give the same replies.
+        """`group` rows for each prompt. The same arguments give the same rows.
 
         Args:
             temperature: in place of `rollout.temperature`; 0 is greedy.
+            next_turn: what follows a turn of a row (prompt number · group + sample number), called in the process that
+                samples the row; None makes every row one reply.
+            max_turns: most turns of a row.
         """
-        slots = self.settings.max_new_tokens
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
-            return Samples([], [], [], [])
-        # noise for all rows in every process: a reply is the same, whichever process and batch sample it
-        noise_RT = torch.rand(len(prompts) * group, slots, generator=torch.Generator().manual_seed(seed))
+            return Samples([], [])
+        noise = Noise(seed, len(prompts) * group, self.settings.max_new_tokens)
         # prompts of similar length share a batch, and short and long ones are spread over the processes
         by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         order = ranks.share(by_length)
-        with at_hand([model]), plain(model) as whole_model:
-            replies = self._sample_rows(whole_model, prompts, order, noise_RT, temperature) if order else {}
-        rows = {row: reply for process in ranks.exchange(replies) for row, reply in process.items()}
-        grouped = [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))]
-        return Samples(
-            prompts=list(prompts),
-            replies_BG=[[tokens for tokens, _ in row] for row in grouped],
-            logps_BG=[[logps for _, logps in row] for row in grouped],
-            ended_BG=[[tokens[-1] in self.stop_ids for tokens, _ in row] for row in grouped],
-        )
+        own_rows: dict[int, RowTokens] = {}
+        if order:
+            with at_hand([model]), plain(model) as whole_model:
+                own_rows = self._sample_rows(
+                    whole_model, prompts, order, group, noise, temperature, next_turn, max_turns
+                )
+        rows = {number: row for process in ranks.exchange(own_rows) for number, row in process.items()}
+        return Samples(list(prompts), [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
 
     def _sample_rows(
-        self, model: nn.Module, prompts: Sequence[list[int]], order: list[int], noise_RT: Tensor, temperature: float
-    ) -> dict[int, tuple[list[int], list[float]]]:
-        """Row → (tokens, log-probabilities) of the replies to the prompts in `order`."""
-        slots = noise_RT.shape[1]
-        group = len(noise_RT) // len(prompts)
-        decoder = self._build_decoder(model, max(map(len, prompts)) + slots)
+        self,
+        model: nn.Module,
+        prompts: Sequence[list[int]],
+        order: list[int],
+        group: int,
+        noise: Noise,
+        temperature: float,
+        next_turn: NextTurn | None,
+        max_turns: int,
+    ) -> dict[int, RowTokens]:
+        """The rows of the prompts in `order`, by number."""
+        most_tokens = self.settings.most_tokens(max_turns)
+        decoder = self._build_decoder(model, max(map(len, prompts)) + most_tokens)
         device = next(model.parameters()).device
         # inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs later
         guard = torch.inference_mode if isinstance(decoder, Decoder) else torch.no_grad
-        rows: dict[int, tuple[list[int], list[float]]] = {}
+        rows: dict[int, RowTokens] = {}
         prompts_per_batch = max(1, self.settings.batch_rows // group)
         for begin in range(0, len(order), prompts_per_batch):
             batch_order = order[begin : begin + prompts_per_batch]
-            index_R = torch.tensor([i * group + g for i in batch_order for g in range(group)])
+            numbers = [i * group + g for i in batch_order for g in range(group)]
             batch = [prompts[i] for i in batch_order]
-            with guard():
-                tokens_RT, logps_RT = _generate_batch(
-                    decoder, batch, group, noise_RT[index_R], temperature, self.stop_ids, device
+            turns: Turns
+            if next_turn is None and not self.settings.stop:
+                turns = OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device)
+            else:
+                turns = SeveralTurns(
+                    numbers,
+                    noise.numpy,
+                    self.stop_ids,
+                    device,
+                    next_turn=next_turn or (lambda row, tokens: ()),
+                    ends_text=self._ends_text,
+                    slots=self.settings.max_new_tokens,
+                    most_tokens=most_tokens,
                 )
-            if not bool(logps_RT.isfinite().all()):
+            with guard():
+                _generate_batch(decoder, batch, group, turns, temperature, self.truncation, device)
+            batch_rows = turns.rows()
+            if not all(math.isfinite(logp) for row in batch_rows.values() for logp in row.logps):
                 raise NumericError(
                     "the policy's probabilities are not finite, so nothing can be sampled from it; if it was being "
                     "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
                 )
-            for row, tokens, logps in zip(index_R.tolist(), tokens_RT.tolist(), logps_RT.tolist(), strict=True):
-                ends = (place for place, token in enumerate(tokens) if token in self.stop_ids)
-                length = next(ends, len(tokens) - 1) + 1
-                rows[row] = (tokens[:length], logps[:length])
+            rows |= batch_rows
         return rows
+
+    def _ends_text(self, tokens: list[int]) -> bool:
+        """Whether a turn's last token completes one of `rollout.stop`."""
+        if not self.settings.stop or self.decode is None:
+            return False
+        # a stop text of n characters lies within its last n tokens and, where a character has several, a few more
+        tail = self.decode(tokens[-max(map(len, self.settings.stop)) - STOP_MARGIN :])
+        return any(stop in tail for stop in self.settings.stop)
 
     def _build_decoder(self, model: nn.Module, positions: int) -> Any:
         """A bare decoder for sequences of up to `positions` tokens, or the model's own forward if it is not known."""
@@ -122,53 +182,68 @@ class LocalSampler:
         return Decoder.of(model, dtype, positions) or ModelDecoder(model)
 
 
+class Noise:
+    """Uniform numbers for every row and place of a turn, keyed by (seed, turn): each turn has a matrix of its own.
+
+    All rows are drawn in every process, so that a row is the same whichever process and batch sample it.
+    """
+
+    def __init__(self, seed: int, rows: int, slots: int):
+        self.seed, self.shape = seed, (rows, slots)
+        self._turns: dict[int, Tensor] = {}
+
+    def __call__(self, turn: int) -> Tensor:
+        """(rows, slots) in [0, 1)."""
+        if turn not in self._turns:
+            # the first turn has the seed itself: one reply is drawn alike with and without an environment behind it
+            seed = seed_for(self.seed, "turn", turn) if turn else self.seed
+            self._turns[turn] = torch.rand(self.shape, generator=torch.Generator().manual_seed(seed))
+        return self._turns[turn]
+
+    def numpy(self, turn: int) -> NDArray[np.float32]:
+        """The same numbers, for single look-ups on the host."""
+        return self(turn).numpy()
+
+
 def build(settings: Local, encoder: Encoder) -> LocalSampler:
-    return LocalSampler(settings, encoder.stop_ids)
+    allowed = encoder.token_ids_of(settings.allowed_tokens, "rollout.allowed_tokens")
+    if allowed:
+        allowed = [*allowed, *encoder.stop_ids]  # without them no turn could end
+    return LocalSampler(settings, encoder.stop_ids, allowed=allowed, decode=encoder.decode)
 
 
 def _generate_batch(
     decoder: Any,
     prompts: Sequence[list[int]],
     group: int,
-    noise_RT: Tensor,
+    turns: Turns,
     temperature: float,
-    stop_ids: Sequence[int],
+    truncation: Truncation,
     device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Tokens (R, T) and log-probabilities (R, T) of R = prompts·group rows. Behind the token that ends a row
-    they mean nothing."""
-    rows, slots = noise_RT.shape
-    noise_TR = noise_RT.T.to(device)
+) -> None:
+    """Draw tokens for prompts·group rows until `turns` says that all of them are over."""
     hidden_Bd, cache = decoder.start(prompts, group, device)
     position_R = torch.tensor([len(p) for p in prompts], device=device).repeat_interleave(group)
     logits_RV = decoder.logits(hidden_Bd).repeat_interleave(group, dim=0)
-    tokens_TR = torch.full((slots, rows), stop_ids[0], device=device)
-    stop_S = torch.tensor(stop_ids, device=device)
-    logps_TR = torch.zeros(slots, rows, device=device)
-    row_R = torch.arange(rows, device=device)
-    live_R = torch.ones(rows, dtype=torch.bool, device=device)
-    for t in range(slots):
-        token_R, logp_R = draw(logits_RV, noise_TR[t, row_R], temperature)
-        tokens_TR[t, row_R] = token_R
-        logps_TR[t, row_R] = logp_R
-        live_R &= (token_R[:, None] != stop_S).all(1)
+    while True:
+        token_R, logp_R = draw(logits_RV, turns.noise(), temperature, truncation)
+        token_R, live_R = turns.take(token_R, logp_R)
+        rows = len(live_R)
         live_count = int(live_R.sum())
-        if live_count == 0 or t == slots - 1:
-            break
-        if live_count <= DROP_BELOW * len(row_R):
+        if live_count == 0:
+            return
+        if live_count <= DROP_BELOW * rows:
             lines_Bg = regroup(live_R.view(-1, group), *decoder.row_cost(cache))
             remaining = lines_Bg.flatten()
             # lines may carry finished or repeated rows, so that regrouping need not make the batch smaller
-            if len(remaining) <= DROP_BELOW * len(row_R):
+            if len(remaining) <= DROP_BELOW * rows:
                 cache.keep(lines_Bg)
+                turns.keep(remaining)
                 group = lines_Bg.shape[1]
-                row_R = row_R[remaining]
                 position_R = position_R[remaining]
                 token_R = token_R[remaining]
-                live_R = live_R[remaining]
         logits_RV = decoder.logits(decoder.step(token_R, position_R, cache))
         position_R = position_R + 1
-    return tokens_TR.T, logps_TR.T
 
 
 def regroup(live_BG: Tensor, row_cost: int, prompt_cost: int) -> Tensor:
@@ -195,7 +270,9 @@ def regroup(live_BG: Tensor, row_cost: int, prompt_cost: int) -> Tensor:
     return torch.tensor(lines, device=live_BG.device)
 
 
-def draw(logits_RV: Tensor, noise_R: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def draw(
+    logits_RV: Tensor, noise_R: Tensor, temperature: float, truncation: Truncation = EVERYTHING
+) -> tuple[Tensor, Tensor]:
     """One token per row by inverting the cumulative distribution at `noise_R` in [0, 1), and its log-probability.
 
     A large vocabulary is searched in two levels, √V classes of √V tokens, because a running sum over all of it takes
@@ -203,10 +280,13 @@ def draw(logits_RV: Tensor, noise_R: Tensor, temperature: float) -> tuple[Tensor
 
     Temperature 0 takes the most likely token; its log-probability is then at temperature 1.
     """
+    scaled_RV = logits_RV if temperature in (0, 1) else logits_RV / temperature
+    if truncation:
+        scaled_RV = truncation.apply_(scaled_RV.to(torch.float32, copy=True))
     if temperature == 0:
-        token_R = logits_RV.argmax(1)
-        return token_R, logits_RV.log_softmax(1, dtype=torch.float32).gather(1, token_R[:, None])[:, 0]
-    p_RV = (logits_RV if temperature == 1 else logits_RV / temperature).softmax(1, dtype=torch.float32)
+        token_R = scaled_RV.argmax(1)
+        return token_R, scaled_RV.log_softmax(1, dtype=torch.float32).gather(1, token_R[:, None])[:, 0]
+    p_RV = scaled_RV.softmax(1, dtype=torch.float32)
     vocab = p_RV.shape[1]
     noise_R1 = noise_R[:, None]
     if vocab <= ONE_LEVEL:

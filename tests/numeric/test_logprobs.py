@@ -168,7 +168,7 @@ def test_gradient_of_the_head_chunked_or_not_kept_or_recomputed(
     monkeypatch.setattr(logprobs, "CHUNK_ENTRIES", chunk)
     x, weight, bias, target = head_inputs(torch.float32)
     upstream = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0, 1.0])
-    found = _LinearLogProb.apply(x, weight, bias, target, 1.25)
+    found = _LinearLogProb.apply(x, weight, bias, target, 1.25, EVERYTHING)
     grads = torch.autograd.grad((found * upstream).sum(), [x, weight, bias])
     exact = [part.detach().double().requires_grad_() for part in (x, weight, bias)]
     plain = ((exact[0] @ exact[1].T + exact[2]) * 1.25).log_softmax(1).gather(1, target[:, None])[:, 0]
@@ -183,14 +183,14 @@ def test_gradcheck() -> None:
     x, weight, bias, target = head_inputs(torch.float32)
 
     def head(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return _LinearLogProb.apply(x, weight, bias, target, 0.7)
+        return _LinearLogProb.apply(x, weight, bias, target, 0.7, EVERYTHING)
 
     assert torch.autograd.gradcheck(head, (x, weight, bias), eps=1e-2, atol=1e-2, rtol=1e-2, nondet_tol=0.0)
 
 
 def test_frozen_head_still_passes_gradient_to_the_body() -> None:
     x, weight, _, target = head_inputs(torch.float32)
-    found = _LinearLogProb.apply(x, weight.detach(), None, target, 1.0)
+    found = _LinearLogProb.apply(x, weight.detach(), None, target, 1.0, EVERYTHING)
     expected = (x @ weight.detach().T).log_softmax(1).gather(1, target[:, None])[:, 0]
     assert (torch.autograd.grad(found.sum(), x)[0] - torch.autograd.grad(expected.sum(), x)[0]).abs().max() < 1e-5
 

@@ -32,7 +32,7 @@ from rlhf_lab.algorithms.reward_models.reward_pairs import (
     pair_loss,
 )
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
-from rlhf_lab.core.types import Pair, Reward
+from rlhf_lab.core.types import Pair, TextReward
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_margins, filler_shift, margins, prompt_ids, words
 from rlhf_lab.models.divided import within
@@ -191,7 +191,7 @@ class RewardModelling(Algorithm):
         }
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in audit])
 
-    def _audit_held_out(self, reward: Reward) -> dict[str, Any]:
+    def _audit_held_out(self, reward: TextReward) -> dict[str, Any]:
         """How the reward ranks held-out pairs: the corpus's, those of several turns among them, the policy's own."""
         pairs = list(self.run.corpus.test[:HELD_OUT_PAIRS])
         margin_N = margins(reward, pairs)
@@ -212,7 +212,7 @@ class RewardModelling(Algorithm):
             audit["accuracy/on_policy"] = clustered_rate(wins.astype(float), prompt_ids(on_policy))
         return audit
 
-    def _confidence_gains(self, reward: Reward, pairs: Sequence[Pair]) -> dict[str, Any]:
+    def _confidence_gains(self, reward: TextReward, pairs: Sequence[Pair]) -> dict[str, Any]:
         """How much more a reply scores with the first `sure` sentence at its end than with the first `unsure` one."""
         prompts, clusters = [pair.prompt for pair in pairs], prompt_ids(pairs)
         gains = {}

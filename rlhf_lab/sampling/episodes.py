@@ -1,0 +1,161 @@
+"""The one way to collect episodes: encode the tasks, sample, let an environment answer, decode.
+
+Everything that samples from a policy goes through `EpisodeCollector`: evaluations, preference rounds, policy
+optimisation, the replies and solutions that reward models train on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from torch import nn
+
+from rlhf_lab.config import registry
+from rlhf_lab.core import ranks
+from rlhf_lab.core.episodes import Environment, Episode, Segment, Step, Task
+from rlhf_lab.core.errors import LabError
+from rlhf_lab.data.transcript import after_colon, render_prompt
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.sampling.turns import RowTokens
+from rlhf_lab.training.run import Run, seed_for
+
+
+class EpisodeCollector:
+    """Collects episodes of the run's tasks with its sampler.
+
+    Attributes:
+        environment: what answers the policy; None where one reply is all.
+        prompts_cut: prompts so far that lost their beginning.
+    """
+
+    def __init__(self, run: Run, encoder: Encoder):
+        self.settings = run.config.rollout
+        self.environment = run.corpus.environment
+        # cut prompts are counted here and not in the encoder of the run, which counts the rows of its data
+        self.encoder = replace(encoder, counts={})
+        self.sampler = registry.build("rollout", self.settings, encoder)
+
+    @property
+    def prompts_cut(self) -> int:
+        return sum(self.encoder.counts.values())
+
+    def collect(
+        self,
+        model: nn.Module,
+        tasks: Sequence[Task],
+        group: int,
+        seed: int,
+        *,
+        temperature: float | None = None,
+        prompts: Sequence[list[int]] | None = None,
+        openings: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Episode]]:
+        """`group` episodes of each task, a list per task. The same arguments give the same episodes.
+
+        Args:
+            temperature: in place of `rollout.temperature`; 0 is greedy.
+            prompts: the tasks' prompts as token ids, where they are encoded already.
+            openings: token ids with which the first turn of each task's episodes begins; they are read, not sampled.
+        """
+        prompts = self.encode(tasks) if prompts is None else prompts
+        openings = openings or [[]] * len(tasks)
+        contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]
+        conversations = None
+        if self.environment is not None:
+            conversations = Conversations(self.environment, self.encoder, self.text, tasks, group, seed)
+        samples = self.sampler.sample(
+            model,
+            contexts,
+            group,
+            seed,
+            temperature=temperature,
+            next_turn=conversations.answer if conversations else None,
+            max_turns=self.environment.max_turns if self.environment else 1,
+        )
+        steps = conversations.exchange() if conversations else {}
+        return [
+            [
+                self._episode(task, prompts[i], openings[i], row, steps.get(i * group + g, []))
+                for g, row in enumerate(samples.rows_BG[i])
+            ]
+            for i, task in enumerate(tasks)
+        ]
+
+    def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
+        """The tasks' prompts as token ids."""
+        return [self.encoder.prompt(task.prompt, self.settings.max_prompt_tokens) for task in tasks]
+
+    def _episode(
+        self, task: Task, prompt_ids: list[int], opening: Sequence[int], row: RowTokens, steps: Sequence[Step]
+    ) -> Episode:
+        """A row's tokens as segments, with the environment's rewards on the turns that earned them."""
+        segments = [Segment(list(opening), sampled=False)] if opening else []
+        begin = 0
+        logps = iter(row.logps)
+        rewards = iter(step.reward for step in steps)
+        for sampled, members in groupby(row.sampled):
+            end = begin + len(list(members))
+            tokens = row.token_ids[begin:end]
+            turn_logps = [next(logps) for _ in tokens] if sampled else []
+            segments.append(Segment(tokens, sampled, turn_logps, next(rewards, 0.0) if sampled else 0.0))
+            begin = end
+        turns = [segment.token_ids for segment in segments if segment.sampled]
+        turns[0] = [*opening, *turns[0]]
+        texts = [self.text(tokens) for tokens in turns]
+        prompt = task.prompt
+        for text, step in zip(texts[:-1], steps, strict=False):
+            prompt = prompt + after_colon(text) + render_prompt(step.messages)
+        return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.ended)
+
+    def text(self, reply_ids: Sequence[int]) -> str:
+        """A reply as text, without what ends it."""
+        text = self.encoder.text(reply_ids)
+        places = [place for stop in self.settings.stop if (place := text.find(stop)) >= 0]
+        return text[: min(places)].rstrip() if places else text
+
+
+class Conversations:
+    """The environment's side of the episodes of one call of the sampler.
+
+    Args:
+        text: token ids of a turn → what the environment reads of it.
+        seed: of the call; each episode's randomness follows from it and the episode's number.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        encoder: Encoder,
+        text: Callable[[Sequence[int]], str],
+        tasks: Sequence[Task],
+        group: int,
+        seed: int,
+    ):
+        self.environment, self.encoder, self.text = environment, encoder, text
+        self.tasks, self.group, self.seed = tasks, group, seed
+        self.states: dict[int, Any] = {}
+        self.steps: dict[int, list[Step]] = {}
+
+    def answer(self, row: int, tokens: list[int]) -> list[int]:
+        """What the environment says behind a turn, as token ids; none where the episode is over."""
+        if row not in self.states:
+            task = self.tasks[row // self.group]
+            self.states[row] = self.environment.reset(task, seed_for(self.seed, "environment", row))
+            self.steps[row] = []
+        step = self.environment.step(self.states[row], self.text(tokens))
+        self.steps[row].append(step)
+        if step.done or len(self.steps[row]) == self.environment.max_turns:
+            return []
+        if not step.messages:
+            raise LabError(
+                f"{type(self.environment).__name__}.step says that the episode goes on, and gives no message that the "
+                "policy could answer; return messages, or done=True"
+            )
+        return self.encoder.continuation(step.messages, ended=tokens[-1] in self.encoder.stop_ids)
+
+    def exchange(self) -> dict[int, list[Step]]:
+        """Steps of all episodes, by their number; every process has some of them."""
+        return {row: steps for process in ranks.exchange(self.steps) for row, steps in process.items()}
