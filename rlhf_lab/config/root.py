@@ -264,7 +264,9 @@ def _cross_check(root: Config) -> list[str]:
     if positions:
         lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
         if "rollout" in algorithm.uses:
-            lengths["rollout.max_prompt_tokens + rollout.max_new_tokens"] = _rollout_tokens(root.rollout)
+            episode_tokens = root.rollout.max_prompt_tokens + root.rollout.most_tokens(root.data.max_turns)
+            setting = "max_new_tokens" if root.data.max_turns == 1 else "max_episode_tokens"
+            lengths[f"rollout.max_prompt_tokens + rollout.{setting}"] = episode_tokens
         problems += [
             f"{name}={tokens} does not fit model.max_positions={positions}; lower it or raise model.max_positions"
             for name, tokens in lengths.items()
@@ -280,10 +282,20 @@ def _data_problems(root: Config) -> list[str]:
     problems = []
     data_kind = registry.kind_of("data", root.data)
     reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
-    if "gold" in reward_kinds and data_kind != "mini_hh":
+    if "gold" in reward_kinds and not root.data.true_reward:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
+    if "environment" in reward_kinds and root.data.max_turns == 1:
+        problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
+    if root.data.max_turns > 1 and not algorithm.takes_turns:
+        problems.append(
+            f"algorithm={kind} trains on single replies, and data={data_kind} answers them; use algorithm=grpo or ppo"
+        )
+    if root.data.max_turns > 1 and root.engine != "native":
+        problems.append(
+            f"engine={root.engine} samples single replies, and data={data_kind} answers them; use engine=native"
+        )
     simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
     if simulated and data_kind != "mini_hh":
         problems.append(
@@ -324,10 +336,6 @@ def _missing_roles(root: Config) -> list[str]:
         for role in sorted(root.reward.roles)
         if not root.needs.get(role)
     ]
-
-
-def _rollout_tokens(rollout: Any) -> int:
-    return rollout.max_prompt_tokens + rollout.max_new_tokens
 
 
 def to_values(config: Config) -> dict[str, Any]:

@@ -91,21 +91,6 @@ class Episode:
         return sum(len(segment.token_ids) for segment in self.turns)
 
 
-def text_episodes(
-    prompts: Sequence[str], responses: Sequence[str], facts: Mapping[str, Mapping[str, Any]] | None = None
-) -> list[Episode]:
-    """Replies that are known as text only, as a reward reads them.
-
-    Args:
-        facts: prompt → further columns of its row.
-    """
-    known = facts or {}
-    return [
-        Episode(Task(prompt, known.get(prompt, {})), prompt, response)
-        for prompt, response in zip(prompts, responses, strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """What an environment makes of a reply.

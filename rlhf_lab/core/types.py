@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_lab.core.episodes import Environment, Episode, Task, text_episodes
+from rlhf_lab.core.episodes import Environment, Episode, Task
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -197,12 +197,17 @@ class Corpus:
         return list(dict.fromkeys(pair.prompt for pair in getattr(self, split)))
 
     def task(self, prompt: str) -> Task:
-        """A prompt with the further columns of its row."""
-        return Task(prompt, self.facts.get(prompt, {}))
+        """A prompt with the further columns of its row; `answer` is the one of `answers`."""
+        facts = self.facts.get(prompt, {})
+        if prompt in self.answers:
+            facts = {**facts, "answer": self.answers[prompt]}
+        return Task(prompt, facts)
 
     def episodes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[Episode]:
         """Replies that are known as text only, as a reward reads them."""
-        return text_episodes(prompts, responses, self.facts)
+        return [
+            Episode(self.task(prompt), prompt, response) for prompt, response in zip(prompts, responses, strict=True)
+        ]
 
     def measure(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
         """What the world knows of each episode, (N,) each: `gold`, `correct`, …; nothing without a known truth."""

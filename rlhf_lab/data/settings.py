@@ -69,6 +69,8 @@ class DataSettings:
             a rubric or a judge who gives them.
         steps: whether the data's world can say of each step of a reply whether it is right.
         drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
+        true_reward: whether the true reward of any reply is known.
+        max_turns: most turns of an episode; above 1 where an environment answers the policy.
     """
 
     preferences: ClassVar[bool] = True
@@ -76,6 +78,8 @@ class DataSettings:
     graded: ClassVar[bool] = False
     steps: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
+    true_reward: ClassVar[bool] = False
+    max_turns: ClassVar[int] = 1
 
     def of_run(self, seed: int) -> Self:
         """These settings in a run with this seed: every seed of the data that is None has its value."""
@@ -129,6 +133,7 @@ class MiniHH(WorldSettings):
     """
 
     graded: ClassVar[bool] = True
+    true_reward: ClassVar[bool] = True
     facts_seed: int | None = None
     domains: int = 6
     topics: int = 4

@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, file_digest, fingerprint, read_jsonl, read_rows, truncate
 from rlhf_lab.core.types import Reward
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
-from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
+from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
 from rlhf_lab.models.pair_rows import pair_logps, pair_rows
 from rlhf_lab.models.passes import over_rows
-from rlhf_lab.sampling.local import Samples
+from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.sampling.experience import Experience
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate, ratio_of_means
 from rlhf_lab.training.run import Run
@@ -64,9 +65,11 @@ class Evaluator:
         self.beta = beta
         self.settings = run.config.evaluation
         self.rollout = run.config.rollout
-        self.sampler = registry.build("rollout", self.rollout, encoder)
-        self.prompts = run.corpus.prompts("test")[: self.settings.prompts]
-        self.prompt_ids = [encoder.prompt(text, self.rollout.max_prompt_tokens) for text in self.prompts]
+        self.collector = EpisodeCollector(run, encoder)
+        prompts = run.corpus.prompts("test")[: self.settings.prompts]
+        self.tasks = [run.corpus.task(prompt) for prompt in prompts]
+        # encoded once by the run's own encoder, whose report says how many prompts were cut
+        self.prompt_ids = [encoder.prompt(prompt, self.rollout.max_prompt_tokens) for prompt in prompts]
         pairs = run.corpus.test[: self.settings.pairs]
         self.pairs = [pair_rows(encoder, pair, max_length) for pair in pairs]
         self.pair_prompts = [pair.prompt for pair in pairs]
@@ -148,58 +151,55 @@ class Evaluator:
         """Scored replies to the held-out prompts, prompt-major; `name` seeds the draw, so each policy has its own."""
         seed = self.run.seed(f"evaluation/{name}", self.settings.seed)
         group_size = samples_per_prompt or self.settings.samples_per_prompt
-        samples = self.sampler.sample(model, self.prompt_ids, group_size, seed)
-        return self._sample_rows(name, model, samples)
+        collected = self.collector.collect(model, self.tasks, group_size, seed, prompts=self.prompt_ids)
+        return self._episode_rows(name, model, collected)
 
-    def _sample_rows(self, name: str, model: nn.Module, samples: Samples) -> list[dict[str, Any]]:
-        """One row per reply, prompt-major: what was sampled, its truth, its reward and its KL."""
-        group_size = len(samples.replies_BG[0])
-        prompts = [text for text in self.prompts for _ in range(group_size)]
-        token_rows = [
-            (prompt, reply)
-            for prompt, replies in zip(samples.prompts, samples.replies_BG, strict=True)
-            for reply in replies
-        ]
-        responses = [self.encoder.text(reply) for _, reply in token_rows]
-        ended = [flag for flags in samples.ended_BG for flag in flags]
-        unknown = [None] * len(responses)
-        oracle = self.run.corpus.oracle
-        truth = oracle.measure(prompts, responses) if oracle else {}
-        scores = self.reward(prompts, responses) if self.reward else None
+    def _episode_rows(self, name: str, model: nn.Module, collected: list[list[Episode]]) -> list[dict[str, Any]]:
+        """One row per episode, prompt-major: what was sampled, its truth, its reward and its KL."""
+        group_size = len(collected[0])
+        episodes = [episode for group in collected for episode in group]
+        unknown = [None] * len(episodes)
+        truth = self.run.corpus.measure(episodes)
+        scores = self.reward(episodes) if self.reward else None
         parts = {} if scores is None else {f"reward/{node}": values for node, values in scores.parts.items()}
         columns: dict[str, Sequence[float | None]] = {key: values.tolist() for key, values in parts.items()}
         columns["proxy"] = unknown if scores is None else scores.total_N.tolist()
-        columns["kl"] = self._kl(model, token_rows)
+        columns["kl"] = self._kl(model, episodes)
         for key in ("gold", *TRUTH):
             columns[key] = truth[key].tolist() if key in truth else unknown
         exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
-        for i, response in enumerate(responses):
+        for i, episode in enumerate(episodes):
             row: dict[str, Any] = {
                 "policy": name,
                 "prompt_id": i // group_size,
                 "sample_id": i % group_size,
-                "prompt": prompts[i],
-                "response": response,
-                "tokens": len(token_rows[i][1]),
-                "ended": int(ended[i]),
+                "prompt": episode.prompt,
+                "response": episode.response,
+                "tokens": episode.sampled_tokens,
+                "ended": int(episode.ended),
             }
+            if self.collector.environment is not None:
+                row["turns"] = len(episode.turns)
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)
         return rows
 
-    def _kl(self, model: nn.Module, rows: Sequence[Row]) -> list[float]:
-        """KL(model ‖ reference) of each reply, nats, at the temperature the replies were sampled with."""
+    def _kl(self, model: nn.Module, episodes: Sequence[Episode]) -> list[float]:
+        """KL(model ‖ reference) of each episode, nats, at the temperature it was sampled with."""
         if model is self.reference:
-            return [0.0] * len(rows)
-        kl_N = torch.zeros(len(rows))
+            return [0.0] * len(episodes)
+        kl_N = torch.zeros(len(episodes))
+        experience = Experience.of(episodes)
         temperature = self.rollout.temperature or 1.0  # greedy decoding (0): compare the distributions as they are
 
         def compute(batch: TokenBatch) -> torch.Tensor:
             return exact_kl(model, self.reference, batch, temperature=temperature).cpu()
 
-        for index, kl_B in over_rows(rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference]):
+        for index, kl_B in over_rows(
+            experience.rows, compute, KL_BATCH_TOKENS, self.run.device, [self.reference], experience.masks
+        ):
             kl_N[index] = kl_B
         return kl_N.tolist()
 
@@ -227,13 +227,13 @@ class Evaluator:
 
     def _greedy(self, model: nn.Module) -> dict[str, Estimate]:
         """Accuracy of the greedily decoded reply, for data with verifiable answers."""
-        oracle = self.run.corpus.oracle
-        if oracle is None or not self.run.corpus.answers:
+        if not self.run.corpus.answers:
             return {}
-        samples = self.sampler.sample(model, self.prompt_ids, 1, 0, temperature=0.0)
-        texts = [self.encoder.text(reply) for (reply,) in samples.replies_BG]
-        correct = oracle.measure(self.prompts, texts)["correct"]
-        return {"correct_greedy": clustered_rate(correct, np.arange(len(texts)))}
+        collected = self.collector.collect(model, self.tasks, 1, 0, temperature=0.0, prompts=self.prompt_ids)
+        correct = self.run.corpus.measure([episode for (episode,) in collected]).get("correct")
+        if correct is None:
+            return {}
+        return {"correct_greedy": clustered_rate(correct, np.arange(len(correct)))}
 
     def _pair_metrics(self, model: nn.Module) -> dict[str, Estimate]:
         """Metrics of held-out preference pairs (arXiv:2405.19534)."""

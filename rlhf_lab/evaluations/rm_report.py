@@ -17,7 +17,7 @@ import numpy as np
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import write_json, write_text
-from rlhf_lab.core.types import FloatArray, Oracle, Pair, TextReward, RewardBatch
+from rlhf_lab.core.types import FloatArray, Oracle, Pair, RewardBatch, TextReward
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.evaluations.evaluator import held_out_evaluator
 from rlhf_lab.evaluations.reward_audit import (

@@ -20,6 +20,7 @@ def over_rows(
     max_tokens: int,
     device: str,
     models: Sequence[nn.Module] = (),
+    masks: Sequence[Sequence[bool]] | None = None,
 ) -> Iterator[tuple[list[int], Result]]:
     """(indices of rows, the result of `compute` for them), longest rows first, in batches of similar length.
 
@@ -28,10 +29,12 @@ def over_rows(
     Args:
         max_tokens: most padded tokens in a batch.
         models: that `compute` uses; those that live in host memory are brought to the device meanwhile.
+        masks: which tokens of each reply count; see `TokenBatch.from_rows`.
     """
 
     def compute_rows(indices: list[int]) -> Result:
-        return compute(TokenBatch.from_rows([rows[i] for i in indices], device))
+        batch_masks = None if masks is None else [masks[i] for i in indices]
+        return compute(TokenBatch.from_rows([rows[i] for i in indices], device, batch_masks))
 
     with at_hand(models):
         batches = length_parts(rows, max_tokens)

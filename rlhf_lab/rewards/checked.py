@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.core import ranks
-from rlhf_lab.core.errors import LabError, NumericError
 from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.errors import LabError, NumericError
 from rlhf_lab.core.types import EpisodeReward, FloatArray, RewardBatch, TextReward
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_json
-from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Corpus, EpisodeReward, FloatArray, Reward, RewardBatch, TextReward
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import BASELINE, CONFIDENCE, SCALES_FILE, aggregate, bounded, calibrate, with_scales

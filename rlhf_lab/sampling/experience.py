@@ -149,3 +149,16 @@ class Experience:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Experience:
         return cls([(prompt, reply) for prompt, reply in state["rows"]], state["tokens"], state["masks"])
+
+
+def early_scores(episodes: Sequence[Episode], early: Sequence[Sequence[float]]) -> Tensor:
+    """What turns before the last one earned, on the last token of each, (N,) over the sampled tokens of all episodes.
+
+    Args:
+        early: of each episode the scores of all its turns but the last.
+    """
+    scores = []
+    for episode, earned in zip(episodes, early, strict=True):
+        for turn, score in zip(episode.turns, [*earned, 0.0], strict=True):
+            scores += [0.0] * (len(turn.token_ids) - 1) + [score]
+    return torch.tensor(scores)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_lab.config import registry
 from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.run import Run
 
 SCALE_PROMPTS = 256
@@ -25,7 +25,7 @@ class PolicyReplies:
         self.run = run
         self.encoder = load_encoder(source, settings)
         self.policy = load_policy(source, settings, device=run.device)
-        self.sampler = registry.build("rollout", run.config.rollout, self.encoder)
+        self.collector = EpisodeCollector(run, self.encoder)
 
     def twice(self, split: str, count: int) -> tuple[list[str], list[str], list[str]]:
         """(prompts, first replies, second replies): `count` prompts of a split, drawn with replacement."""
@@ -47,6 +47,6 @@ class PolicyReplies:
 
     def _sample_replies(self, prompts: list[str], group: int, purpose: str) -> list[list[str]]:
         """`group` lists of one reply per prompt."""
-        ids = [self.encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
-        samples = self.sampler.sample(self.policy, ids, group, self.run.seed(purpose))
-        return [[self.encoder.text(replies[g]) for replies in samples.replies_BG] for g in range(group)]
+        tasks = [self.run.corpus.task(prompt) for prompt in prompts]
+        collected = self.collector.collect(self.policy, tasks, group, self.run.seed(purpose))
+        return [[episodes[g].response for episodes in collected] for g in range(group)]

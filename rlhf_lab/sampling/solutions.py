@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.environments.arithmetic.perturbation import Perturbed, largest_number, perturb
@@ -21,6 +20,7 @@ from rlhf_lab.environments.maths.answers import reaches
 from rlhf_lab.environments.maths.chains import StepOracle, read_chain, step_lines, without_annotations
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.steps import step_row
+from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.run import Run
 
 
@@ -44,19 +44,15 @@ class Solutions:
 
     def __init__(self, run: Run, policy: nn.Module, encoder: Encoder):
         self.run, self.policy, self.encoder = run, policy, encoder
-        self.sampler = registry.build("rollout", run.config.rollout, encoder)
+        self.collector = EpisodeCollector(run, encoder)
 
     def sample(self, prompts: Sequence[str], count: int, purpose: str) -> list[Trajectory]:
         """`count` solutions of each problem at temperature 1, problem by problem, unlabelled."""
         if not count:
             return []
-        ids = [self.encoder.prompt(prompt, self.run.config.rollout.max_prompt_tokens) for prompt in prompts]
-        samples = self.sampler.sample(self.policy, ids, count, self.run.seed(purpose), temperature=1.0)
-        return [
-            self.graded(prompt, self.encoder.text(reply))
-            for prompt, replies in zip(prompts, samples.replies_BG, strict=True)
-            for reply in replies
-        ]
+        tasks = [self.run.corpus.task(prompt) for prompt in prompts]
+        collected = self.collector.collect(self.policy, tasks, count, self.run.seed(purpose), temperature=1.0)
+        return [self.graded(episode.task.prompt, episode.response) for episodes in collected for episode in episodes]
 
     def graded(self, prompt: str, reply: str) -> Trajectory:
         return Trajectory(prompt, reply, float(reaches(reply, self.run.corpus.answers[prompt])))
@@ -71,7 +67,7 @@ class Solutions:
         limits = self.run.config.rollout
         window = limits.max_prompt_tokens + limits.max_new_tokens
         prefix_numbers: dict[tuple[str, tuple[int, ...]], int] = {}
-        prefix_ids: list[list[int]] = []  # what the policy goes on from, in the order of their numbers
+        prompts: list[list[int]] = []  # as token ids, of each distinct prefix in the order of their numbers
         steps_of_solutions: list[list[int]] = []  # the prefix number of each step that is completed
         fits_window: list[bool] = []
         for solution in solutions:
@@ -84,17 +80,20 @@ class Solutions:
                 prefix = tuple(reply_ids[: end + 1])
                 key = (solution.prompt, prefix)
                 if key not in prefix_numbers:
-                    prefix_numbers[key] = len(prefix_ids)
-                    prefix_ids.append([*prompt_ids, *prefix])
+                    prefix_numbers[key] = len(prompts)
+                    prompts.append(prompt_ids)
                 step_numbers.append(prefix_numbers[key])
             steps_of_solutions.append(step_numbers)
             fits_window.append(fits)
         seed = self.run.seed("steps/completions")
-        samples = self.sampler.sample(self.policy, prefix_ids, rollouts, seed, temperature=1.0)
+        tasks = [self.run.corpus.task(prompt) for prompt, _ in prefix_numbers]
+        prefixes = [prefix for _, prefix in prefix_numbers]
+        collected = self.collector.collect(
+            self.policy, tasks, rollouts, seed, temperature=1.0, prompts=prompts, openings=prefixes
+        )
         values = []
-        for (prompt, prefix), replies in zip(prefix_numbers, samples.replies_BG, strict=True):
-            texts = [self.encoder.text([*prefix, *reply]) for reply in replies]
-            is_right = [reaches(text, self.run.corpus.answers[prompt]) for text in texts]
+        for (prompt, _), episodes in zip(prefix_numbers, collected, strict=True):
+            is_right = [reaches(episode.response, self.run.corpus.answers[prompt]) for episode in episodes]
             values.append(float(any(is_right)) if estimate == "hard" else sum(is_right) / rollouts)
         labelled = []
         for solution, step_numbers, fits in zip(solutions, steps_of_solutions, fits_window, strict=True):

@@ -27,7 +27,7 @@ class GroupPolicyOptimisation(OnPolicy):
             self.title = settings.policy_loss.upper()
 
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
-        """Every token of a reply gets the reply's advantage."""
+        """Every token that was sampled in an episode gets the episode's advantage."""
         scores_BG = torch.tensor([group.scores for group in groups])
         scored_BG = scores_BG.isfinite()
         scores_BG[scored_BG] = scores_R - experience.row_sums(penalty_N)
@@ -39,14 +39,16 @@ class GroupPolicyOptimisation(OnPolicy):
             inter_weight=self.settings.inter_weight,
         )
         advantage_BG = GROUP_ADVANTAGES[self.settings.advantage](group_scores)
-        length_R = torch.tensor(experience.reply_lengths)
+        length_R = torch.tensor(experience.sampled_lengths)
         experience.tokens["advantage"] = advantage_BG[scored_BG].float().repeat_interleave(length_R)
 
     def _canon_condition(self, groups: list[Group]) -> Tensor:
         """What CANON splits groups by: reply length, or mean −log π of the reply's tokens (`surprise`), (B, G)."""
         if self.settings.condition == "tokens":
-            return torch.tensor([[float(len(reply)) for reply in group.replies] for group in groups])
-        return torch.tensor([[-sum(logps) / len(logps) for logps in group.logps] for group in groups])
+            return torch.tensor([[float(episode.sampled_tokens) for episode in group.episodes] for group in groups])
+        return torch.tensor(
+            [[-sum(episode.logps) / len(episode.logps) for episode in group.episodes] for group in groups]
+        )
 
 
 def build(settings: GRPO, run: Run) -> GroupPolicyOptimisation:

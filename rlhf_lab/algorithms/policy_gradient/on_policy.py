@@ -29,7 +29,7 @@ from rlhf_lab.models.logprobs import ReplyStates, reply_states, token_logps
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.monitoring.monitor import Watch
 from rlhf_lab.rewards.graph import build_reward
-from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro
+from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro, early_scores
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
@@ -55,6 +55,7 @@ class OnPolicy(Algorithm):
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
+        self.truncation = self.rollouts.collector.sampler.truncation
         self.beta = 0.0 if settings.kl_controller == "none" else settings.beta
         low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
         self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
@@ -89,8 +90,8 @@ class OnPolicy(Algorithm):
         rows = self.plan[update]
         splits = micro_batches(rows, experience.lengths, settings.micro_batch_tokens)
         micro: list[Any] = [experience.micro(sorted(split), self.weight_N, self.run.device) for split in splits]
-        reply_tokens = sum(experience.reply_lengths[i] for i in rows)
-        units = loss_units(settings.aggregation or "", len(rows), reply_tokens)
+        sampled_tokens = sum(experience.sampled_lengths[i] for i in rows)
+        units = loss_units(settings.aggregation or "", len(rows), sampled_tokens)
         if settings.ptx_weight and not self.warming:
             micro += self.rollouts.imitation(step, len(rows), units)
         return StepBatch(micro, units)
@@ -105,7 +106,7 @@ class OnPolicy(Algorithm):
     def policy_loss(self, micro: Micro, states: ReplyStates) -> LossOutput:
         """Clipped policy loss, and the KL penalty when it belongs to the loss, of each token."""
         settings = self.settings
-        logp_N = states.logps(self.temperature).logps_N
+        logp_N = states.logps(self.temperature, self.truncation).logps_N
         # The only update of an iteration is of the policy that sampled: the ratio is 1 by definition.
         old_N = logp_N.detach() if settings.steps_per_iteration == 1 else micro.tokens["old"]
         tokens = PolicyTokens(logp_N, old_N, micro.tokens["advantage"], states.row_N, states.rows)
@@ -191,10 +192,13 @@ class OnPolicy(Algorithm):
     def _experience(self, groups: list[Group], metrics: dict[str, float]) -> tuple[Experience, Tensor]:
         """Scored replies with old and reference log-probabilities, and their scores (R,)."""
         scored = [(group, i) for group in groups for i, score in enumerate(group.scores) if np.isfinite(score)]
-        experience = Experience([(group.ids, group.replies[i]) for group, i in scored], {})
+        episodes = [group.episodes[i] for group, i in scored]
+        experience = Experience.of(episodes)
         if not scored:
             return experience, torch.zeros(0)
-        sampler_N = torch.tensor([logp for group, i in scored for logp in group.logps[i]])
+        sampler_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
+        if any(group.early for group in groups):
+            experience.tokens["early"] = early_scores(episodes, [group.early[i] for group, i in scored])
         # The first rollout needs all three log-probabilities, whatever the settings say, to compare them once.
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
@@ -237,14 +241,18 @@ class OnPolicy(Algorithm):
 
         The replies that a rollout filter keeps are no sample of the policy, so their mean is no estimate of its KL.
         """
-        experience = Experience([(group.ids, reply) for group in groups for reply in group.replies], {})
-        old_N = torch.tensor([logp for group in groups for logps in group.logps for logp in logps])
+        episodes = [episode for group in groups for episode in group.episodes]
+        experience = Experience.of(episodes)
+        old_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
         return float(experience.row_sums(k1(old_N, self._logps(self.reference, experience))).mean())
 
     @torch.no_grad()
     def _logps(self, model: nn.Module, experience: Experience) -> Tensor:
         """log π of all reply tokens in the arithmetic of training, (N,) on the CPU."""
-        return self.per_token(experience, lambda batch: token_logps(model, batch, temperature=self.temperature).logps_N)
+        return self.per_token(
+            experience,
+            lambda batch: token_logps(model, batch, temperature=self.temperature, truncation=self.truncation).logps_N,
+        )
 
     def per_token(self, experience: Experience, values: Callable[[TokenBatch], Tensor]) -> Tensor:
         """`values(TokenBatch)` → (N,) of all rows, computed in batches of similar length."""
@@ -255,7 +263,9 @@ class OnPolicy(Algorithm):
             with self.run.autocast():
                 return values(batch).float().cpu()
 
-        for rows, values_N in over_rows(experience.rows, compute, max_tokens, self.run.device, [self.reference]):
+        for rows, values_N in over_rows(
+            experience.rows, compute, max_tokens, self.run.device, [self.reference], experience.masks
+        ):
             all_values_N[experience.index(rows)] = values_N
         return all_values_N
 

@@ -42,9 +42,18 @@ class ProximalPolicyOptimisation(OnPolicy):
         return {**super().parts(), "critic": Part(self.critic, self.settings.critic_lr)}
 
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
-        """Token rewards are −β·k1, plus the score at the last token; GAE turns them into advantages and returns."""
+        """Token rewards are −β·k1, plus the score at the last token; GAE turns them into advantages and returns.
+
+        Where turns are scored one by one, what a turn earned lies on its own last token. Tokens of an environment are
+        no actions: the sampled tokens of an episode follow one another.
+        """
         reward_N = -penalty_N
-        reward_N[experience.last()] += scores_R.float()
+        last_scores_R = scores_R.float()
+        if "early" in experience.tokens:
+            early_N = experience.tokens["early"]
+            reward_N = reward_N + early_N
+            last_scores_R = last_scores_R - experience.row_sums(early_N)
+        reward_N[experience.last()] += last_scores_R
         value_N = self._state_values(experience)
         lam, value_lam = self.settings.lam, self.settings.value_lam
         advantage_N = self._gae(experience, reward_N, value_N, lam)
@@ -54,7 +63,7 @@ class ProximalPolicyOptimisation(OnPolicy):
         experience.tokens |= {"advantage": advantage_N, "value": value_N, "return": return_N}
 
     def _gae(self, experience: Experience, reward_N: Tensor, value_N: Tensor, lam: float) -> Tensor:
-        length_R = torch.tensor(experience.reply_lengths)
+        length_R = torch.tensor(experience.sampled_lengths)
         reward_RT = experience.padded(reward_N)
         value_RT = experience.padded(value_N)
         advantage_RT = gae(reward_RT, value_RT, length_R, gamma=self.settings.gamma, lam=lam)

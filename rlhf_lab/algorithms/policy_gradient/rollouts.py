@@ -1,8 +1,8 @@
-"""Draws prompts, samples groups of replies and scores them: the first half of an on-policy iteration."""
+"""Draws tasks, collects groups of episodes and scores them: the first half of an on-policy iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from torch import nn
 from rlhf_lab.algorithms.pair_selection.rules import filter_replies
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
-from rlhf_lab.config import registry
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
+from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Group, Imitation
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
@@ -32,11 +33,11 @@ class Rollouts:
         self, settings: OnPolicySettings, run: Run, encoder: Encoder, reward: TrainingReward, shaper: RewardShaper
     ):
         self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
-        self.sampler = registry.build("rollout", run.config.rollout, encoder)
-        self.prompts = run.corpus.prompts("train")
+        self.collector = EpisodeCollector(run, encoder)
+        self.tasks = [run.corpus.task(prompt) for prompt in run.corpus.prompts("train")]
         self.groups = self.wasted = 0  # of the whole run
-        self.prompts_cut = 0  # of the iteration, as are the parts of the rewards
-        self.reward_parts: list[Mapping[str, FloatArray]] = []
+        self.cut_before = 0  # prompts cut before the iteration
+        self.reward_parts: list[Mapping[str, FloatArray]] = []  # of the iteration
 
     def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
         """The iteration's groups and what to log about them.
@@ -45,10 +46,10 @@ class Rollouts:
         still wasted then stays.
         """
         settings = self.settings
-        self.prompts_cut = 0
+        self.cut_before = self.collector.prompts_cut
         size = settings.prompts_per_iteration
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
-        order = torch.randperm(len(self.prompts), generator=generator).tolist()
+        order = torch.randperm(len(self.tasks), generator=generator).tolist()
         # Attempt k takes its prompts from order[k · size:]; a corpus with fewer prompts is gone through again.
         most_prompts = size * (settings.dynamic_sampling + 1)
         order = order * -(-most_prompts // len(order))
@@ -69,19 +70,11 @@ class Rollouts:
         return groups, self._metrics(sampled) | self._node_means()
 
     def _sample_groups(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> list[Group]:
-        """Scored and filtered replies to the prompts at these positions of the corpus."""
-        texts = [self.prompts[i] for i in positions]
-        encoder = replace(self.encoder, counts={})  # counted in the iteration's metrics, not among the corpus's rows
-        prompt_ids = [encoder.prompt(text, self.run.config.rollout.max_prompt_tokens) for text in texts]
-        self.prompts_cut += sum(encoder.counts.values())
+        """Scored and filtered episodes of the tasks at these positions of the corpus."""
+        tasks = [self.tasks[i] for i in positions]
         seed = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
-        samples = self.sampler.sample(model, prompt_ids, self.settings.sampled_per_prompt, seed)
-        groups = [
-            Group(text, ids, replies, logps, [self.encoder.text(reply) for reply in replies], ended)
-            for text, ids, replies, logps, ended in zip(
-                texts, samples.prompts, samples.replies_BG, samples.logps_BG, samples.ended_BG, strict=True
-            )
-        ]
+        collected = self.collector.collect(model, tasks, self.settings.sampled_per_prompt, seed)
+        groups = [Group(task, episodes) for task, episodes in zip(tasks, collected, strict=True)]
         self._score_groups(groups)
         if self.settings.advantage == "remax":
             self._score_greedy_replies(model, groups)
@@ -99,33 +92,39 @@ class Rollouts:
     def _score_groups(self, groups: list[Group]) -> None:
         """Write rewards and shaped scores into freshly sampled groups, all in one call of the reward."""
         size = self.settings.sampled_per_prompt
-        prompts = [group.text for group in groups for _ in range(size)]
-        texts = [text for group in groups for text in group.responses]
-        lengths = [len(reply) for group in groups for reply in group.replies]
-        ended = [end for group in groups for end in group.ended]
-        batch = self.reward(prompts, texts)
+        episodes = [episode for group in groups for episode in group.episodes]
+        batch = self.reward(episodes)
         self.reward.observe(batch)
         self.reward_parts.append(batch.parts)
         rewards = batch.total_N
         self.shaper.observe(rewards)
-        scores = self.shaper(rewards, lengths, ended)
+        scores = self._shape(episodes, rewards)
         for group, rewards_G, scores_G in zip(groups, rewards.reshape(-1, size), scores.reshape(-1, size), strict=True):
             group.rewards = rewards_G.tolist()
             group.scores = scores_G.tolist()
+        if batch.turns is not None:
+            early = [[reward / self.shaper.scale for reward in turns[:-1]] for turns in batch.turns]
+            for number, group in enumerate(groups):
+                group.early = early[number * size : (number + 1) * size]
+
+    def _shape(self, episodes: Sequence[Episode], rewards: FloatArray) -> FloatArray:
+        """The scores that episodes are trained on."""
+        lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
+        return self.shaper(rewards, lengths, [episode.ended for episode in episodes])
 
     def _score_greedy_replies(self, model: nn.Module, groups: list[Group]) -> None:
         """Score the most likely reply to each prompt: the baseline of ReMax.
 
         It is shaped like the samples, but counts neither in the running scale nor in the reward's running mean.
         """
-        samples = self.sampler.sample(model, [group.ids for group in groups], 1, 0, temperature=0.0)
-        replies = [reply for (reply,) in samples.replies_BG]
-        texts = [self.encoder.text(reply) for reply in replies]
-        rewards = self.reward([group.text for group in groups], texts).total_N
-        scores = self.shaper(rewards, [len(reply) for reply in replies], [end for (end,) in samples.ended_BG])
-        for group, score, reply in zip(groups, scores.tolist(), replies, strict=True):
+        prompts = [group.episodes[0].prompt_ids for group in groups]
+        tasks = [group.task for group in groups]
+        collected = self.collector.collect(model, tasks, 1, 0, temperature=0.0, prompts=prompts)
+        greedy = [episode for (episode,) in collected]
+        scores = self._shape(greedy, self.reward(greedy).total_N)
+        for group, score, episode in zip(groups, scores.tolist(), greedy, strict=True):
             group.greedy = score
-            group.greedy_tokens = len(reply)
+            group.greedy_tokens = episode.sampled_tokens
 
     def _node_means(self) -> dict[str, float]:
         """Mean of every node of the reward graph over the iteration's replies; nothing where there is one node."""
@@ -143,28 +142,27 @@ class Rollouts:
         """
         groups = [group.sampled for group in trained]
         rewards = np.array([group.rewards for group in groups])
-        lengths = [len(reply) for group in groups for reply in group.replies]
+        episodes = [episode for group in groups for episode in group.episodes]
+        lengths = [episode.sampled_tokens for episode in episodes]
         scored = np.isfinite(rewards)
         metrics = {
             "reward": float(rewards[scored].mean()) if scored.any() else float("nan"),
             "reward_sd": float(rewards[scored].std()) if scored.any() else float("nan"),
             "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
             "tokens": float(np.mean(lengths)),
-            "ended": float(np.mean([group.ended for group in groups])),
+            "ended": float(np.mean([episode.ended for episode in episodes])),
             "unscored": float(1 - scored.mean()),
             "generated_tokens": float(sum(lengths) + sum(group.greedy_tokens for group in groups)),
-            "prompts_cut": float(self.prompts_cut),
+            "prompts_cut": float(self.collector.prompts_cut - self.cut_before),
         }
         if self.settings.group_size > 1:  # a group of one cannot differ from itself
             metrics["wasted_groups"] = float(np.mean([group.wasted for group in trained]))
         if self.settings.rollout_filter != "none" and scored.any():
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
-        if self.run.corpus.oracle is not None:
-            prompts = [group.text for group in groups for _ in group.responses]
-            texts = [text for group in groups for text in group.responses]
-            truth = self.run.corpus.oracle.measure(prompts, texts)
-            metrics |= {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}
-        return metrics
+        if self.collector.environment is not None:
+            metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
+        truth = self.run.corpus.measure(episodes)
+        return metrics | {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""

@@ -42,11 +42,14 @@ class RewardShaper:
         """Running standard deviation; 1 until two different scores were seen."""
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 and self.squares > 0 else 1.0
 
+    @property
+    def scale(self) -> float:
+        """What rewards are divided by."""
+        return self.sd if self.settings.reward_scaling == "running_sd" else 1.0
+
     def __call__(self, rewards: FloatArray, lengths: Sequence[int], ended: Sequence[bool]) -> FloatArray:
-        """Scores of replies, each (R,); lengths in tokens. NaN stays NaN."""
-        settings, scores = self.settings, rewards.astype(np.float64)
-        if settings.reward_scaling == "running_sd":
-            scores = scores / self.sd
+        """Scores of replies, each (R,); lengths in tokens, of the last turn. NaN stays NaN."""
+        settings, scores = self.settings, rewards.astype(np.float64) / self.scale
         if settings.reward_clip:
             scores = np.clip(scores, -settings.reward_clip, settings.reward_clip)
         scores = scores - settings.missing_eos_penalty * ~np.asarray(ended, dtype=bool)

@@ -16,7 +16,6 @@ import torch
 from rlhf_lab.algorithms.preference.dpo import Given, PairTable, PreferenceAlgorithm
 from rlhf_lab.algorithms.preference.rounds import RollOut, Round, RoundFiles
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
-from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME
@@ -24,6 +23,7 @@ from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.build import load_policy
 from rlhf_lab.models.pair_rows import PairRows, pair_logps, pair_rows
 from rlhf_lab.monitoring.monitor import Watch
+from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.batching import plan_steps
 from rlhf_lab.training.loop import StepBatch
 from rlhf_lab.training.run import Result, Run
@@ -39,11 +39,11 @@ class IteratedDPO(PreferenceAlgorithm):
         if self.evaluator.reward is None:
             raise ConfigError("needs.reward is not set; algorithm=dpo_iterative ranks by it (or use reward=gold)")
         self.reward = self.evaluator.reward
-        sampler = registry.build("rollout", run.config.rollout, self.encoder)
+        collector = EpisodeCollector(run, self.encoder)
         # A run has few rounds, each with many samples: the first is the monitor's baseline, every other one is judged.
         self.monitor = Watch(run, settings.rounds, every=1, warmup=1)
         self.rounds = RoundFiles(run)
-        self.roll_out = RollOut(settings, run, self.encoder, sampler, self.reward, self.monitor)
+        self.roll_out = RollOut(settings, run, collector, self.reward, self.monitor)
         # Counts prompts rather than the pairs they give (ties give none), so that every round takes as many steps.
         round_pairs = settings.prompts_per_round / (1 - settings.corpus_fraction)
         self.round_steps = max(1, math.ceil(settings.updates_per_pair * round_pairs / settings.batch_size))

@@ -6,7 +6,7 @@ A round is a JSON file, so that a resumed run trains on the very same pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rlhf_lab.algorithms.preference.settings import IterativeDPO
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import fingerprint, read_json, write_json
-from rlhf_lab.core.types import Reward, RewardBatch
+from rlhf_lab.core.types import Reward
 from rlhf_lab.losses.consistency import consistency_rate
 from rlhf_lab.losses.preference import PairLogps
-from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.pair_rows import PairRows, sequence_logps
 from rlhf_lab.monitoring.monitor import Watch, disagreement
-from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.run import Run
 
 
@@ -91,8 +91,7 @@ class RollOut:
 
     settings: IterativeDPO
     run: Run
-    encoder: Encoder
-    sampler: LocalSampler
+    collector: EpisodeCollector
     reward: Reward
     monitor: Watch
 
@@ -102,45 +101,36 @@ class RollOut:
         all_prompts = self.run.corpus.prompts("train")
         generator = torch.Generator().manual_seed(self.run.seed("dpo_iterative/prompts", index))
         drawn = torch.randperm(len(all_prompts), generator=generator)[: settings.prompts_per_round].tolist()
-        prompts = [all_prompts[i] for i in drawn]
-        # Cut prompts are counted in the round's file, not in the run's encoder: a resumed run does not roll out again.
-        encoder = replace(self.encoder, counts={})
-        prompt_ids = [encoder.prompt(p, self.run.config.rollout.max_prompt_tokens) for p in prompts]
-        samples = self.sampler.sample(model, prompt_ids, group_size, self.run.seed("dpo_iterative/rollout", index))
-        texts = [self.encoder.text(reply) for replies in samples.replies_BG for reply in replies]
-        prompt_of_reply = [prompt for prompt in prompts for _ in range(group_size)]
-        rewards = self.reward(prompt_of_reply, texts)
-        scores_BG = rewards.total_N.reshape(len(prompts), group_size)
+        tasks = [self.run.corpus.task(all_prompts[i]) for i in drawn]
+        # Cut prompts are counted in the round's file: a resumed run does not roll out again.
+        cut_before = self.collector.prompts_cut
+        collected = self.collector.collect(model, tasks, group_size, self.run.seed("dpo_iterative/rollout", index))
+        episodes = [episode for group in collected for episode in group]
+        rewards = self.reward(episodes)
+        scores_BG = rewards.total_N.reshape(len(tasks), group_size)
         ranked = best_and_worst(scores_BG)
         pairs = [
-            [samples.prompts[b], samples.replies_BG[b][best], samples.replies_BG[b][worst]] for b, best, worst in ranked
+            [collected[b][best].prompt_ids, collected[b][best].token_ids, collected[b][worst].token_ids]
+            for b, best, worst in ranked
         ]
-        metrics = self._metrics(scores_BG, ranked, prompt_of_reply, texts)
-        metrics["prompts_cut"] = float(sum(encoder.counts.values()))
+        metrics = self._metrics(scores_BG, ranked, episodes)
+        metrics["prompts_cut"] = float(self.collector.prompts_cut - cut_before)
         consistency = 1.0
         if settings.consistency == "cream":
-            consistency = self._consistency_rate(index, scores_BG, samples, model, reference)
+            consistency = self._consistency_rate(index, scores_BG, episodes, model, reference)
             metrics["consistency"] = consistency
-        monitor_row = self._monitor_row(prompt_of_reply, texts, samples, rewards)
+        monitor_row = None
+        if self.monitor.on:
+            monitor_row = self.monitor.row(episodes, rewards.total_N, disagreement(rewards))
         return Round(index, metrics, pairs, consistency, monitor_row)
-
-    def _monitor_row(
-        self, prompts: Sequence[str], texts: Sequence[str], samples: Samples, rewards: RewardBatch
-    ) -> dict[str, Any] | None:
-        """The samples as the monitor reads them; None when it is off."""
-        if not self.monitor.on:
-            return None
-        tokens = [len(reply) for replies in samples.replies_BG for reply in replies]
-        return self.monitor.row(prompts, texts, tokens, rewards.total_N, disagreement(rewards))
 
     def _metrics(
         self,
         scores_BG: NDArray[np.float64],
         ranked: list[tuple[int, int, int]],
-        prompt_of_reply: Sequence[str],
-        texts: Sequence[str],
+        episodes: Sequence[Episode],
     ) -> dict[str, float]:
-        """See metrics.py. Prompts and texts are those of all replies, (B·G,), a prompt's replies side by side."""
+        """See metrics.py. The episodes are all B·G of the round, those of a prompt side by side."""
         group_size = scores_BG.shape[1]
         best = [b * group_size + i for b, i, _ in ranked]
         worst = [b * group_size + j for b, _, j in ranked]
@@ -148,21 +138,21 @@ class RollOut:
         metrics = {
             "pairs": float(len(ranked)),
             "ties": float(len(scores_BG) - len(ranked)),
-            "reward_best": float(scores_N[best].mean()),
-            "reward_worst": float(scores_N[worst].mean()),
         }
-        if self.run.corpus.oracle is not None:
-            gold_N = self.run.corpus.oracle.measure(prompt_of_reply, texts).get("gold")
-            if gold_N is not None:
-                agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ on a tie, 0
-                metrics["pair_gold_agreement"] = float(np.mean(agreement))
+        if ranked:  # a round whose prompts all tie has no best and no worst reply
+            metrics["reward_best"] = float(scores_N[best].mean())
+            metrics["reward_worst"] = float(scores_N[worst].mean())
+        gold_N = self.run.corpus.measure(episodes).get("gold")
+        if ranked and gold_N is not None:
+            agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ on a tie, 0
+            metrics["pair_gold_agreement"] = float(np.mean(agreement))
         return metrics
 
     def _consistency_rate(
         self,
         index: int,
         scores_BG: NDArray[np.float64],
-        samples: Samples,
+        episodes: Sequence[Episode],
         model: nn.Module,
         reference: nn.Module,
     ) -> float:
@@ -173,7 +163,7 @@ class RollOut:
         """
         if index == 1:
             return 1.0
-        rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+        rows = [(episode.prompt_ids, episode.token_ids) for episode in episodes]
         with self.run.autocast():
             implicit_N = sequence_logps(model, rows, self.run.device) - sequence_logps(reference, rows, self.run.device)
         return consistency_rate(torch.from_numpy(scores_BG), implicit_N.reshape(scores_BG.shape))

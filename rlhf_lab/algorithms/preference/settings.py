@@ -168,6 +168,7 @@ class IterativeDPO(PreferenceSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "against_one_pass"
     at_small_scale: ClassVar[dict[str, Any]] = {
         **SMALL,

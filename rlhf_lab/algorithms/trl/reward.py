@@ -13,6 +13,7 @@ from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.policy_gradient.rollouts import LOGGED_TRUTH
+from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.sampling.experience import Experience, Group
@@ -24,28 +25,29 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
     group_size = algorithm.settings.group_size
     max_prompt_tokens = algorithm.run.config.rollout.max_prompt_tokens
     encode = partial(replace(encoder, counts={}).prompt, max_tokens=max_prompt_tokens)
+    corpus = algorithm.run.corpus
+
+    def episode_of(prompt: str, reply_ids: list[int]) -> Episode:
+        ended = bool(reply_ids) and reply_ids[-1] in encoder.stop_ids
+        segment = Segment(reply_ids, sampled=True)  # without log-probabilities: TRL passes none
+        return Episode(corpus.task(prompt), prompt, encoder.text(reply_ids), encode(prompt), (segment,), ended)
 
     def reward(
         prompts: list[str], completion_ids: list[list[int]], trainer_state: Any, **_columns: Any
     ) -> list[float | None]:
-        texts = [encoder.text(ids) for ids in completion_ids]
-        batch = rollouts.reward(prompts, texts)
+        episodes = [episode_of(prompt, ids) for prompt, ids in zip(prompts, completion_ids, strict=True)]
+        batch = rollouts.reward(episodes)
         rollouts.reward.observe(batch)
         rewards = batch.total_N
-        ended = [bool(ids) and ids[-1] in encoder.stop_ids for ids in completion_ids]
         shaper.observe(rewards)
-        scores = shaper(rewards, [len(ids) for ids in completion_ids], ended)
+        scores = shaper(rewards, [len(ids) for ids in completion_ids], [episode.ended for episode in episodes])
         groups = []
         for begin in range(0, len(prompts), group_size):  # TRL passes the replies to a prompt side by side
             members = slice(begin, begin + group_size)
             groups.append(
                 Group(
-                    text=prompts[begin],
-                    ids=encode(prompts[begin]),
-                    replies=completion_ids[members],
-                    logps=[],  # TRL passes none
-                    responses=texts[members],
-                    ended=ended[members],
+                    episodes[begin].task,
+                    episodes[members],
                     rewards=rewards[members].tolist(),
                     scores=scores[members].tolist(),
                 )
@@ -54,7 +56,8 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         rollouts.groups += len(groups)
         rollouts.wasted += sum(group.wasted for group in groups)
         metrics = _rollout_metrics(groups)
-        metrics |= _true_rewards(algorithm, prompts, texts)
+        truth = corpus.measure(episodes)
+        metrics |= {name: float(truth[name].mean()) for name in LOGGED_TRUTH if name in truth}
         metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:
             metrics |= _measure_kl(algorithm, groups)
@@ -67,7 +70,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 @torch.no_grad()
 def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
     """KL from the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
-    experience = Experience([(group.ids, reply) for group in groups for reply in group.replies], {})
+    experience = Experience.of([episode for group in groups for episode in group.episodes])
 
     def logps(model: nn.Module) -> torch.Tensor:
         return algorithm.per_token(
@@ -87,22 +90,16 @@ def _rollout_metrics(groups: list[Group]) -> dict[str, float]:
     """The metrics of `Rollouts` in the native engine, under the same names."""
     rewards = np.array([group.rewards for group in groups])
     scores = np.array([group.scores for group in groups])
-    lengths = [len(reply) for group in groups for reply in group.replies]
+    episodes = [episode for group in groups for episode in group.episodes]
+    lengths = [episode.sampled_tokens for episode in episodes]
     scored = rewards[np.isfinite(rewards)]
     return {
         "reward": float(scored.mean()) if len(scored) else float("nan"),
         "reward_sd": float(scored.std()) if len(scored) else float("nan"),
         "score": float(np.nanmean(scores)) if len(scored) else float("nan"),
         "tokens": float(np.mean(lengths)),
-        "ended": float(np.mean([group.ended for group in groups])),
+        "ended": float(np.mean([episode.ended for episode in episodes])),
         "unscored": 1 - len(scored) / rewards.size,
         "generated_tokens": float(sum(lengths)),
         "wasted_groups": float(np.mean([group.wasted for group in groups])),
     }
-
-
-def _true_rewards(algorithm: OnPolicy, prompts: list[str], texts: list[str]) -> dict[str, float]:
-    """Means over the samples of the true reward and its parts; nothing for data without a known truth."""
-    oracle = algorithm.run.corpus.oracle
-    truth = oracle.measure(prompts, texts) if oracle else {}
-    return {name: float(truth[name].mean()) for name in LOGGED_TRUTH if name in truth}

@@ -16,7 +16,8 @@ from rlhf_lab.rewards.term import TermSettings
 class PythonCallable(TermSettings):
     """A Python function of the user: in a file, or in an installed package that declares it as an entry point.
 
-    It is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for each.
+    It is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for each. Further
+    parameters are columns of the data, by name: `def score(prompts, responses, *, answer)`; `**columns` takes them all.
 
     Args:
         function: FILE.py:NAME, the file relative to the working directory.

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.types import Oracle, RewardBatch
+from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.rules.settings import Gold
 from rlhf_lab.training.run import Run
 
 
 class GoldReward:
-    """Grades replies with the oracle of the data."""
+    """Grades episodes with what the world of the data knows."""
 
-    def __init__(self, oracle: Oracle):
-        self.oracle = oracle
+    def __init__(self, corpus: Corpus):
+        self.corpus = corpus
 
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
-        gold = self.oracle.measure(prompts, responses)["gold"]
+    def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
+        gold = self.corpus.measure(episodes)["gold"]
         return RewardBatch(gold, {"gold": gold})
 
 
 def build(settings: Gold, run: Run) -> GoldReward:
     del settings
-    if run.corpus.oracle is None:
+    if run.corpus.oracle is None and run.corpus.environment is None:
         raise ConfigError(f"reward=gold: data={run.corpus.name} has no known true reward; use reward=bt")
-    return GoldReward(run.corpus.oracle)
+    return GoldReward(run.corpus)

@@ -24,6 +24,15 @@ class Gold(TermSettings):
     """The world's true reward: the upper bound an experiment can compare a learned reward with."""
 
 
+@register("reward", "environment")
+@dataclass(frozen=True)
+class EnvironmentTurns(TermSettings):
+    """What the environment of the data gives for each turn of an episode; an episode's reward is their sum.
+
+    PPO credits every turn with its own part. Text that no policy sampled, such as a reply of the data, is unscored.
+    """
+
+
 @register("reward", "verifier")
 @dataclass(frozen=True)
 class Verifier(TermSettings):
