@@ -16,6 +16,7 @@ import pytest
 from rlhf_lab.config import compose
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.console import console
+from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.main import main
 from rlhf_lab.stages import artifacts
 
@@ -41,6 +42,13 @@ def planned(recipe: str, *overrides: str) -> artifacts.Stage:
 
 def prompt_text(question: str) -> str:
     return f"\n\nHuman: {question}\n\nAssistant:"
+
+
+def said(prompts: Sequence[str], replies: Sequence[str], **columns: Sequence[Any]) -> list[Episode]:
+    """Replies that are known as text, as a reward reads them; `columns` are further columns of their rows."""
+    facts = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    facts = facts or [{} for _ in prompts]
+    return [Episode(Task(p, f), p, reply) for p, f, reply in zip(prompts, facts, replies, strict=True)]
 
 
 def write_pairs(path: Path, rows: Sequence[tuple[str, str, str]]) -> Path:

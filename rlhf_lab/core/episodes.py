@@ -116,6 +116,10 @@ class Environment(Protocol):
 
     max_turns: int
 
+    def tasks(self, split: str) -> Sequence[Task]:
+        """What the policy is asked in `train` and, never the same, in `test`."""
+        ...
+
     def reset(self, task: Task, seed: int) -> Any:
         """The state of a new episode. Whatever is random in the episode follows from the seed."""
         ...

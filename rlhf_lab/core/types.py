@@ -196,6 +196,12 @@ class Corpus:
         """Distinct prompts of a split, in order of first appearance."""
         return list(dict.fromkeys(pair.prompt for pair in getattr(self, split)))
 
+    def tasks(self, split: str) -> list[Task]:
+        """What a policy is asked: the environment's tasks where there is one, else the distinct prompts of a split."""
+        if self.environment is not None:
+            return list(self.environment.tasks(split))
+        return [self.task(prompt) for prompt in self.prompts(split)]
+
     def task(self, prompt: str) -> Task:
         """A prompt with the further columns of its row; `answer` is the one of `answers`."""
         facts = self.facts.get(prompt, {})

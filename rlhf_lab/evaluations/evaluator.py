@@ -66,10 +66,9 @@ class Evaluator:
         self.settings = run.config.evaluation
         self.rollout = run.config.rollout
         self.collector = EpisodeCollector(run, encoder)
-        prompts = run.corpus.prompts("test")[: self.settings.prompts]
-        self.tasks = [run.corpus.task(prompt) for prompt in prompts]
+        self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
         # encoded once by the run's own encoder, whose report says how many prompts were cut
-        self.prompt_ids = [encoder.prompt(prompt, self.rollout.max_prompt_tokens) for prompt in prompts]
+        self.prompt_ids = [encoder.prompt(task.prompt, self.rollout.max_prompt_tokens) for task in self.tasks]
         pairs = run.corpus.test[: self.settings.pairs]
         self.pairs = [pair_rows(encoder, pair, max_length) for pair in pairs]
         self.pair_prompts = [pair.prompt for pair in pairs]

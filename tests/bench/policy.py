@@ -231,7 +231,7 @@ def _ppo(folder: Path, rounds: int) -> list[Row]:
         algorithm.critic.values(batch)
 
     parts: dict[str, Work] = {
-        "sample": lambda: algorithm.rollouts.sampler.sample(algorithm.model, ids, 1, 0),
+        "sample": lambda: algorithm.rollouts.collector.sampler.sample(algorithm.model, ids, 1, 0),
         "reference": reference,
         "values": values,
         "policy": lambda: update(token_logps(algorithm.model, batch).logps_N, algorithm.model),

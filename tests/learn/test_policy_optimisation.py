@@ -178,14 +178,15 @@ def test_a_rollout_filter_trains_on_the_ends_of_a_larger_group(how, toy, reward,
     groups, metrics = algorithm.rollouts.draw(algorithm.model, 0)
     for group in groups:
         pool = sorted(group.sampled.rewards)
-        assert len(group.replies) == len(group.logps) == len(group.scores) == 2 and len(pool) == 8
-        assert group.responses == [algorithm.encoder.text(reply) for reply in group.replies]
-        assert group.rewards == [float(text.split().count("blue")) for text in group.responses]
+        assert len(group.episodes) == len(group.scores) == 2 and len(pool) == 8
+        replies = [episode.response for episode in group.episodes]
+        assert replies == [algorithm.encoder.text(episode.token_ids) for episode in group.episodes]
+        assert group.rewards == [float(text.split().count("blue")) for text in replies]
         kept = sorted(group.rewards)
         assert kept[1] == pool[-1]
         if how != "best_random":
             assert kept[0] == (pool[-2] if how == "best" else pool[0])
-    lengths = [len(reply) for group in groups for reply in group.sampled.replies]
+    lengths = [episode.sampled_tokens for group in groups for episode in group.sampled.episodes]
     assert len(lengths) == 128 and metrics["generated_tokens"] == sum(lengths)
     assert metrics["reward"] == pytest.approx(np.mean([group.sampled.rewards for group in groups]))
     assert metrics["reward_kept"] == pytest.approx(np.mean([group.rewards for group in groups]))

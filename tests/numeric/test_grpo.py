@@ -57,7 +57,7 @@ def scores(algorithm) -> torch.Tensor:
 
 def of_replies(algorithm, name: str) -> torch.Tensor:
     """A quantity that all tokens of a reply share, (B, G)."""
-    parts = algorithm.experience.tokens[name].split(algorithm.experience.reply_lengths)
+    parts = algorithm.experience.tokens[name].split(algorithm.experience.sampled_lengths)
     assert all((part == part[0]).all() for part in parts)
     return torch.stack([part[0] for part in parts]).view(4, 4).double()
 
@@ -65,7 +65,7 @@ def of_replies(algorithm, name: str) -> torch.Tensor:
 def kl_of_replies(algorithm) -> torch.Tensor:
     """Σ_t log π − log π_ref of each sampled reply, (B, G)."""
     tokens = algorithm.experience.tokens
-    parts = (tokens["old"] - tokens["ref"]).split(algorithm.experience.reply_lengths)
+    parts = (tokens["old"] - tokens["ref"]).split(algorithm.experience.sampled_lengths)
     return torch.stack([part.sum() for part in parts]).view(4, 4).double()
 
 
@@ -97,10 +97,15 @@ def test_a_penalty_in_the_loss_is_added_to_each_token_s_loss(built):
 def test_remax_compares_with_the_greedy_reply(built):
     """A = score − score of the one reply that greedy decoding gives to the prompt."""
     algorithm = built("algorithm=remax", "algorithm.beta=0", "algorithm.kl_in=reward")
-    sampler, encoder = algorithm.rollouts.sampler, algorithm.encoder
-    greedy = sampler.sample(algorithm.model, [group.ids for group in algorithm.groups], 1, 99, temperature=0.0)
+    sampler, encoder = algorithm.rollouts.collector.sampler, algorithm.encoder
+    greedy = sampler.sample(
+        algorithm.model, [group.episodes[0].prompt_ids for group in algorithm.groups], 1, 99, temperature=0.0
+    )
     replies = [reply for (reply,) in greedy.replies_BG]
-    rewards = algorithm.evaluator.reward([g.text for g in algorithm.groups], [encoder.text(r) for r in replies]).total_N
+    episodes = algorithm.run.corpus.episodes(
+        [g.task.prompt for g in algorithm.groups], [encoder.text(r) for r in replies]
+    )
+    rewards = algorithm.evaluator.reward(episodes).total_N
     baseline = algorithm.shaper(rewards, [len(r) for r in replies], [end for (end,) in greedy.ended_BG])
     expected = scores(algorithm) - torch.tensor(baseline)[:, None]
     assert torch.allclose(of_replies(algorithm, "advantage"), expected, atol=1e-4)
@@ -112,7 +117,7 @@ def test_a_step_s_loss_is_a_mean_over_what_the_step_trains_on(aggregation, per_t
     algorithm = built(f"algorithm.aggregation={aggregation}")
     assert len(algorithm.plan) == 2
     for step, chosen in enumerate(algorithm.plan):
-        tokens = sum(algorithm.experience.reply_lengths[i] for i in chosen)
+        tokens = sum(algorithm.experience.sampled_lengths[i] for i in chosen)
         assert algorithm.collect(step).units == (tokens if per_token else 8)
 
 

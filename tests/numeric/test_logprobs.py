@@ -22,6 +22,7 @@ from rlhf_lab.models.build import reward_scores
 from rlhf_lab.models.divided import halve, plain
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import _LinearLogProb, exact_kl, has_linear_head, token_logps
+from rlhf_lab.models.truncation import EVERYTHING
 
 VOCABULARY = 97
 SMALL: dict[str, Any] = {

@@ -50,7 +50,9 @@ def test_the_critic_starts_as_the_standardised_reward_model(policy, reward_model
         values_N = algorithm.critic.values(batch)
     last = torch.tensor([len(reply) + 1 for _, reply in rows]).cumsum(0) - 1
     texts = [p.chosen for p in algorithm.run.corpus.test[:6]]
-    expected = algorithm.evaluator.reward([p.prompt for p in algorithm.run.corpus.test[:6]], texts).total_N
+    expected = algorithm.evaluator.reward(
+        algorithm.run.corpus.episodes([p.prompt for p in algorithm.run.corpus.test[:6]], texts)
+    ).total_N
     assert np.allclose(values_N[last].numpy(), expected, atol=1e-4)
 
 
@@ -66,8 +68,8 @@ def test_token_rewards_advantages_and_returns(policy, reward_model, tmp_path):
     found = algorithm.experience
     texts = [algorithm.encoder.text(reply) for _, reply in found.rows]
     scores = algorithm.shaper(
-        algorithm.evaluator.reward(_prompts(algorithm), texts).total_N,
-        found.reply_lengths,
+        algorithm.evaluator.reward(algorithm.run.corpus.episodes(_prompts(algorithm), texts)).total_N,
+        found.sampled_lengths,
         [reply[-1] == algorithm.encoder.eos_id for _, reply in found.rows],
     )
     for i, row in enumerate(found.rows):
@@ -90,7 +92,7 @@ def test_token_rewards_advantages_and_returns(policy, reward_model, tmp_path):
 def _prompts(algorithm) -> list[str]:
     """Prompts of the experience's rows, by their token ids."""
     by_ids = {}
-    for text in algorithm.rollouts.prompts:
+    for text in algorithm.run.corpus.prompts("train"):
         by_ids[tuple(algorithm.encoder.prompt(text, algorithm.run.config.rollout.max_prompt_tokens))] = text
     return [by_ids[tuple(prompt)] for prompt, _ in algorithm.experience.rows]
 

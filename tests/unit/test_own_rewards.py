@@ -10,15 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import checked
+from support import checked, said
 
 import rlhf_lab
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import Judge, PythonCallable, Remote
 
-RUN: Any = SimpleNamespace()
+RUN: Any = SimpleNamespace(corpus=Corpus("toy", [], [], ""))
 DOCS = Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md"
 
 
@@ -28,7 +29,7 @@ def documented(name: str) -> str:
 
 
 def scored(settings: PythonCallable) -> list[float]:
-    return registry.build("reward", settings, RUN)(["p"] * 2, ["one", "one two"]).total_N.tolist()
+    return registry.build("reward", settings, RUN).score_episodes(said(["p"] * 2, ["one", "one two"])).total_N.tolist()
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_function_that_fails_names_file_and_line(here):
     (here / "mine.py").write_text("def bad(prompts, replies):\n    return replies[0].words\n")
     reward = registry.build("reward", PythonCallable(function="mine.py:bad"), RUN)
     with pytest.raises(LabError, match=r"reward mine\.py:bad failed in mine\.py, line 2: AttributeError: 'str'"):
-        reward(["p"], ["a"])
+        reward.score_episodes(said(["p"], ["a"]))
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,35 @@ def test_a_plug_in_brings_a_term_with_settings(tmp_path):
 
 def test_a_service_has_a_declared_version():
     assert Remote(url="http://host/r", version="2").version == "2" and Judge().version == ""
+
+
+def with_columns(here: Path, signature: str) -> Any:
+    """A reward that gives 1 where the reply is the row's answer, from a file with this signature."""
+    body = "columns['answer']" if "**" in signature else "answer"
+    (here / "mine.py").write_text(
+        f"def right({signature}):\n    return [float(r == a) for r, a in zip(replies, {body}, strict=True)]\n"
+    )
+    facts = {"p": {"answer": "4", "subject": "sums"}, "q": {"answer": "5"}}
+    run = SimpleNamespace(corpus=Corpus("toy", [], [], "", facts=facts))
+    return registry.build("reward", PythonCallable(function="mine.py:right"), run), run.corpus
+
+
+SIGNATURES = ("prompts, replies, answer", "prompts, replies, *, answer", "prompts, replies, **columns")
+
+
+@pytest.mark.parametrize("signature", SIGNATURES)
+def test_a_function_takes_columns_of_the_data(here, signature):
+    reward, corpus = with_columns(here, signature)
+    assert reward.score_episodes(corpus.episodes(["p", "q"], ["4", "4"])).total_N.tolist() == [1.0, 0.0]
+    assert reward.score_episodes(corpus.episodes(["unknown"], ["4"])).total_N.tolist() == [0.0]
+
+
+def test_a_column_that_the_data_lack_is_named(here):
+    with pytest.raises(ConfigError, match=r"takes 'grade', which .*\(it has: 'answer', 'subject'\)"):
+        with_columns(here, "prompts, replies, answer, grade")
+    with_columns(here, "prompts, replies, answer, grade=None")
+
+
+def test_answers_are_a_column(here):
+    corpus = Corpus("sums", [], [], "", answers={"p": "4"})
+    assert corpus.task("p").facts == {"answer": "4"} and not corpus.task("q").facts

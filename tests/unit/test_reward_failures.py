@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import said
 
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import LabError, NumericError
@@ -40,15 +41,15 @@ def planted(total, parts=None) -> CheckedReward:
 @pytest.mark.parametrize(("value", "message"), WRONG.values(), ids=WRONG)
 def test_a_wrong_total_and_a_wrong_part_are_refused(value, message):
     with pytest.raises(NumericError, match=rf"reward mine .*{message}"):
-        planted(value)(["p"] * 2, ["a", "b"])
+        planted(value)(said(["p"] * 2, ["a", "b"]))
     with pytest.raises(NumericError, match=rf"part odd of reward mine .*{message}"):
-        planted(FINE, {"odd": value})(["p"] * 2, ["a", "b"])
+        planted(FINE, {"odd": value})(said(["p"] * 2, ["a", "b"]))
 
 
 @pytest.mark.parametrize("value", [None, [1.0, 2.0], np.zeros(2), RewardBatch(FINE, [1.0])])  # type: ignore[arg-type]
 def test_something_else_than_a_batch_is_refused(value):
     with pytest.raises(NumericError, match=r"reward mine returned .*expected a RewardBatch"):
-        CheckedReward("mine", lambda prompts, responses: value)(["p"] * 2, ["a", "b"])
+        CheckedReward("mine", lambda prompts, responses: value)(said(["p"] * 2, ["a", "b"]))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_something_else_than_a_batch_is_refused(value):
 )
 def test_what_is_missing_abstains(value):
     reward = planted(value, {"same": value})
-    batch = reward(["p"] * 2, ["a", "b"])
+    batch = reward(said(["p"] * 2, ["a", "b"]))
     for found in (batch.total_N, batch.parts["same"]):
         assert found.dtype == np.float64 and type(found) is np.ndarray
         assert found[0] == 1 and np.isnan(found[1])
@@ -66,14 +67,14 @@ def test_what_is_missing_abstains(value):
 
 
 def test_whole_numbers_and_flags_are_numbers():
-    assert planted([True, 3])(["p"] * 2, ["a", "b"]).total_N.tolist() == [1, 3]
+    assert planted([True, 3])(said(["p"] * 2, ["a", "b"])).total_N.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("returned", [["3", "4"], [1.0], 5.0, None])
 def test_a_function_of_another_package_is_held_to_the_same(returned):
     reward = CheckedReward("callable", CallableReward(lambda prompts, responses: returned))
     with pytest.raises(LabError, match=r"the function|callable"):
-        reward(["p"] * 2, ["a", "b"])
+        reward(said(["p"] * 2, ["a", "b"]))
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
@@ -84,7 +85,7 @@ def test_a_stop_is_never_swallowed(stop, timeout_s):
 
     reward = CheckedReward("mine", stopping, on_error="abstain", timeout_s=timeout_s)
     with pytest.raises(stop):
-        GraphReward({"mine": reward}, RewardGraph(terms={"mine": Gold()}))(["p"], ["a"])
+        GraphReward({"mine": reward}, RewardGraph(terms={"mine": Gold()}))(said(["p"], ["a"]))
 
 
 def test_one_note_keeps_count():
@@ -97,7 +98,7 @@ def test_one_note_keeps_count():
     run, calls = SimpleNamespace(notes=["before"]), []
     reward = CheckedReward("mine", every_other, on_error="abstain", note=OneNote(run.notes))
     for _ in range(4):
-        reward(["p"] * 2, ["a", "b"])
+        reward(said(["p"] * 2, ["a", "b"]))
     assert run.notes == ["before", "reward mine: 6 of 8 replies unscored, 2 calls failed, first: no connection 1"]
 
 
@@ -106,7 +107,7 @@ def test_a_term_that_fails_leaves_the_others_values():
         raise RuntimeError("down")
 
     terms = {"a": CheckedReward("a", broken, on_error="abstain"), "b": planted(FINE)}
-    batch = GraphReward(terms, RewardGraph(terms={"a": Gold(), "b": Gold()}))(["p"] * 2, ["x", "y"])
+    batch = GraphReward(terms, RewardGraph(terms={"a": Gold(), "b": Gold()}))(said(["p"] * 2, ["x", "y"]))
     assert np.isnan(batch.total_N).all() and np.isnan(batch.parts["a"]).all()
     assert batch.parts["b"].tolist() == FINE.tolist()
 
@@ -114,10 +115,11 @@ def test_a_term_that_fails_leaves_the_others_values():
 def test_a_hanging_reward_does_not_keep_the_process():
     code = (
         "import time, numpy as np\n"
+        "from rlhf_lab.core.episodes import Episode, Task\n"
         "from rlhf_lab.rewards.checked import CheckedReward\n"
         "hang = lambda prompts, responses: time.sleep(600)\n"
         "reward = CheckedReward('mine', hang, on_error='abstain', timeout_s=0.1)\n"
-        "assert np.isnan(reward(['p'], ['a']).total_N).all()\n"
+        "assert np.isnan(reward([Episode(Task('p'), 'p', 'a')]).total_N).all()\n"
     )
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

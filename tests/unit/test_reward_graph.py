@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from support import checked, planned
+from support import checked, planned, said
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError, LabError, NumericError
-from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine
 from rlhf_lab.rewards.external.remote import RemoteReward
@@ -25,7 +25,8 @@ from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.learned.ensemble import combine_members
 from rlhf_lab.rewards.rules.settings import Gold, Length, Programmatic
 
-RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)))
+CORPUS = Corpus("toy", [], [], "")
+RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)), corpus=CORPUS)
 PARTS = {"a": np.array([1.0, -2.0, np.nan]), "b": np.array([0.5, 4.0, 1.0])}
 
 
@@ -55,7 +56,7 @@ def test_every_node_is_kept():
 
     terms = {"bt": CheckedReward("bt", ensemble), "length": CheckedReward("length", Words())}
     reward = GraphReward(terms, RewardGraph(terms={"bt": Gold(), "length": Length(weight=-0.5)}))
-    batch = reward(["p", "p"], ["one", "one two"])
+    batch = reward(said(["p", "p"], ["one", "one two"]))
     assert batch.total_N.tolist() == [0.5, 1.0]
     assert {name: values.tolist() for name, values in batch.parts.items()} == {
         "bt": [1, 2],
@@ -121,10 +122,10 @@ def hanging(prompts, responses):
 )
 def test_a_failing_reward_stops_or_abstains(reward, options, error):
     with pytest.raises(error, match="reward mine"):
-        CheckedReward("mine", reward, **options)(["p"] * 2, ["a", "b"])
+        CheckedReward("mine", reward, **options)(said(["p"] * 2, ["a", "b"]))
     notes: list[str] = []
     patient = CheckedReward("mine", reward, on_error="abstain", note=notes.append, **options)
-    assert np.isnan(patient(["p"] * 2, ["a", "b"]).total_N).all()
+    assert np.isnan(patient(said(["p"] * 2, ["a", "b"])).total_N).all()
     assert (patient.failed, patient.abstained, patient.scored) == (1, 2, 0)
     assert notes == [f"reward mine: 2 of 2 replies unscored, 1 calls failed, first: {patient._first_failure}"]
 
@@ -185,7 +186,9 @@ def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
 def test_a_function_of_another_package(monkeypatch):
     point = SimpleNamespace(name="mine", value="package:mine", load=lambda: lambda prompts, responses: [1, None])
     monkeypatch.setattr("rlhf_lab.rewards.external.functions.entry_points", lambda group: [point])
-    scores = registry.build("reward", PythonCallable(name="mine"), RUN)(["p"] * 2, ["a", "b"]).total_N
+    scores = (
+        registry.build("reward", PythonCallable(name="mine"), RUN).score_episodes(said(["p"] * 2, ["a", "b"])).total_N
+    )
     assert scores[0] == 1 and np.isnan(scores[1])
     with pytest.raises(ConfigError, match="entry point"):
         registry.build("reward", PythonCallable(name="other"), RUN)

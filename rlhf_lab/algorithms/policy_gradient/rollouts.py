@@ -34,7 +34,7 @@ class Rollouts:
     ):
         self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
         self.collector = EpisodeCollector(run, encoder)
-        self.tasks = [run.corpus.task(prompt) for prompt in run.corpus.prompts("train")]
+        self.tasks = run.corpus.tasks("train")
         self.groups = self.wasted = 0  # of the whole run
         self.cut_before = 0  # prompts cut before the iteration
         self.reward_parts: list[Mapping[str, FloatArray]] = []  # of the iteration

@@ -65,7 +65,7 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
         wanted = ", ".join(map(repr, unknown))
         there = ", ".join(map(repr, known)) or "none"
         raise ConfigError(
-            f"reward {name} takes {wanted}, which no row of data={corpus.name} has (further columns: {there}); give the "
+            f"reward {name} takes {wanted}, which no row of data={corpus.name} has (it has: {there}); give the "
             "parameter a default, or the data the column"
         )
     return [parameter.name for parameter in parameters if parameter.name in known]

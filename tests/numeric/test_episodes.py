@@ -1,0 +1,199 @@
+"""Episodes of several turns: what the model saw, what it is trained on, and what depends on what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_sampler import CONFIGS, EOS, eager_eos, prompts, random_model
+from torch import nn
+
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.losses.advantage import gae
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.rewards.checked import CheckedReward
+from rlhf_lab.rewards.graph import GraphReward
+from rlhf_lab.rewards.rules.environment import EnvironmentReward
+from rlhf_lab.rewards.rules.settings import EnvironmentTurns
+from rlhf_lab.sampling.experience import Experience, early_scores
+from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.sampling.settings import Local
+
+ANSWER = [7, 11, 13]
+"""What the environment says behind every turn."""
+
+
+def talk(
+    model: nn.Module,
+    answers: Any = lambda row, tokens: ANSWER,
+    *,
+    group: int = 3,
+    turns: int = 3,
+    contexts: list[list[int]] | None = None,
+    **settings: Any,
+) -> Samples:
+    """Episodes of up to `turns` turns; `answers` is asked behind each turn but the last."""
+    spoken: dict[int, int] = {}
+
+    def next_turn(row: int, tokens: list[int]) -> list[int]:
+        spoken[row] = spoken.get(row, 0) + 1
+        return answers(row, tokens) if spoken[row] < turns else []
+
+    options = Local(**{"max_new_tokens": 12, "max_prompt_tokens": 64, **settings})
+    sampler = LocalSampler(options, [EOS])
+    return sampler.sample(model, contexts or prompts(), group, seed=1, next_turn=next_turn, max_turns=turns)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    return eager_eos(random_model(CONFIGS["llama"]))
+
+
+def test_one_turn_is_sampled_as_a_reply_is(model):
+    settings = Local(max_new_tokens=12, max_prompt_tokens=64)
+    replies = LocalSampler(settings, [EOS]).sample(model, prompts(), 3, seed=1)
+    episodes = talk(model, turns=1)
+    assert episodes.replies_BG == replies.replies_BG and episodes.ended_BG == replies.ended_BG
+    assert episodes.logps_BG == replies.logps_BG
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt_neox"])
+def test_logps_of_sampled_tokens_equal_the_teacher_forced_forward(family):
+    """Prompt and segments laid end to end are what the model saw: the answers included, nothing rendered again."""
+    policy = eager_eos(random_model(CONFIGS[family]), factor=3.0)
+    samples = talk(policy)
+    rows, masks, sampled = [], [], []
+    for prompt, group in zip(samples.prompts, samples.rows_BG, strict=True):
+        for row in group:
+            rows.append((prompt, row.token_ids))
+            masks.append(row.sampled)
+            sampled += row.logps
+    assert any(not all(mask) for mask in masks), "no row had a second turn"
+    with torch.no_grad():
+        expected = token_logps(policy, TokenBatch.from_rows(rows, masks=masks)).logps_N
+    assert len(expected) == len(sampled) == sum(map(sum, masks))
+    assert (torch.tensor(sampled) - expected).abs().max() < 1e-5
+
+
+def test_answers_follow_every_turn_that_ended(model):
+    for group in talk(model).rows_BG:
+        for row in group:
+            forced = [token for token, sampled in zip(row.token_ids, row.sampled, strict=True) if not sampled]
+            ends = sum(token == EOS for token, s in zip(row.token_ids, row.sampled, strict=True) if s)
+            turns_followed = len(forced) // len(ANSWER)
+            assert forced == ANSWER * turns_followed
+            assert turns_followed == min(ends, 2)
+
+
+def test_a_sample_depends_neither_on_its_neighbours_nor_on_how_long_others_speak(model):
+    """Noise is keyed by (episode, turn): the first prompt's episodes are the same alone, and beside talkative ones."""
+    alone = talk(model, contexts=prompts()[:1])
+    among = talk(model)
+    beside_long = talk(model, lambda row, tokens: ANSWER if row < 3 else ANSWER * 4, max_episode_tokens=200)
+    for samples in (among, beside_long):
+        assert samples.replies_BG[0] == alone.replies_BG[0]
+        for here, there in zip(samples.logps_BG[0], alone.logps_BG[0], strict=True):
+            assert here == pytest.approx(there, abs=1e-5)
+
+
+def test_turns_draw_noise_of_their_own(model):
+    """After an equal context two turns would repeat one another if they shared their noise."""
+    rows = [row for group in talk(model, group=8).rows_BG for row in group]
+    turns = [[t for t, s in zip(row.token_ids, row.sampled, strict=True) if s] for row in rows if len(row.logps) > 4]
+    assert any(row[:3] != row[len(row) // 2 :][:3] for row in turns)
+
+
+def test_an_episode_ends_at_its_longest_length(model):
+    samples = talk(model, turns=9, max_episode_tokens=20)
+    lengths = [len(row.token_ids) for group in samples.rows_BG for row in group]
+    # a turn of at most 12 tokens may begin as long as one token fits behind the answer
+    assert max(lengths) <= 20 + 12 and min(lengths) < max(lengths)
+
+
+def test_a_turn_that_is_cut_ends_its_episode(model):
+    samples = talk(model, max_new_tokens=2)
+    cut = [row for group in samples.rows_BG for row in group if not row.ended]
+    assert cut and all(row.token_ids[-1] != EOS for row in cut)
+
+
+def episode(*segments: Segment) -> Episode:
+    return Episode(Task("p"), "p", "r", [1, 2], segments)
+
+
+TWO_TURNS = episode(
+    Segment([5, EOS], sampled=True, logps=[-0.5, -0.1], reward=0.25),
+    Segment([7, 7, 7], sampled=False),
+    Segment([6, EOS], sampled=True, logps=[-0.7, -0.2], reward=1.0),
+)
+
+
+def test_tokens_of_the_environment_get_no_gradient(model):
+    """The loss of an episode does not move when the answer's own predictions do: only sampled tokens are targets."""
+    experience = Experience.of([TWO_TURNS])
+    assert experience.masks == [[True, True, False, False, False, True, True]]
+    assert experience.sampled_lengths == [4] and experience.lengths == [9]
+    batch = experience.micro([0], torch.ones(4), "cpu").batch
+    row_N, column_N = batch.targets()
+    assert column_N.tolist() == [2, 3, 7, 8], "prompt 0-1, first turn 2-3, answer 4-6, second turn 7-8"
+    policy: Any = model
+    hidden = policy.base_model(input_ids=batch.tokens_BT).last_hidden_state.detach()
+    logits = policy.get_output_embeddings()(hidden).detach().requires_grad_()
+    loss = -logits.log_softmax(-1)[row_N, column_N - 1, batch.tokens_BT[row_N, column_N]].sum()
+    loss.backward()
+    moved = logits.grad.abs().sum(-1)[0] > 0
+    assert moved.nonzero().flatten().tolist() == [1, 2, 6, 7]
+    assert torch.allclose(token_logps(model, batch).logps_N.sum(), -loss, atol=1e-4)
+
+
+def test_scores_land_on_the_ends_of_turns():
+    """Rewards .25 and 1 of two turns with two tokens each, γ = λ = 1, V = 0: returns are 1.25 1.25 1 1."""
+    experience = Experience.of([TWO_TURNS])
+    early_N = early_scores([TWO_TURNS], [[0.25]])
+    assert early_N.tolist() == [0, 0.25, 0, 0]
+    reward_N = early_N.clone()
+    reward_N[experience.last()] += torch.tensor([1.25]) - experience.row_sums(early_N)
+    assert reward_N.tolist() == [0, 0.25, 0, 1]
+    advantage = gae(experience.padded(reward_N), torch.zeros(1, 4), torch.tensor([4]), gamma=1.0, lam=1.0)
+    assert advantage.tolist() == [[1.25, 1.25, 1.0, 1.0]]
+
+
+def test_experience_comes_back_from_a_checkpoint():
+    experience = Experience.of([TWO_TURNS])
+    again = Experience.from_state(experience.state_dict())
+    assert again.masks == experience.masks and again.rows == experience.rows
+
+
+def test_stop_texts_end_a_turn(model):
+    """Token n reads as the letter number n; "stop" texts are looked for in what is read."""
+    letters = {n: chr(ord("a") + n % 26) for n in range(400)}
+    decode = lambda tokens: "".join(letters[token] for token in tokens)  # noqa: E731
+    settings = Local(max_new_tokens=30, max_prompt_tokens=64)
+    free = LocalSampler(settings, [EOS]).sample(model, prompts(), 2, seed=1)
+    stopping = LocalSampler(Local(max_new_tokens=30, max_prompt_tokens=64, stop=("e", "qq")), [EOS], decode=decode)
+    stopped = stopping.sample(model, prompts(), 2, seed=1)
+    shortened = 0
+    for free_group, group in zip(free.replies_BG, stopped.rows_BG, strict=True):
+        for long, row in zip(free_group, group, strict=True):
+            assert long[: len(row.token_ids)] == row.token_ids
+            text = decode(row.token_ids)
+            assert "e" not in text[:-1] and "qq" not in text[:-1]
+            shortened += len(row.token_ids) < len(long)
+            assert row.ended == (row.token_ids[-1] == EOS or text.endswith(("e", "qq")))
+    assert shortened > 3
+
+
+def test_rewards_of_turns_need_a_sum():
+    """2·(.25, 1) of one term; a term that is squashed leaves only whole episodes."""
+
+    def scored(**settings: Any) -> Any:
+        terms = {
+            "environment": CheckedReward("environment", EnvironmentReward()),
+        }
+        return GraphReward(terms, RewardGraph(terms={"environment": EnvironmentTurns(**settings)}))([TWO_TURNS])
+
+    plain = scored(weight=2.0)
+    assert plain.total_N.tolist() == [2.5] and plain.turns == [[0.5, 2.0]]
+    assert scored(transform="sigmoid").turns is None
