@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf_lab.config.registry import register as register
+    from rlhf_lab.core.episodes import Environment as Environment
+    from rlhf_lab.core.episodes import Episode as Episode
+    from rlhf_lab.core.episodes import Step as Step
+    from rlhf_lab.core.episodes import Task as Task
     from rlhf_lab.core.types import Corpus as Corpus
     from rlhf_lab.core.types import Pair as Pair
     from rlhf_lab.core.types import RewardBatch as RewardBatch
@@ -43,6 +47,11 @@ EXPORTS = {
     "WorldSettings": "rlhf_lab.data.settings",
     "Corpus": "rlhf_lab.core.types",
     "Pair": "rlhf_lab.core.types",
+    # environments
+    "Environment": "rlhf_lab.core.episodes",
+    "Episode": "rlhf_lab.core.episodes",
+    "Step": "rlhf_lab.core.episodes",
+    "Task": "rlhf_lab.core.episodes",
     # algorithms
     "TrainingSettings": "rlhf_lab.training.settings",
     "Algorithm": "rlhf_lab.training.loop",

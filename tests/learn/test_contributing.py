@@ -56,7 +56,8 @@ def lab(folder: Path, *words: str, status: int = 0) -> str:
 
 
 def test_the_page_has_the_files():
-    assert {"counting/world.py", "counting/unlikelihood.py", "counting/brevity.py"} < blocks().keys()
+    files = {"world", "relay", "unlikelihood", "brevity"}
+    assert {f"counting/{file}.py" for file in files} < blocks().keys()
     assert all(text.strip() for text in blocks().values())
 
 
@@ -84,3 +85,33 @@ def test_the_reward_trains_a_policy_on_the_world(workplace):
     assert "gold" in out
     wrong = lab(workplace, "algorithm=unlikelihood", "data=counting", "algorithm.alpha=-1", status=2)
     assert "algorithm.alpha=-1.0 must be 0 or above" in wrong
+
+
+TURNS = (
+    *("data=relay", "reward=environment", "needs.reward=null", "model=micro", "runtime.device=cpu"),
+    *("evaluation.prompts=48", "rollout.max_new_tokens=4", "rollout.max_prompt_tokens=32", "algorithm.beta=0"),
+    *("algorithm.lr=3e-3", "algorithm.optimizer=adamw", "algorithm.batch_size=64"),
+)
+ALGORITHMS = {
+    "grpo": ("algorithm.iterations=24", "algorithm.prompts_per_iteration=16"),
+    "ppo": (
+        *("algorithm.iterations=16", "algorithm.prompts_per_iteration=64"),
+        *("algorithm.critic=zero", "algorithm.critic_warmup=2", "algorithm.critic_lr=3e-3"),
+    ),
+}
+
+
+@pytest.mark.parametrize("recipe", ALGORITHMS)
+def test_the_second_turn_is_learned(workplace, recipe):
+    """Only it earns. The colour is named in the environment's message, so a reply that ignores it earns a half."""
+    out = lab(workplace, f"+recipe={recipe}", *TURNS, *ALGORITHMS[recipe])
+    folder = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
+    result = workplace / folder / "result.json"
+    policies = {policy["name"]: policy["metrics"] for policy in json.loads(result.read_text())["policies"]}
+    trained = next(metrics for name, metrics in policies.items() if name != "SFT")
+    assert policies["SFT"]["gold"]["mean"] < 0.75
+    assert trained["gold"]["mean"] > 0.85
+    rows = [json.loads(line) for line in (result.parent / "evaluation.jsonl").read_text().splitlines()]
+    assert all(row["turns"] == 2 for row in rows if row["gold"]), "a first turn earned"
+    first = json.loads((result.parent / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["kl"] == 0 and first["step0_sampler_gap"] < 1e-3, "the ratio starts at 1"
