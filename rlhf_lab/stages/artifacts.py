@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.config import compose, registry, root, schema
+from rlhf_lab.config import compose, inventory, registry, root, schema
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
@@ -194,7 +194,7 @@ class Stage:
 
 def plan(checked: root.Config, recipe: str) -> Stage:
     """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
-    recipes = compose.recipes()
+    recipes = inventory.recipes()
     unknown = [name for name in checked.stages if name not in recipes]
     if unknown:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
@@ -209,9 +209,9 @@ def plan(checked: root.Config, recipe: str) -> Stage:
 
 def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
     """The stage, or the outside model, that `needs.<role>=<source>` of a config names."""
-    if source not in compose.recipes():
+    if source not in inventory.recipes():
         if not Path(source).is_dir() and (source.startswith((".", "/")) or source.count("/") != 1):
-            recipes = [name for name in compose.recipes() if not name.startswith("study/")]
+            recipes = [name for name in inventory.recipes() if not name.startswith("study/")]
             raise ConfigError(
                 f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a folder, nor a hub id (owner/name)"
             )
