@@ -30,6 +30,7 @@ class BestOfN(EvaluationSettings):
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     answer: ClassVar[str] = "against_reference"
+    gain_curve: ClassVar[Literal["bon", "rl"]] = "bon"
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
     samples: int = 64

@@ -66,6 +66,8 @@ class StageSettings:
             has to fall.
         chance_metric: its number that is ½ without knowledge; empty where it has none.
         answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
+        gain_curve: form of reward gained against KL, see `statistics.overoptimization`: `rl` along training, `bon` over
+            the n of best-of-n.
         at_small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the
             embedded worlds, where the default is for larger models.
         tuned_by_model: settings whose value a model may name (`model.tuned`), because it depends on the model's size.
@@ -92,6 +94,7 @@ class StageSettings:
     loss_falls: ClassVar[bool] = False
     chance_metric: ClassVar[str] = ""
     answer: ClassVar[str] = ""
+    gain_curve: ClassVar[Literal["bon", "rl"]] = "rl"
     tuned_by_model: ClassVar[tuple[str, ...]] = ()
     at_small_scale: ClassVar[dict[str, Any]] = {}
     smoke: ClassVar[dict[str, float]] = {}
@@ -132,6 +135,16 @@ class StageSettings:
             batch_rows: of the sampler, for what is drawn in as large batches as fit.
         """
         return [(evaluation.prompts, evaluation.samples_per_prompt)] if "evaluation" in self.uses else []
+
+    @property
+    def trl_trainer(self) -> str:
+        """The trainer of TRL that does the same, a key of `algorithms.trl.tables.TRAINERS`; empty if there is none."""
+        return ""
+
+    @property
+    def trl_refusal(self) -> str:
+        """Why there is no such trainer and what to write instead, where more is known than that there is none."""
+        return ""
 
     @property
     def rows_per_unit(self) -> int:

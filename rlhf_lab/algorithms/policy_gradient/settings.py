@@ -305,6 +305,10 @@ class PPO(OnPolicySettings):
     value_weight: float = 0.1
     value_clip: float = 0.2
 
+    @property
+    def trl_refusal(self) -> str:
+        return "algorithm=ppo: TRL removed PPO and its value heads in 2026; use engine=native, or algorithm=rloo"
+
     def held(self, *, adapter: bool) -> list[Held]:
         critic = [] if self.critic == "shared" else [Held("critic", outputs=1, trained=True, whole=True)]
         return [*super().held(adapter=adapter), *critic]
@@ -373,3 +377,14 @@ class GRPO(OnPolicySettings):
     prompts_per_iteration: int = 16
     group_size: int = 4
     kl_in: Literal["reward", "loss"] = "loss"
+
+    @property
+    def trl_trainer(self) -> str:
+        return {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}.get(self.advantage, "")
+
+    @property
+    def trl_refusal(self) -> str:
+        return (
+            f"algorithm.advantage={self.advantage}: TRL compares replies by grpo, dr_grpo or rloo alone; use one "
+            "of them, or engine=native"
+        )

@@ -25,6 +25,10 @@ LOSS_SETTINGS: dict[str, dict[str, float]] = {
 """Loss → the settings that it reads besides `beta`, with defaults. A setting that a loss does not read is an error."""
 
 
+TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
+"""Losses that TRL's DPOTrainer knows, under the same names."""
+
+
 @dataclass(frozen=True)
 class PreferenceSettings(TrainingSettings):
     """Preference optimisation with a loss on pairs (DPO, arXiv:2305.18290, and its relatives).
@@ -129,6 +133,19 @@ class DPO(PreferenceSettings):
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
 
+    @property
+    def trl_trainer(self) -> str:
+        if self.loss == "kto":
+            return "kto"
+        return "dpo" if self.loss in TRL_LOSSES else ""
+
+    @property
+    def trl_refusal(self) -> str:
+        return (
+            f"algorithm.loss={self.loss}: TRL's stable trainers lack it (some are in trl.experimental, which may "
+            f"vanish in any release); use engine=native, or one of {', '.join((*TRL_LOSSES, 'kto'))}"
+        )
+
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
         return (
@@ -188,6 +205,10 @@ class IterativeDPO(PreferenceSettings):
     updates_per_pair: float = 1.0
     reference_share: float | None = None
     consistency: Literal["none", "cream"] = "none"
+
+    @property
+    def trl_refusal(self) -> str:
+        return "algorithm=dpo_iterative: TRL has no trainer in rounds; use engine=native, or algorithm=dpo"
 
     def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]

@@ -189,6 +189,10 @@ class RewardModel(TrainingSettings):
             members = [Held(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
         return [*members, Held("policy (samples)")]
 
+    @property
+    def trl_trainer(self) -> str:
+        return "reward_model"
+
     def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 2)]
 

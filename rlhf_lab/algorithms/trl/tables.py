@@ -8,9 +8,6 @@ from typing import Any
 from rlhf_lab.algorithms.trl.translation import Arguments, Option, Trainer, only, ours, to
 from rlhf_lab.config.root import Config
 
-PAIR_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
-"""Values of `algorithm.loss` that DPOTrainer knows, under the same names."""
-
 
 def rows_per_pass(root: Config, tokens: int) -> int:
     """The largest divisor of `batch_size` whose rows of `tokens` tokens fit in `micro_batch_tokens`; at least 1.
@@ -300,13 +297,15 @@ TRAINERS = {
     "reward_model": Trainer(
         "RewardTrainer", REWARD_TABLE, fixed=UNCUT, metrics={"accuracy": "accuracy", "margin": "margin"}
     ),
-    "dpo": Trainer("DPOTrainer", DPO_TABLE, fixed=UNCUT, metrics={**LIKELIHOODS, **MARGINS}),
+    "dpo": Trainer("DPOTrainer", DPO_TABLE, fixed=UNCUT, metrics={**LIKELIHOODS, **MARGINS}, has_reference=True),
     "kto": Trainer(
         "KTOTrainer",
         KTO_TABLE,
         fixed={**UNCUT, "train_sampling_strategy": "sequential"},
         metrics={**LIKELIHOODS, "rewards/margins": "margin", "kl": "z_ref"},
+        has_reference=True,
     ),
     "grpo": Trainer("GRPOTrainer", GRPO_TABLE, SAMPLING, {**PLAIN_SAMPLING, "use_bias_correction_kl": False}),
     "rloo": Trainer("RLOOTrainer", RLOO_TABLE, SAMPLING, PLAIN_SAMPLING),
 }
+"""Trainer → its table. An algorithm says which of them trains it: `StageSettings.trl_trainer`."""
