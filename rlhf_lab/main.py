@@ -30,6 +30,7 @@ import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import hydra
@@ -149,7 +150,7 @@ def _permission_advice(error: OSError) -> str | None:
     return f"{error.filename} cannot be opened: {error.strerror}; give this user permission, or name another file"
 
 
-def _raise_interrupt(number: int, frame: Any) -> None:
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     """Treat a termination signal like Ctrl-C: keep finished stages, write a sweep's table, resume the rest later."""
     del number, frame
     raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
+from rlhf_lab.config.groups import DataSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
 from rlhf_lab.core.errors import ConfigError
@@ -52,12 +53,12 @@ class Config:
     """
 
     model: Any
-    data: Any
+    data: DataSource
     algorithm: Any
-    reward: Any
-    rollout: Any
-    sharding: Any
-    tracker: Any
+    reward: RewardGraph
+    rollout: Rollout
+    sharding: Sharding
+    tracker: object
     evaluation: Evaluation = field(default_factory=Evaluation)
     runtime: Runtime = field(default_factory=Runtime)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -114,14 +115,12 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
         # `recipe` is no field, but what people mean by `recipie`
         problems.append(f"{key} is not a setting{schema.did_you_mean(key, fields | {'recipe'})}")
         del plain[key]
-    # The groups are built already, so their fields hold None here and are filled in below.
-    root: Config | None = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
-    if root is None or any(groups.get(group) is None for group in GROUPS):
-        return None
-    return dataclasses.replace(root, **groups)
+    # A group that is wrong is None here, so that what else is wrong is found as well.
+    root: Config | None = schema.build(Config, plain, "", problems, built={**dict.fromkeys(GROUPS), **groups})
+    return None if any(groups.get(group) is None for group in GROUPS) else root
 
 
-def _build_reward(values: Any, problems: list[str]) -> Any:
+def _build_reward(values: Any, problems: list[str]) -> RewardGraph | None:
     """The reward graph, with its terms built first; None where one of them is wrong."""
     terms = values.get("terms") if isinstance(values, Mapping) else None
     if not isinstance(terms, Mapping):
@@ -326,7 +325,7 @@ def _missing_roles(root: Config) -> list[str]:
     ]
 
 
-def _rollout_tokens(rollout: Any) -> int:
+def _rollout_tokens(rollout: Rollout) -> int:
     return rollout.max_prompt_tokens + rollout.max_new_tokens
 
 

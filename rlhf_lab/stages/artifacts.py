@@ -21,6 +21,7 @@ from typing import Any
 
 from rlhf_lab import __version__
 from rlhf_lab.config import compose, inventory, registry, root, schema
+from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
@@ -297,11 +298,11 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def _hash(material: Any, length: int) -> str:
+def _hash(material: object, length: int) -> str:
     return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:length]
 
 
-def _data_identity(settings: Any) -> dict[str, Any]:
+def _data_identity(settings: DataSource) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
     if values["kind"] in WORLDS:

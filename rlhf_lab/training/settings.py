@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from rlhf_lab.core.errors import require
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.config.sections import Evaluation
 
 Rule = tuple[bool, str]
 SMALL = {"optimizer": "muon", "max_length": 128}
@@ -107,16 +111,12 @@ class StageSettings:
         """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
         return ()
 
-    def completed(self, config: Any) -> Self:
+    def completed(self, config: Config) -> Self:
         """These settings with what follows from other sections of the config filled in, where it is not written."""
         return self
 
-    def contradictions(self, config: Any) -> list[str]:
-        """What other sections of the config say that this algorithm cannot work with.
-
-        Args:
-            config: the whole `Config`, which lies above this module.
-        """
+    def contradictions(self, config: Config) -> list[str]:
+        """What other sections of the config say that this algorithm cannot work with."""
         return []
 
     def held(self, *, adapter: bool) -> list[Held]:
@@ -127,7 +127,7 @@ class StageSettings:
         """
         return [Held("policy", trained=self.makes_model)]
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         """(prompts, replies to each) of everything it samples.
 
         Args:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
 from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.config.sections import Evaluation
 
 LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "sigmoid": {"label_smoothing": 0.0},
@@ -210,10 +214,10 @@ class IterativeDPO(PreferenceSettings):
     def trl_refusal(self) -> str:
         return "algorithm=dpo_iterative: TRL has no trainer in rounds; use engine=native, or algorithm=dpo"
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
 
-    def contradictions(self, config: Any) -> list[str]:
+    def contradictions(self, config: Config) -> list[str]:
         if not config.reward.confidence_weight:
             return []
         return ["reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"]
