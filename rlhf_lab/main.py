@@ -30,6 +30,7 @@ import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import hydra
@@ -40,7 +41,7 @@ from rich.markup import escape
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
 from rlhf_lab.cli.commands import COMMANDS, described
-from rlhf_lab.config import compose, words
+from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console, leave_closed_pipe
@@ -149,7 +150,7 @@ def _permission_advice(error: OSError) -> str | None:
     return f"{error.filename} cannot be opened: {error.strerror}; give this user permission, or name another file"
 
 
-def _raise_interrupt(number: int, frame: Any) -> None:
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
     """Treat a termination signal like Ctrl-C: keep finished stages, write a sweep's table, resume the rest later."""
     del number, frame
     raise KeyboardInterrupt
@@ -172,7 +173,7 @@ def run_command(arguments: Sequence[str]) -> int:
         config_dir = [f"--config-dir={flags.config_dir}"] if flags.config_dir else []
         return _show_hydra_output([f"--cfg={flags.cfg}", *config_dir, *command.overrides])
     if not command.recipe:
-        raise ConfigError(f"no recipe named; write +recipe=NAME, one of: {', '.join(compose.recipes())}")
+        raise ConfigError(f"no recipe named; write +recipe=NAME, one of: {', '.join(inventory.recipes())}")
     is_sweep = len(command.jobs) > 1 or command.study is not None or flags.multirun
     words.check_hydra(command.overrides, sweep=is_sweep)
     if is_sweep:
@@ -216,7 +217,7 @@ def _print_completions(shell: str) -> int:
 
 def _check_first_word(word: str) -> None:
     """Raises ConfigError for a misspelt sub-command."""
-    if not word.isidentifier() or word in compose.recipes():
+    if not word.isidentifier() or word in inventory.recipes():
         return
     close = get_close_matches(word, [*COMMANDS, *LISTING], n=1)
     if close:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlhf_lab.cli import explain
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import compose, inventory, registry
 from rlhf_lab.core.errors import ConfigError
 
 TAKES_SETTINGS = ("plan", "doctor", "audit", "explain")
@@ -42,14 +42,14 @@ def _possible_words(typed: str, overrides: list[str]) -> list[str]:
     key, equals, _ = typed.partition("=")
     name = key.lstrip("+~")
     if name == "recipe":
-        return [f"+recipe={recipe}" for recipe in compose.recipes()]
+        return [f"+recipe={recipe}" for recipe in inventory.recipes()]
     if equals and name in registry.PACKAGES:
-        return [f"{key}={option}" for option in compose.options(name)]
+        return [f"{key}={option}" for option in inventory.options(name)]
     values = _compose_or_default(overrides)
     if equals:
         return [f"{key}={value}" for value in explain.choices(values, name)]
     if name.startswith("stages."):
-        return [f"stages.{recipe}." for recipe in compose.recipes() if not recipe.startswith("study/")]
+        return [f"stages.{recipe}." for recipe in inventory.recipes() if not recipe.startswith("study/")]
     prefix = key[: len(key) - len(name)]
     return ["+recipe=", *(f"{group}=" for group in registry.PACKAGES), *_keys(values, name, prefix)]
 

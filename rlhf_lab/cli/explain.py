@@ -19,7 +19,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose, docstrings, registry, root, schema, sections, words
+from rlhf_lab.config import compose, docstrings, inventory, registry, root, schema, sections, words
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.errors import ConfigError
 
@@ -91,7 +91,7 @@ def explain(arguments: Sequence[str]) -> Group:
 
 def _section_of(key: str, option: str) -> str:
     """The section that an override chooses; each term of the reward has a section of its own."""
-    return f"reward.terms.{option}" if key == "reward" and option in compose.options("reward") else key
+    return f"reward.terms.{option}" if key == "reward" and option in inventory.options("reward") else key
 
 
 def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Setting]:
@@ -219,8 +219,8 @@ def _readers(key: str) -> tuple[str, ...]:
 @cache
 def _kind_by_option(group: str) -> dict[str, str]:
     """Option of a group → its kind. Several options may be presets of one kind."""
-    folder = compose.folder("conf") / group
-    return {option: compose.read_yaml(folder / f"{option}.yaml")["kind"] for option in compose.options(group)}
+    folder = inventory.folder("conf") / group
+    return {option: inventory.read_yaml(folder / f"{option}.yaml")["kind"] for option in inventory.options(group)}
 
 
 @cache
@@ -272,11 +272,11 @@ def _unknown_target(target: str, settings: Mapping[str, Setting]) -> str:
     group, _, name = target.partition(".")
     if group in registry.PACKAGES and name and (options := _options_with(group, name)):
         return f"{target} is not a setting of what is chosen; it belongs to {group}={', '.join(options)}"
-    if target in compose.recipes():
+    if target in inventory.recipes():
         return f"{target} is a recipe; write explain +recipe={target}"
     names = {*settings, *SECTIONS, *registry.PACKAGES}
     for kind_group in registry.PACKAGES:
-        if target in compose.options(kind_group):
+        if target in inventory.options(kind_group):
             return f"{target} is an option of {kind_group}; write explain {kind_group}={target}"
         for kind in registry.kinds(kind_group):
             fields = _fields(registry.settings_class(kind_group, kind), kind_group)
@@ -343,8 +343,8 @@ def _section_table(title: str, settings: Sequence[Setting]) -> Table:
 def _options_table(group: str) -> Table:
     """The options of a group, each with the first sentence of its file in conf/."""
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
-    for name in compose.options(group):
-        path = compose.folder("conf") / group / f"{name}.yaml"
+    for name in inventory.options(group):
+        path = inventory.folder("conf") / group / f"{name}.yaml"
         table.add_row(f"{group}={name}", escape(_opening_comment(path.read_text(encoding="utf-8"))))
     return table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
@@ -57,7 +57,7 @@ def _check_single_job(words: Sequence[str]) -> compose.Command:
         raise ConfigError([f"{name} is not an option of plan; did you mean cards?" for name in misspelt])
     bare = [word for word in words if "=" not in word and not word.startswith(("-", "~"))]
     if bare:
-        possible = ["table", *(f"+recipe={name}" for name in compose.recipes())]
+        possible = ["table", *(f"+recipe={name}" for name in inventory.recipes())]
         raise ConfigError([f"{word} is no setting{did_you_mean(f'+recipe={word}', possible)}" for word in bare])
     command = compose.check_command(words)
     if not command.recipe:

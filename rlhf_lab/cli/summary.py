@@ -10,7 +10,7 @@ import yaml
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose, root
+from rlhf_lab.config import compose, inventory, root
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
@@ -28,7 +28,7 @@ def list_recipes(commands: Sequence[str]) -> None:
     table = Table(title="Recipes: python -m rlhf_lab +recipe=NAME", title_justify="left", box=None)
     table.add_column("name", style="bold")
     table.add_column("question")
-    for name, path in compose.recipes().items():
+    for name, path in inventory.recipes().items():
         table.add_row(name, str((yaml.safe_load(path.read_text()) or {}).get("question", "")))
     console.print(table)
     console.print("Other commands (NAME --help says more; --help by itself shows every group and option):")

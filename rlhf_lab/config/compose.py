@@ -1,10 +1,6 @@
-"""Composes configs with Hydra: conf/ and recipes/ become one store, command lines become checked configs.
+"""Composes configs with Hydra: what `inventory.py` finds becomes one store, command lines become checked configs.
 
-Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
-that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
-`reward=[bt,programmatic]` gives both. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
-works from any directory and from a wheel. A user's own folder joins with `--config-dir FOLDER` (`FOLDER/recipe/x.yaml`,
-first line `# @package _global_`).
+A user's own folder joins with `--config-dir FOLDER` (`FOLDER/recipe/x.yaml`, first line `# @package _global_`).
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -31,73 +26,20 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_lab.config import registry, schema, smoke, words
+from rlhf_lab.config import inventory, registry, schema, smoke, words
 from rlhf_lab.config import root as config_module
 from rlhf_lab.config import sections as sections_module
-from rlhf_lab.config.overrides import forced, is_choice, literal, merge, put
+from rlhf_lab.config.overrides import forced, is_choice, literal, put
 from rlhf_lab.config.typed_sweep import typed_study
 from rlhf_lab.core.errors import ConfigError
-
-PACKAGE = Path(__file__).resolve().parents[1]
-
-
-def folder(name: str) -> Path:
-    """conf/ or recipes/: inside the package in a wheel, beside it in a checkout."""
-    in_wheel = PACKAGE / name
-    in_checkout = PACKAGE.parent / name
-    return in_wheel if in_wheel.is_dir() else in_checkout
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    # The C loader is several times faster, but not every build of PyYAML has it.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}
-
-
-@cache
-def recipes() -> dict[str, Path]:
-    """Recipe name → file, e.g. 'study/buffers'."""
-    root = folder("recipes")
-    return {p.relative_to(root).with_suffix("").as_posix(): p for p in sorted(root.rglob("*.yaml"))}
-
-
-@cache
-def options(group: str) -> list[str]:
-    """Names of a config group's files, and of what plug-ins added to the group."""
-    files = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
-    return sorted(files | set(registry.plugged_in(group)))
 
 
 @cache
 def register_store() -> None:
     """Fill Hydra's ConfigStore; called once per process."""
     store = ConfigStore.instance()
-    for group in registry.PACKAGES:
-        for name in options(group):
-            file = folder("conf") / group / f"{name}.yaml"
-            values = read_yaml(file) if file.is_file() else {"kind": name}
-            cls = registry.settings_class(group, values["kind"])
-            # Settings left to the model stay None until the model is known; see root.with_tuned.
-            tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
-            defaults = schema.defaults(cls) | tuned_by_model
-            if group == "model":
-                defaults["tuned"] = config_module.values_by_size(cls)
-            node = {"kind": values["kind"], **merge(defaults, values)}
-            package = f"reward.terms.{name}" if group == "reward" else group
-            store.store(name=name, group=group, node=node, package=package)
-    sections: dict[str, type] = {
-        "evaluation": sections_module.Evaluation,
-        "runtime": sections_module.Runtime,
-        "checkpoint": sections_module.Checkpoint,
-        "artifacts": sections_module.Artifacts,
-        "reward": sections_module.RewardGraph,
-    }
-    section_defaults = {name: schema.defaults(cls) for name, cls in sections.items()}
-    root_defaults = schema.defaults(config_module.Config) | section_defaults
-    store.store(name="config", node=merge(root_defaults, read_yaml(folder("conf") / "config.yaml")))
-    for name, path in recipes().items():
-        group, _, leaf = f"recipe/{name}".rpartition("/")
-        store.store(name=leaf, group=group, node=read_yaml(path), package="_global_")
+    for entry in inventory.entries():
+        store.store(name=entry.name, group=entry.group, node=entry.node, package=entry.package)
     store.repo = _Uncopied(store.repo)
 
 
@@ -244,7 +186,7 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
 
 def usable_overrides(overrides: Sequence[str], problems: list[str], config_dir: str | None = None) -> list[Override]:
     """The overrides that parse and choose what exists; each of the others is explained in `problems`."""
-    recipe_names = [*recipes(), *_user_options(config_dir, "recipe")]
+    recipe_names = [*inventory.recipes(), *_user_options(config_dir, "recipe")]
     parsed = words.parse(overrides, recipe_names, problems)
     return _drop_wrong_choices(parsed, problems, config_dir)
 
@@ -292,7 +234,7 @@ def recipe_values(name: str) -> dict[str, Any]:
 
     They are composed once, since a study plans many jobs over the same few upstream recipes; do not change them.
     """
-    if name not in recipes():
+    if name not in inventory.recipes():
         raise KeyError(name)
     return compose([f"+recipe={name}"])
 
@@ -328,7 +270,7 @@ def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir:
     for override in parsed:
         key = _key(override)
         if key == "recipe" or key in registry.PACKAGES:
-            lab_options = recipes() if key == "recipe" else options(key)
+            lab_options = inventory.recipes() if key == "recipe" else inventory.options(key)
             existing = [*lab_options, *_user_options(config_dir, key)]
             levels = _sweep_values(override) if override.is_sweep_override() else [override._value]
             # a level is one option, or a list of them: reward=[bt,length]

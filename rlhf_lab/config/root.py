@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
+from rlhf_lab.config.groups import DataSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
 from rlhf_lab.core.errors import ConfigError
@@ -52,12 +53,12 @@ class Config:
     """
 
     model: Any
-    data: Any
+    data: DataSource
     algorithm: Any
-    reward: Any
-    rollout: Any
-    sharding: Any
-    tracker: Any
+    reward: RewardGraph
+    rollout: Rollout
+    sharding: Sharding
+    tracker: object
     evaluation: Evaluation = field(default_factory=Evaluation)
     runtime: Runtime = field(default_factory=Runtime)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -114,14 +115,12 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
         # `recipe` is no field, but what people mean by `recipie`
         problems.append(f"{key} is not a setting{schema.did_you_mean(key, fields | {'recipe'})}")
         del plain[key]
-    # The groups are built already, so their fields hold None here and are filled in below.
-    root: Config | None = schema.build(Config, {**dict.fromkeys(GROUPS), **plain}, "", problems)
-    if root is None or any(groups.get(group) is None for group in GROUPS):
-        return None
-    return dataclasses.replace(root, **groups)
+    # A group that is wrong is None here, so that what else is wrong is found as well.
+    root: Config | None = schema.build(Config, plain, "", problems, built={**dict.fromkeys(GROUPS), **groups})
+    return None if any(groups.get(group) is None for group in GROUPS) else root
 
 
-def _build_reward(values: Any, problems: list[str]) -> Any:
+def _build_reward(values: Any, problems: list[str]) -> RewardGraph | None:
     """The reward graph, with its terms built first; None where one of them is wrong."""
     terms = values.get("terms") if isinstance(values, Mapping) else None
     if not isinstance(terms, Mapping):
@@ -286,7 +285,7 @@ def _data_problems(root: Config) -> list[str]:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
-    if "environment" in reward_kinds and root.data.max_turns == 1:
+    if "environment" in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
         problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
         problems.append(

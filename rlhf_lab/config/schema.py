@@ -58,11 +58,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def build(cls: type, values: Any, where: str, problems: list[str]) -> Any:
+def build(cls: type, values: Any, where: str, problems: list[str], *, built: Mapping[str, object] | None = None) -> Any:
     """Create `cls` from a mapping; append every problem to `problems`, each prefixed with its dotted path.
 
     A field with a wrong value keeps its default so that the remaining rules are still checked. Returns None when the
     object cannot be created.
+
+    Args:
+        built: fields whose values are objects already; they are taken as they are.
     """
     if not isinstance(values, Mapping):
         problems.append(f"{where}={values!r} is {_name_of(values)}, expected a mapping with keys of {cls.__name__}")
@@ -79,7 +82,7 @@ def build(cls: type, values: Any, where: str, problems: list[str]) -> Any:
         if ok:
             arguments[key] = converted
     try:
-        return cls(**arguments)
+        return cls(**(built or {}), **arguments)
     except (ConfigError, ValueError) as error:
         lines = error.problems if isinstance(error, ConfigError) else [str(error)]
         problems.extend(f"{where}.{line}" if where else line for line in lines)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from rlhf_lab.core.types import FloatArray
+from rlhf_lab.core.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

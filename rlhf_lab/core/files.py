@@ -158,6 +158,14 @@ def check_outputs(folder: Path, *, writes: bool = True) -> None:
     if not existing.is_dir():
         kind = "a link to nothing" if existing.is_symlink() and not existing.exists() else "a file"
         raise ConfigError(f"{place} is {kind}; write outputs=FOLDER with the name of a folder, new or old")
+    longest = os.pathconf(existing, "PC_NAME_MAX")
+    for name in folder.parts:
+        length = len(os.fsencode(name))
+        if length > longest:
+            raise ConfigError(
+                f"outputs: the name {name[:20]}… has {length} bytes, and {existing} takes at most {longest}; write "
+                "outputs=FOLDER with shorter names"
+            )
     if writes and not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         reason = errno.EROFS if is_read_only else errno.EACCES

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 CAUSE = "stop_signal"
@@ -21,7 +21,7 @@ AGAIN_SECONDS = 0.01
 
 
 @contextmanager
-def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
+def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """In this block `handle` handles the stop signals. Does nothing outside the main thread, which alone gets signals.
 
     Python ignores an exception that is raised in a destructor or in the callback of a weak reference. If `handle`
@@ -32,7 +32,7 @@ def handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
         return
     previous_hook = sys.unraisablehook
 
-    def handle_and_mark(number: int, frame: Any) -> None:
+    def handle_and_mark(number: int, frame: FrameType | None) -> None:
         try:
             handle(number, frame)
         except BaseException as error:

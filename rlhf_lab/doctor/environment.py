@@ -103,7 +103,7 @@ def memory(_: object) -> Finding:
 
 def terminal(_: object) -> Finding:
     # sys.__stdout__, because rich replaces sys.stdout while a spinner turns
-    encoding = getattr(sys.__stdout__, "encoding", "unknown").lower()
+    encoding = (getattr(sys.__stdout__, "encoding", None) or "unknown").lower()  # None of a stream of bytes
     kind = "not a terminal"
     if console.is_terminal:
         kind = f"{console.width} columns, {console.color_system or 'no'} colour"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rlhf_lab.config import compose
 from rlhf_lab.core.console import console
@@ -19,6 +19,9 @@ from rlhf_lab.doctor.findings import Check, Finding, examine, pass_or_fail
 from rlhf_lab.doctor.parts import examine_parts
 from rlhf_lab.doctor.storage import STORAGE, scratch, shown
 from rlhf_lab.stages import artifacts
+
+if TYPE_CHECKING:
+    from rlhf_lab.doctor.subject import Subject
 
 RECIPE = "sft"
 """The recipe with which a model is checked when none is named: of all it needs the least."""
@@ -75,7 +78,7 @@ def _key(override: str) -> str:
 
 def _examine(stage: artifacts.Stage, folder: Path, findings: list[Finding]) -> str:
     """Append the findings of the model's checks, of which loading it is the first. Returns what was examined."""
-    loaded: list[Any] = []  # a check returns a finding, so this hands the model out
+    loaded: list[Subject] = []  # a check returns a finding, so this hands the model out
 
     def load(_: object) -> Finding:
         from rlhf_lab.doctor.subject import load_subject

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar
 
 from rlhf_lab.core.errors import LabError
 
 Status = Literal["pass", "fail", "skip"]
+Examined = TypeVar("Examined")
+"""What a check is asked about: a folder, a model with its encoder, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def within(value: float, limit: float, unit: str, advice: str, *, of: str = "lar
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Generic[Examined]):
     """One check.
 
     Attributes:
@@ -55,11 +57,13 @@ class Check:
     """
 
     name: str
-    ask: Callable[[Any], Finding]
+    ask: Callable[[Examined], Finding]
     copies: int = 0
 
 
-def examine(group: str, checks: Sequence[Check], subject: Any, *, room: float = float("inf")) -> Iterator[Finding]:
+def examine(
+    group: str, checks: Sequence[Check[Examined]], subject: Examined, *, room: float = float("inf")
+) -> Iterator[Finding]:
     """The finding of every check, in order.
 
     Args:
@@ -74,7 +78,7 @@ def examine(group: str, checks: Sequence[Check], subject: Any, *, room: float = 
         yield replace(finding, name=check.name, group=group)
 
 
-def _run_check(check: Check, subject: Any) -> Finding:
+def _run_check(check: Check[Examined], subject: Examined) -> Finding:
     """The finding of one check; an exception becomes a failed one."""
     try:
         return check.ask(subject)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -113,7 +114,8 @@ class Subject:
     def sampling(self) -> Local:
         """The sampler's settings, for short replies in the model's own arithmetic."""
         rollout = self.config.rollout
-        local = rollout.local() if isinstance(rollout, Vllm) else rollout
+        # a sampler of a plug-in has these fields too
+        local = rollout.local() if isinstance(rollout, Vllm) else cast(Local, rollout)
         return dataclasses.replace(
             local,
             max_new_tokens=min(NEW_TOKENS, local.max_new_tokens),

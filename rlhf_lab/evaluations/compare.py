@@ -18,6 +18,7 @@ from rlhf_lab.core.files import read_json
 from rlhf_lab.evaluations.evaluator import held_out_evaluator
 from rlhf_lab.evaluations.settings import Compare
 from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
@@ -68,7 +69,7 @@ class ComparePolicies:
             )
         return model
 
-    def _load(self, role: str) -> tuple[nn.Module, Any]:
+    def _load(self, role: str) -> tuple[nn.Module, Encoder]:
         """(model, encoder) of a role. Raises ArtifactError for a reward model."""
         source, model_settings = self.run.needs[role], self.run.config.model
         config = read_json(Path(source) / "config.json") or {}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.training.settings import Held, Rule, StageSettings
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.sections import Evaluation
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,12 @@ class BestOfN(EvaluationSettings):
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     answer: ClassVar[str] = "against_reference"
+    gain_curve: ClassVar[Literal["bon", "rl"]] = "bon"
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
     samples: int = 64
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
 
     def rules(self) -> tuple[Rule, ...]:
@@ -89,7 +93,7 @@ class StepReport(EvaluationSettings):
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("policy"), Held("judge", outputs=1, role="judge")]
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
 
     def rules(self) -> tuple[Rule, ...]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.memory.shapes import need_shape, policy_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
-from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.artifacts import External, Stage
 from rlhf_lab.training.settings import Held
+from rlhf_lab.training.sharding.settings import FullySharded, Zero
 
 SCORING_TOKENS = 16384
 """Padded tokens per pass without gradient where no setting says otherwise."""
@@ -76,7 +76,7 @@ def reward_copies(stage: Stage) -> list[Copy]:
     return models
 
 
-def _member_count(need: Any) -> int:
+def _member_count(need: Stage | External) -> int:
     """Models of a reward ensemble, from the settings of a stage to be built, or from what a folder holds."""
     if isinstance(need, Stage) and not Path(need.model).is_dir():
         settings = need.config.algorithm
@@ -156,7 +156,8 @@ def whole_copy(models: list[Copy], training: Training, name: str, processes: int
 def strategy(stage: Stage) -> str:
     """The name in `STRATEGIES` of a stage's `sharding`."""
     settings = stage.config.sharding
-    kind = registry.kind_of("sharding", settings)
-    if kind == "fsdp":
+    if isinstance(settings, FullySharded):
         return "fsdp_full" if settings.reshard_after_forward else "fsdp_grad_op"
-    return f"zero{settings.stage}" if kind == "zero" else kind
+    if isinstance(settings, Zero):
+        return f"zero{settings.stage}"
+    return registry.kind_of("sharding", settings)

@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.config.sections import Monitor
 from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate, write_json
 from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
-from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, Limits, level_name
+from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, level_name
+from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
 from rlhf_lab.sampling.experience import Group
 from rlhf_lab.training.run import Run
 
-TRACE = "monitor.jsonl"
-LIMITS_FILE = "monitor.json"
 DISAGREEMENT = "disagreement"
 """Name of the part with the spread of an ensemble's members; see `rewards/learned/bt.py`."""
 
@@ -207,20 +205,3 @@ class Watch:
         self.raised = int(state["raised"])
         self.detector.load_state_dict(state["detector"])
         truncate(self.run.folder / TRACE, int(state["size"]))
-
-
-def limits(settings: Monitor, iterations: int, every: int, warmup: int, seed: int) -> Limits:
-    """The detector's limits for a run of so many iterations; `every` and `warmup` go before those of the settings."""
-    return Limits(
-        every=every,
-        warmup=warmup,
-        planned=iterations // every,
-        z=settings.z,
-        kl=settings.kl,
-        rising=settings.rising,
-        budget=settings.budget,
-        tolerance=settings.tolerance,
-        signals=settings.signals,
-        needed=settings.needed,
-        seed=seed,
-    )

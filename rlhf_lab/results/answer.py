@@ -76,7 +76,7 @@ def answer(run: Run) -> Answer:
         return Answer(f"No answer yet: this run is {run.status}.")
     config = read_config(run)
     kind = str((config.get("algorithm") or {}).get("kind", ""))
-    settings = _settings_class(kind)
+    settings = algorithm_settings(kind)
     write_sentence = ANSWERS.get(settings.answer, primary_numbers)
     sentence = write_sentence(run) or primary_numbers(run)
     if sentence is None:
@@ -84,8 +84,8 @@ def answer(run: Run) -> Answer:
     return Answer(sentence[0].upper() + sentence[1:], _write_caveat(run, settings, config))
 
 
-def _settings_class(kind: str) -> type[StageSettings]:
-    """The settings class of the run's algorithm; the general one where its plug-in is not installed any more."""
+def algorithm_settings(kind: str) -> type[StageSettings]:
+    """The settings class of a run's algorithm; the general one where its plug-in is not installed any more."""
     if kind in registry.kinds("algorithm"):
         return registry.settings_class("algorithm", kind)
     return StageSettings

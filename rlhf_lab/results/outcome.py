@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_lab.results.rundir import Run, read_run
 from rlhf_lab.results.samples import pick_samples
+from rlhf_lab.results.wording import judged_title
 from rlhf_lab.trackers.tracker import Outcome, Table
 
 
@@ -28,8 +29,8 @@ def _policies_table(run: Run) -> Table:
     for policy in run.policies:
         for name, estimate in policy.metrics.items():
             interval = [_finite_or_none(value) for value in (estimate.mean, estimate.low, estimate.high)]
-            rows.append([policy.name, name, *interval, estimate.n])
-    return Table(["policy", "metric", "mean", "low", "high", "n"], rows)
+            rows.append([policy.name, name, *interval, estimate.n, judged_title(name, run.has_gold)])
+    return Table(["policy", "metric", "mean", "low", "high", "n", "title"], rows)
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -19,8 +19,10 @@ def metric_title(name: str) -> str:
 
 
 def judged_title(name: str, has_gold: bool) -> str:
-    """The title of a metric; of a win rate also who judges it where nobody knows the true reward."""
-    return "win rate by the training reward" if name == "win_rate" and not has_gold else metric_title(name)
+    """The title of a metric; of a win rate also who judges it: gold where it is known, else what was trained on."""
+    if name != "win_rate":
+        return metric_title(name)
+    return f"{metric_title(name)} by {'gold' if has_gold else 'the training reward'}"
 
 
 def metric_note(name: str) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.config import compose, registry, root, schema
+from rlhf_lab.config import compose, inventory, registry, root, schema
+from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
@@ -194,7 +195,7 @@ class Stage:
 
 def plan(checked: root.Config, recipe: str) -> Stage:
     """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
-    recipes = compose.recipes()
+    recipes = inventory.recipes()
     unknown = [name for name in checked.stages if name not in recipes]
     if unknown:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
@@ -209,9 +210,9 @@ def plan(checked: root.Config, recipe: str) -> Stage:
 
 def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
     """The stage, or the outside model, that `needs.<role>=<source>` of a config names."""
-    if source not in compose.recipes():
+    if source not in inventory.recipes():
         if not Path(source).is_dir() and (source.startswith((".", "/")) or source.count("/") != 1):
-            recipes = [name for name in compose.recipes() if not name.startswith("study/")]
+            recipes = [name for name in inventory.recipes() if not name.startswith("study/")]
             raise ConfigError(
                 f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a folder, nor a hub id (owner/name)"
             )
@@ -297,11 +298,11 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def _hash(material: Any, length: int) -> str:
+def _hash(material: object, length: int) -> str:
     return sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:length]
 
 
-def _data_identity(settings: Any) -> dict[str, Any]:
+def _data_identity(settings: DataSource) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
     if values["kind"] in WORLDS:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -128,7 +129,7 @@ def stoppable() -> Iterator[None]:
     The training loop has a handler of its own, which saves a checkpoint first.
     """
 
-    def handle(number: int, _frame: Any) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
     with handled(handle):

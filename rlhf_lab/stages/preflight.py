@@ -17,7 +17,7 @@ from rlhf_lab.data import graded, pairs
 from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.data.settings import Graded, Pairs
+from rlhf_lab.data.settings import FileSettings, Graded, Pairs
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
 from rlhf_lab.stages.artifacts import External, Stage
@@ -148,17 +148,17 @@ def _data_problems(stage: Stage) -> list[str]:
     """Files that are missing, unreadable or empty, or whose first row lacks a column."""
     data = stage.config.data
     problems = []
-    for setting in ("path", "test_path"):
-        source = getattr(data, setting, None)
-        if source:
-            problems += _source_problems(source, f"data.{setting}", data, data.max_bad_rows)
+    if isinstance(data, FileSettings):
+        for setting, source in (("path", data.path), ("test_path", data.test_path)):
+            if source:
+                problems += _source_problems(source, f"data.{setting}", data, data.max_bad_rows)
     benchmark = getattr(stage.config.algorithm, "benchmark", None) and stage.config.algorithm.path
     if benchmark:
         problems += _source_problems(benchmark, "algorithm.path", None, 0)
     return problems
 
 
-def _source_problems(source: str, where: str, data: Any, max_bad_rows: int) -> list[str]:
+def _source_problems(source: str, where: str, data: FileSettings | None, max_bad_rows: int) -> list[str]:
     """What is wrong with the files of a source. Columns of the first row are checked where `data` names them."""
     try:
         files = local_files(source)
@@ -183,7 +183,7 @@ def _source_problems(source: str, where: str, data: Any, max_bad_rows: int) -> l
     return [f"{where}={Path(row.file).name}, row {row.number}: {problem}"] if problem else []
 
 
-def _column_problem(values: dict[str, Any], data: Any) -> str | None:
+def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:
     """What a row lacks for the settings of its data."""
     if isinstance(data, Pairs):
         return pairs.column_problem(values, data)

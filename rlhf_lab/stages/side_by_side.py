@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import FrameType
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
@@ -252,7 +252,7 @@ def _forward_signals(builders: Sequence[_Builder]) -> Iterator[list[int]]:
     received: list[int] = []
     parent = os.getpid()
 
-    def handle(number: int, _frame: Any) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         if os.getpid() == parent:  # a process that was just forked still has this handler
             for builder in builders:

@@ -18,10 +18,12 @@ import yaml
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.figures.svg import Canvas, legend_extra, span, tone
+from rlhf_lab.results.answer import algorithm_settings
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.training.settings import StageSettings
 
 NAME = "overoptimization"
 HEADINGS = ("level", "curve", "over", "α", "β", "KL at peak, nats", "gold gained there", "R²")
@@ -59,7 +61,7 @@ def level_curves(study: Study) -> list[LevelCurve]:
         points = _gain_points(study, level)
         if not len(points):
             continue
-        form: Form = "bon" if _algorithm_kind(study, level) == "best_of_n" else "rl"
+        form = _curve_form(study, level)
         gold, problem = _fit_metric(form, points, "gold")
         proxy, _ = _fit_metric(form, points, "proxy")
         curves.append(LevelCurve(study.label(level), form, points, gold, proxy, problem))
@@ -86,16 +88,16 @@ def _gain_points(study: Study, level: str) -> pd.DataFrame:
     return pd.concat(points_of_runs, ignore_index=True).dropna(subset="d")
 
 
-def _algorithm_kind(study: Study, level: str) -> str:
-    """The algorithm of a level, from the config of its first run."""
+def _curve_form(study: Study, level: str) -> Form:
+    """The form of a level's curve, which the algorithm of its first run says."""
     completed = study.completed
     for run in completed.loc[completed["level"] == level, "run"]:
         file = Path(run) / "config.yaml"
         if file.is_file():
             config = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-            algorithm = config.get("algorithm") or {}
-            return str(algorithm.get("kind"))
-    return ""
+            kind = str((config.get("algorithm") or {}).get("kind"))
+            return algorithm_settings(kind).gain_curve
+    return StageSettings.gain_curve
 
 
 def _fit_metric(form: Form, points: pd.DataFrame, metric: str) -> tuple[SeedFits | None, str]:

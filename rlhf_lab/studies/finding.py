@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from rlhf_lab.results.answer import Answer
 from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equals, signed
 from rlhf_lab.statistics.inference import repetitions_to_decide
 from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.table import Row, Section
 from rlhf_lab.studies.verdict import ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, verdict_summary, verdicts
 
@@ -81,11 +81,11 @@ def _section_sentences(study: Study, section: Section) -> list[str]:
         # Holm's adjustment runs over the comparisons of all panels.
         sentences.append(not_told_apart(unclear, baseline, family=len(paired) * len(study.panels())))
     if unscored := [study.label(row.level) for row in paired if row not in scored]:
-        sentences.append(f"Not compared, because no seed has both sides scored: {_list_in_words(unscored)}.")
+        sentences.append(f"Not compared, because no seed has both sides scored: {list_in_words(unscored)}.")
     without_pair = [row for row in section.rows if row.level != study.baseline and row.versus is None]
     if without_pair:
         names = [study.label(row.level) for row in without_pair]
-        sentences.append(f"Not compared, for want of a shared seed: {_list_in_words(names)}.")
+        sentences.append(f"Not compared, for want of a shared seed: {list_in_words(names)}.")
     return sentences
 
 
@@ -119,10 +119,10 @@ def not_told_apart(rows: dict[str, Row], baseline: str, *, unit: str = "seed", f
     sentences = []
     if tested:
         levels = [f"{level} ({_detectable_clause(row, unit, family)})" for level, row in tested.items()]
-        sentences.append(f"Not distinguishable from {baseline}: {_list_in_words(levels)}.")
+        sentences.append(f"Not distinguishable from {baseline}: {list_in_words(levels)}.")
     if untested := [level for level in rows if level not in tested]:
         sentences.append(
-            f"Not tested against {baseline}: {_list_in_words(untested)}. "
+            f"Not tested against {baseline}: {list_in_words(untested)}. "
             f"One shared {unit} cannot tell a difference from noise between {unit}s; take three or more."
         )
     return " ".join(sentences)
@@ -139,7 +139,3 @@ def _detectable_clause(row: Row, unit: str, family: int) -> str:
     if unit == "seed" and (needed := repetitions_to_decide(row.versus, alpha=ALPHA / family)):
         phrases.append(f"about {needed} seeds would find it")
     return ", ".join(phrases)
-
-
-def _list_in_words(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

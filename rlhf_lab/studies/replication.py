@@ -46,7 +46,7 @@ class Replication:
             )
         elif self.data == "kept":
             prompts = "; test prompts count as drawn from others of their kind" if self.shares_prompts else ""
-            kept_data = _list_in_words([drawn for name, drawn in DRAWN_BY.items() if self._keeps(name)])
+            kept_data = list_in_words([drawn for name, drawn in DRAWN_BY.items() if self._keeps(name)])
             text = (
                 f"Of the data, {kept_data} are the same for all {seeds_in_words}: intervals do not cover what others "
                 f"would change{prompts}."
@@ -59,7 +59,7 @@ class Replication:
         kept_besides_data = [setting for setting in self.kept if not setting.startswith("data.")]
         if not kept_besides_data:
             return text
-        return f"{text} The same for several seeds: {_list_in_words(kept_besides_data)}."
+        return f"{text} The same for several seeds: {list_in_words(kept_besides_data)}."
 
     def _keeps(self, name: str) -> bool:
         return any(setting.partition("=")[0] == f"data.{name}" for setting in self.kept)
@@ -75,7 +75,8 @@ class Replication:
 UNKNOWN = Replication("unknown")
 
 
-def _list_in_words(names: Sequence[str]) -> str:
+def list_in_words(names: Sequence[str]) -> str:
+    """One name or more as a sentence lists them: "a", "a and b", "a, b and c"."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 

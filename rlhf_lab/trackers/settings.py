@@ -68,7 +68,7 @@ class Tensorboard(Shared):
     """TensorBoard's event files; `project` is a folder of theirs."""
 
 
-def marked(tracker: Any, *, group: str = "", swept: Mapping[str, Any] | None = None) -> Any:
+def marked(tracker: object, *, group: str = "", swept: Mapping[str, Any] | None = None) -> object:
     """The settings with the group and the swept settings of a command's runs. A group that was written stays.
 
     `tracker=files` has neither and stays as it is.

@@ -16,9 +16,10 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
@@ -29,7 +30,7 @@ from rlhf_lab.training import checkpoint
 from rlhf_lab.training.optim import Part, lr_scale
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.settings import TrainingSettings
-from rlhf_lab.training.totals import LossOutput, Totals, record_cost, record_memory
+from rlhf_lab.training.totals import HoldsState, LossOutput, Totals, record_cost, record_memory
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Algorithm(ABC):
         total_steps: optimiser steps.
     """
 
-    settings: Any
+    settings: TrainingSettings
     model: nn.Module
     encoder: Encoder
     total_steps: int
@@ -125,6 +126,26 @@ class Algorithm(ABC):
         del folder
 
 
+class StepEngine(HoldsState, Protocol):
+    """What computes a step; `training.sharding.engine.Engine` says what each method does."""
+
+    def loss(self, micro: Any, *, last: bool) -> LossOutput: ...
+
+    def backward(self, loss_share: Tensor) -> None: ...
+
+    def clip(self) -> dict[str, Tensor]: ...
+
+    def step(self, scale: float) -> None: ...
+
+    def skip(self) -> None: ...
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def load(self, saved: checkpoint.Saved) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Interrupted(BaseException):
     """The process was told to stop; the stage has been saved.
 
@@ -134,14 +155,14 @@ class Interrupted(BaseException):
 
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
     """Run the algorithm's remaining steps. Resumes from the stage's checkpoint when there is one."""
-    engine = registry.build("sharding", run.config.sharding, algorithm, run)
+    engine: StepEngine = registry.build("sharding", run.config.sharding, algorithm, run)
     try:
         _train(algorithm, engine, run, name)
     finally:
         engine.close()
 
 
-def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
+def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> None:
     settings = algorithm.settings
     algorithm.begin()
     totals = Totals()
@@ -185,7 +206,7 @@ def _train(algorithm: Algorithm, engine: Any, run: Run, name: str) -> None:
 
 
 def _accumulate_gradients(
-    algorithm: Algorithm, engine: Any, run: Run, batch: StepBatch, totals: Totals
+    algorithm: Algorithm, engine: StepEngine, run: Run, batch: StepBatch, totals: Totals
 ) -> list[LossOutput]:
     """Run forward and backward passes of this process's micro-batches. Returns their outputs, detached."""
     # micro-batches are dealt to the processes program by program, so that all of them run the same one at a time
@@ -212,7 +233,7 @@ def _lr_scale(step: int, total: int, settings: TrainingSettings) -> float:
     return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
 
 
-def _save(step: int, algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> None:
+def _save(step: int, algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) -> None:
     totals_state = totals.state_dict(step)
     state = {
         "step": step,
@@ -223,7 +244,7 @@ def _save(step: int, algorithm: Algorithm, engine: Any, run: Run, totals: Totals
     checkpoint.save(run.folder, state, engine.tensors())
 
 
-def _resume(algorithm: Algorithm, engine: Any, run: Run, totals: Totals) -> int:
+def _resume(algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) -> int:
     """Restore the checkpoint; returns the first step to take."""
     state = run.checkpoint
     run.checkpoint = None  # no reference may keep the loaded tensors in memory while the stage trains
@@ -245,7 +266,7 @@ def _graceful_stop() -> Iterator[threading.Event]:
     """
     stop = threading.Event()
 
-    def handle(number: int, _frame: Any) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from rlhf_lab.core.errors import require
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.config.sections import Evaluation
 
 Rule = tuple[bool, str]
 SMALL = {"optimizer": "muon", "max_length": 128}
@@ -67,6 +71,8 @@ class StageSettings:
             has to fall.
         chance_metric: its number that is ½ without knowledge; empty where it has none.
         answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
+        gain_curve: form of reward gained against KL, see `statistics.overoptimization`: `rl` along training, `bon` over
+            the n of best-of-n.
         at_small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the
             embedded worlds, where the default is for larger models.
         tuned_by_model: settings whose value a model may name (`model.tuned`), because it depends on the model's size.
@@ -94,6 +100,7 @@ class StageSettings:
     loss_falls: ClassVar[bool] = False
     chance_metric: ClassVar[str] = ""
     answer: ClassVar[str] = ""
+    gain_curve: ClassVar[Literal["bon", "rl"]] = "rl"
     tuned_by_model: ClassVar[tuple[str, ...]] = ()
     at_small_scale: ClassVar[dict[str, Any]] = {}
     smoke: ClassVar[dict[str, float]] = {}
@@ -106,16 +113,12 @@ class StageSettings:
         """(condition, message) pairs; an algorithm adds its own, so that all broken ones are reported together."""
         return ()
 
-    def completed(self, config: Any) -> Self:
+    def completed(self, config: Config) -> Self:
         """These settings with what follows from other sections of the config filled in, where it is not written."""
         return self
 
-    def contradictions(self, config: Any) -> list[str]:
-        """What other sections of the config say that this algorithm cannot work with.
-
-        Args:
-            config: the whole `Config`, which lies above this module.
-        """
+    def contradictions(self, config: Config) -> list[str]:
+        """What other sections of the config say that this algorithm cannot work with."""
         return []
 
     def held(self, *, adapter: bool) -> list[Held]:
@@ -126,7 +129,7 @@ class StageSettings:
         """
         return [Held("policy", trained=self.makes_model)]
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         """(prompts, replies to each) of everything it samples.
 
         Args:
@@ -134,6 +137,16 @@ class StageSettings:
             batch_rows: of the sampler, for what is drawn in as large batches as fit.
         """
         return [(evaluation.prompts, evaluation.samples_per_prompt)] if "evaluation" in self.uses else []
+
+    @property
+    def trl_trainer(self) -> str:
+        """The trainer of TRL that does the same, a key of `algorithms.trl.tables.TRAINERS`; empty if there is none."""
+        return ""
+
+    @property
+    def trl_refusal(self) -> str:
+        """Why there is no such trainer and what to write instead, where more is known than that there is none."""
+        return ""
 
     @property
     def rows_per_unit(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class Totals:
     """
 
     def __init__(self) -> None:
-        self.norms: dict[str, Tensor | float] = {}
+        self.norms: Mapping[str, Tensor | float] = {}
         self.note = ""
         self._clear()
 
@@ -127,7 +128,13 @@ def _require_finite(step: int, loss: float, norms: dict[str, float]) -> None:
         )
 
 
-def record_memory(run: Run, engine: Any) -> None:
+class HoldsState(Protocol):
+    """What holds the state of training in this process."""
+
+    def memory_mib(self) -> dict[str, float]: ...
+
+
+def record_memory(run: Run, engine: HoldsState) -> None:
     """Record what parameters, gradients and moments take, until a step has shown all three."""
     if run.cost.get("memory/optimizer"):
         return

@@ -143,8 +143,8 @@ LOG_PROBABILITIES = (
     Mutant(
         "trainer_temperature_inverted",
         LOGPROBS,
-        "self.target_N, 1.0 / temperature)",
-        "self.target_N, temperature)",
+        "self.target_N, 1.0 / temperature, truncation)",
+        "self.target_N, temperature, truncation)",
         "ratios compare two temperatures",
     ),
     Mutant(
@@ -195,16 +195,16 @@ SAMPLING = (
     ),
     Mutant(
         "ended_by_length",
-        SAMPLER,
-        "[[tokens[-1] in self.stop_ids for tokens, _ in row]",
-        "[[len(tokens) < slots for tokens, _ in row]",
+        "rlhf_lab/sampling/turns.py",
+        "ended = tokens[length - 1] in self.stop_ids",
+        "ended = length < self.slots",
         "a reply whose EOS is the last token allowed pays the penalty of an unfinished one",
     ),
     Mutant(
         "batches_share_noise",
         SAMPLER,
-        "decoder, batch, group, noise_RT[index_R], temperature",
-        "decoder, batch, group, noise_RT[: len(index_R)], temperature",
+        "noise(0)[torch.tensor(numbers)]",
+        "noise(0)[: len(numbers)]",
         "prompts of different batches draw the same noise, and a reply depends on its batch",
     ),
     Mutant(
@@ -290,8 +290,8 @@ CREDIT = (
     Mutant(
         "loss_units_of_iteration",
         ON_POLICY,
-        'loss_units(settings.aggregation or "", len(rows), reply_tokens)',
-        'loss_units(settings.aggregation or "", len(experience.rows), reply_tokens)',
+        'loss_units(settings.aggregation or "", len(rows), sampled_tokens)',
+        'loss_units(settings.aggregation or "", len(experience.rows), sampled_tokens)',
         "the learning rate shrinks with the number of updates per iteration",
     ),
     Mutant(
@@ -311,15 +311,15 @@ CREDIT = (
     Mutant(
         "remax_baseline_sampled",
         "rlhf_lab/algorithms/policy_gradient/rollouts.py",
-        "[group.ids for group in groups], 1, 0, temperature=0.0)",
-        "[group.ids for group in groups], 1, 0)",
+        "tasks, 1, 0, temperature=0.0, prompts=prompts)",
+        "tasks, 1, 0, prompts=prompts)",
         "ReMax's baseline is one more sample instead of the greedy reply",
     ),
     Mutant(
         "scaled_reward_is_centred",
         "rlhf_lab/algorithms/policy_gradient/shaping.py",
-        "scores = scores / self.sd",
-        "scores = (scores - self.mean) / self.sd",
+        "rewards.astype(np.float64) / self.scale",
+        "(rewards.astype(np.float64) - self.mean) / self.scale",
         "half of all rewards change their sign",
     ),
 )

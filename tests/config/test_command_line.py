@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from support import command_inside, toy_rows, write_pairs
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
 
-RECIPES = [name for name in compose.recipes() if not name.startswith("study/")]
+RECIPES = [name for name in inventory.recipes() if not name.startswith("study/")]
 HARNESS = """
 import sys
 from rlhf_lab.main import main

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from support import checked
 
-from rlhf_lab.config import compose, registry, root, schema, sections
+from rlhf_lab.config import compose, inventory, registry, root, schema, sections
 from rlhf_lab.stages import artifacts
 
 AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1, "sharding": 7, "tracker": 4}
-RECIPES = sorted(compose.recipes())
+RECIPES = sorted(inventory.recipes())
 CONF = sorted(
-    path.relative_to(compose.folder("conf")).with_suffix("").as_posix()
-    for path in compose.folder("conf").rglob("*.yaml")
+    path.relative_to(inventory.folder("conf")).with_suffix("").as_posix()
+    for path in inventory.folder("conf").rglob("*.yaml")
 )
 CHOICES = [name for name in CONF if "/" in name]
 NEEDED = {
@@ -81,7 +81,7 @@ def test_every_recipe_checks_and_plans(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_opens_with_what_a_reader_asks(name):
-    lines = compose.recipes()[name].read_text().splitlines()
+    lines = inventory.recipes()[name].read_text().splitlines()
     for line, word in zip(lines, ("Question", "Source", "Command", "Cost", "Expect"), strict=False):
         assert line.startswith(f"# {word}:"), f"{name}: {line}"
     assert f"+recipe={name}" in lines[2]
@@ -91,7 +91,7 @@ def test_every_recipe_opens_with_what_a_reader_asks(name):
 def test_every_choice_checks(name):
     group, _, option = name.partition("/")
     job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
-    values = compose.read_yaml(compose.folder("conf") / f"{name}.yaml")
+    values = inventory.read_yaml(inventory.folder("conf") / f"{name}.yaml")
     chosen = job.reward.terms[option] if group == "reward" else getattr(job, group)
     assert registry.kind_of(group, chosen) == values["kind"]
     for key, value in values.items():
@@ -101,7 +101,7 @@ def test_every_choice_checks(name):
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_choice_says_what_it_is(name):
-    assert (compose.folder("conf") / f"{name}.yaml").read_text().startswith("# ")
+    assert (inventory.folder("conf") / f"{name}.yaml").read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -15,12 +15,12 @@ from support import checked, command_inside
 from rlhf_lab.cli import explain
 from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.completion import candidates
-from rlhf_lab.config import compose, docstrings, registry, root, schema, sections
+from rlhf_lab.config import docstrings, inventory, registry, root, schema, sections
 from rlhf_lab.core.console import console
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
 SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, root.Config]
-OPTIONS = [f"{group}={option}" for group in registry.PACKAGES for option in compose.options(group)]
+OPTIONS = [f"{group}={option}" for group in registry.PACKAGES for option in inventory.options(group)]
 
 
 def undocumented(cls: type) -> list[str]:
@@ -87,7 +87,7 @@ def test_the_values_are_those_of_the_run() -> None:
 def test_every_option_of_every_group_is_explained(option: str) -> None:
     group, _, name = option.partition("=")
     prefix = f"reward.terms.{name}." if group == "reward" else f"{group}."
-    kind = compose.read_yaml(compose.folder("conf") / group / f"{name}.yaml")["kind"]
+    kind = inventory.read_yaml(inventory.folder("conf") / group / f"{name}.yaml")["kind"]
     fields = {key for key, _, _ in explain._fields(registry.settings_class(group, kind), prefix[:-1])}
     shown = explain.catalogue([option])
     assert fields <= {*shown}

@@ -13,7 +13,7 @@ import yaml
 from support import checked, command_inside
 
 from rlhf_lab import __version__, main
-from rlhf_lab.config import compose, root, words
+from rlhf_lab.config import inventory, root, words
 from rlhf_lab.core import invocation
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import execute
@@ -82,7 +82,7 @@ def test_flags_may_stand_between_settings(tmp_path: Path) -> None:
 def test_recipes_are_listed(tmp_path: Path, arguments: list[str]) -> None:
     status, printed = command_inside(tmp_path, *arguments)
     assert status == 0
-    assert all(name in printed for name in compose.recipes())
+    assert all(name in printed for name in inventory.recipes())
     assert "report FOLDER" in printed
 
 
@@ -158,7 +158,7 @@ def test_nothing_was_run_is_said_only_when_it_is_true(tmp_path: Path, monkeypatc
     assert "nothing was run" in command_inside(tmp_path, "+recipe=sft")[1]
 
 
-@pytest.mark.parametrize("arguments", [[], ["+recipe=ppo", "--cfg", "job"], ["-sc", "install=zsh"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["+recipe=ppo", "--cfg", "job"], ["-sc", "install=zsh"]])
 def test_a_closed_pipe_leaves_no_traceback(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

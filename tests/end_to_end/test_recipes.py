@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import inventory
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.results.wording import metric_title
 from rlhf_lab.studies.frame import read_study
 
-RECIPES = sorted(compose.recipes())
+RECIPES = sorted(inventory.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
 
@@ -56,7 +56,7 @@ def written_keys(folder: Path, result: dict) -> set[str]:
 
 
 def registered(folder: Path) -> str:
-    return compose.read_yaml(folder / "config.yaml")["algorithm"]["kind"]
+    return inventory.read_yaml(folder / "config.yaml")["algorithm"]["kind"]
 
 
 def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
@@ -76,7 +76,7 @@ def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
 def test_study(lab, sized, name):
     run = lab.run if name == "study/buffers" else lab.inside  # in processes of their own, and here
     more = [] if name == "study/buffers" else ["study.processes=1"]
-    if compose.read_yaml(compose.recipes()[name])["study"].get("quick"):
+    if inventory.read_yaml(inventory.recipes()[name])["study"].get("quick"):
         more.append("study.size=quick")
     out = run(f"+recipe={name}", *sized(name), "seed=0", *more)
     folder = (

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from support import checked, planned, save_tiny, toy_rows, write_pairs
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import inventory
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.stages import artifacts
@@ -161,4 +161,4 @@ def test_a_result_without_its_model_is_not_complete(tmp_path):
 
 
 def test_recipes_are_found_in_folders():
-    assert {"sft", "reward_model", "dpo", "dpo_iterative", "study/buffers"} <= compose.recipes().keys()
+    assert {"sft", "reward_model", "dpo", "dpo_iterative", "study/buffers"} <= inventory.recipes().keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,12 @@ def test_a_terminal_that_cannot_show_greek(monkeypatch):
         monkeypatch.setattr(sys, "__stdout__", latin)
         finding = ask("terminal")
     assert (finding.status, "PYTHONUTF8=1" in finding.advice) == ("fail", True)
+
+
+def test_a_stream_without_an_encoding_is_no_crash(monkeypatch):
+    monkeypatch.setattr(sys, "__stdout__", io.StringIO())  # its encoding is None
+    finding = ask("terminal")
+    assert (finding.status, finding.measured.rpartition(", ")[2]) == ("fail", "unknown")
 
 
 def test_git(monkeypatch):

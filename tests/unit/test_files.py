@@ -221,6 +221,15 @@ def test_outputs_below_proc_is_one_line(tmp_path, more, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("more", [[], ["seed=0,1"]], ids=["run", "sweep"])
+@pytest.mark.parametrize("outputs", ["x" * 256, f"new/{'x' * 256}"], ids=["folder", "below"])
+def test_outputs_with_a_name_too_long_is_one_line_before_anything_runs(tmp_path, outputs, more):
+    status, printed = command_inside(tmp_path, "+recipe=sft", f"outputs={outputs}", *more)
+    assert status == 2
+    assert "has 256 bytes" in printed and "write outputs=FOLDER with shorter names" in printed
+    assert not list(tmp_path.iterdir())
+
+
 def test_outputs_that_is_empty_is_refused(tmp_path):
     status, printed = command_inside(tmp_path, "+recipe=sft", "outputs=")
     assert (status, "outputs is empty; write outputs=FOLDER" in printed) == (2, True), printed

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import checked
+from support import checked, said
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
@@ -110,7 +110,7 @@ def test_what_is_no_grade_is_unscored_and_counted(service):
     replies = ["good", "refused", "filtered", "cut", "prose", "six", "four", "text", "truth"]
     reward = judge(service, note=notes.append)
     checked_reward = CheckedReward("judge", reward)
-    batch = checked_reward(["p"] * len(replies), replies)
+    batch = checked_reward(said(["p"] * len(replies), replies))
     assert batch.total_N[0] == pytest.approx(SCORE)
     assert np.isnan(batch.total_N[1:]).all()
     assert reward.unscored == {"refused": 2, "truncated": 1, "unparsable": 5}

@@ -10,7 +10,7 @@ import pytest
 from support import ONE_LAYER, SMALL_WORLD, planned, save_tiny, toy_rows, write_pairs
 from support import gpt2_tokenizer as tokenizer
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory import check
@@ -34,7 +34,7 @@ def names(found: StagePlan) -> list[str]:
     return [line.copy.name for line in found.lines]
 
 
-@pytest.mark.parametrize("recipe", sorted(compose.recipes()))
+@pytest.mark.parametrize("recipe", sorted(inventory.recipes()))
 def test_every_recipe_has_a_plan(recipe: str) -> None:
     command = compose.check_command([f"+recipe={recipe}"])
     for stage in plan(command.configs[0], recipe).upstream():

@@ -16,7 +16,7 @@ from hydra._internal.utils import get_args_parser
 from support import command_inside
 
 from rlhf_lab import main
-from rlhf_lab.config import compose
+from rlhf_lab.config import compose, inventory
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import sweep
 
@@ -67,11 +67,11 @@ def test_the_table_of_recipes_is_what_the_recipes_say() -> None:
     assert text == recipe_table.page(text), "run `make recipes`"
     named = re.findall(r"^\| \[`([^`]+)`\]", text, re.M)
     assert named == list(dict.fromkeys(named)), "a recipe has two rows"
-    assert set(named) == set(compose.recipes())
+    assert set(named) == set(inventory.recipes())
 
 
 def test_a_recipe_says_its_question_its_source_and_its_command() -> None:
-    for name, path in compose.recipes().items():
+    for name, path in inventory.recipes().items():
         says = recipe_table.header(path.read_text(encoding="utf-8"))
         assert {"question", "source", "command", "cost", "expect"} <= says.keys(), name
         assert says["command"].startswith(f"python -m rlhf_lab +recipe={name}"), name

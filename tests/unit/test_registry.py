@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.errors import ConfigError
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
@@ -18,8 +18,8 @@ def test_every_kind_has_settings_and_a_config_file(group, kind):
     cls = registry.settings_class(group, kind)
     assert is_dataclass(cls)
     assert cls.__doc__
-    files = [compose.folder("conf") / group / f"{name}.yaml" for name in compose.options(group)]
-    assert kind in {compose.read_yaml(file)["kind"] for file in files}
+    files = [inventory.folder("conf") / group / f"{name}.yaml" for name in inventory.options(group)]
+    assert kind in {inventory.read_yaml(file)["kind"] for file in files}
 
 
 @pytest.mark.parametrize(("group", "kind"), [k for k in KINDS if k[0] != "model"], ids="/".join)

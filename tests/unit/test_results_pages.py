@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.config import compose
+from rlhf_lab.config import inventory
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-RECIPES = [name.removeprefix("study/") for name in compose.recipes() if name.startswith("study/")]
+RECIPES = [name.removeprefix("study/") for name in inventory.recipes() if name.startswith("study/")]
 STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 BEFORE = {
     "buffers",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import said
 
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError
@@ -108,7 +109,7 @@ def test_the_terms_see_the_reply_without_its_confidence():
         return RewardBatch(np.zeros(len(responses)))
 
     settings = RewardGraph(terms={"a": Gold()}, confidence_weight=0.5)
-    GraphReward({"a": CheckedReward("a", term)}, settings)(["p"], ["Yes. Confidence: 9/10"])
+    GraphReward({"a": CheckedReward("a", term)}, settings)(said(["p"], ["Yes. Confidence: 9/10"]))
     assert seen == ["Yes."]
 
 
@@ -122,14 +123,14 @@ def confident_graph() -> GraphReward:
 def test_ppo_c_by_hand_and_its_state():
     """r + ½·(r − r̄)·(c − ½). r̄ starts at 0 and becomes .9·0 + .1·mean(2, 4) = .3 once training has seen the batch."""
     reward, texts = confident_graph(), ["2 Confidence: 9/10", "4"]
-    batch = reward(["p"] * 2, texts)
+    batch = reward(said(["p"] * 2, texts))
     assert batch.total_N.tolist() == pytest.approx([2 + 0.5 * 2 * 0.4, 4])
-    assert reward(["p"] * 2, texts).total_N.tolist() == batch.total_N.tolist(), "an evaluation moved the mean"
+    assert reward(said(["p"] * 2, texts)).total_N.tolist() == batch.total_N.tolist(), "an evaluation moved the mean"
     reward.observe(batch)
     assert reward.baseline == pytest.approx(0.3)
     again = confident_graph()
     again.load_state_dict(json.loads(json.dumps(reward.state_dict())))
-    found = again(["p"] * 2, texts)
+    found = again(said(["p"] * 2, texts))
     assert found.total_N[0] == pytest.approx(2 + 0.5 * (2 - 0.3) * 0.4)
     assert found.parts["confidence/baseline"].tolist() == [again.baseline] * 2
     assert np.isnan(found.parts["confidence"][1]) and found.parts["aggregate"].tolist() == [2, 4]
@@ -137,7 +138,7 @@ def test_ppo_c_by_hand_and_its_state():
 
 def test_low_confidence_is_worth_more_when_the_reply_is_poor():
     reward = confident_graph()
-    sure, unsure = reward(["p"] * 2, ["-2 Confidence: 9/10", "-2 Confidence: 1/10"]).total_N
+    sure, unsure = reward(said(["p"] * 2, ["-2 Confidence: 9/10", "-2 Confidence: 1/10"])).total_N
     assert unsure > -2 > sure
 
 
@@ -152,11 +153,11 @@ def test_the_scale_of_the_corpus_is_measured_once_and_kept(tmp_path):
     """Words 1, 3: mean 2, sd 1, in units of 10 words."""
     settings = RewardGraph(terms={"length": Length(standardise="corpus")})
     reward = build_graph(settings, world([1, 3], tmp_path))
-    assert reward(["p"], ["one two three four"]).total_N[0] == pytest.approx((0.4 - 0.2) / 0.1)
+    assert reward(said(["p"], ["one two three four"])).total_N[0] == pytest.approx((0.4 - 0.2) / 0.1)
     scales = json.loads((tmp_path / SCALES_FILE).read_text())
     assert scales["length"] == {"mean": pytest.approx(0.2), "sd": pytest.approx(0.1), "n": 2}
     again = combine({"length": np.array([0.4])}, with_scales(settings, scales))
-    assert again[0] == reward(["p"], ["one two three four"]).total_N[0], "the file gives other bits than the run"
+    assert again[0] == reward(said(["p"], ["one two three four"])).total_N[0], "the file gives other bits than the run"
     with pytest.raises(ConfigError, match="no scale"):
         build_graph(settings, world([2, 2], tmp_path / "other"))
 
@@ -166,7 +167,7 @@ def test_what_later_nodes_change_is_kept_as_it_was():
         return RewardBatch(np.array([3.0]))
 
     reward = GraphReward({"a": CheckedReward("a", term)}, RewardGraph(terms={"a": Gold(weight=2.0)}, clip=1.0))
-    batch = reward(["p"], ["x"])
+    batch = reward(said(["p"], ["x"]))
     assert (batch.total_N[0], batch.parts["aggregate"][0], batch.parts["a"][0]) == (1, 6, 3)
     assert part_means({"a": np.array([1.0, np.nan, 3.0]), "b": np.array([np.nan])}) == {
         "reward/a": 2,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import checked, command_inside, planned
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import compose, inventory, registry
 from rlhf_lab.config.sections import Evaluation
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.stages import artifacts
@@ -57,7 +57,7 @@ def jobs(recipe: str, *overrides: str) -> list[artifacts.Stage]:
     return [artifacts.plan(config, recipe) for config in command.configs]
 
 
-@pytest.mark.parametrize("recipe", list(compose.recipes()))
+@pytest.mark.parametrize("recipe", list(inventory.recipes()))
 def test_every_recipe_is_small(recipe):
     stages = jobs(recipe)
     assert len(stages) <= 12
@@ -68,7 +68,7 @@ def test_every_recipe_is_small(recipe):
     assert len({stage.config.seed for stage in stages}) == 1
 
 
-@pytest.mark.parametrize("recipe", [name for name in compose.recipes() if not name.startswith("study/")])
+@pytest.mark.parametrize("recipe", [name for name in inventory.recipes() if not name.startswith("study/")])
 def test_every_recipe_is_small_with_a_real_model(recipe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("pairs.jsonl", "problems.jsonl"):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import checked, planned, prompt_text
+from support import checked, planned, prompt_text, said
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
@@ -57,7 +57,7 @@ def test_lenient_reads_answers_without_the_mark():
 
 def test_an_unknown_prompt_is_unscored_and_counted():
     wrapped = CheckedReward("verifier", reward())
-    total = wrapped(["p", "unknown"], ["#### 7", "#### 7"]).total_N
+    total = wrapped(said(["p", "unknown"], ["#### 7", "#### 7"])).total_N
     assert total[0] == 1 and math.isnan(total[1])
     assert (wrapped.scored, wrapped.abstained) == (1, 1)
 

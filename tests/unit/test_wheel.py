@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(installed: Path, elsewhere: Path, *arguments: str) -> str:
     """Output of the console script's entry point, run on the unpacked wheel from another folder."""
-    code = "import rlhf_lab.main as m; print(m.__file__); m.main()"
+    code = "import rlhf_lab.__main__ as m; print(m.__file__); m.main()"
     environment = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments],
@@ -60,7 +60,7 @@ def test_wheel_holds_every_file_of_the_package(installed: Path) -> None:
 
 def test_wheel_has_the_console_script(installed: Path) -> None:
     (entry_points,) = installed.glob("rlhf_lab-*.dist-info/entry_points.txt")
-    assert "rlhf-lab = rlhf_lab.main:main" in entry_points.read_text()
+    assert "rlhf-lab = rlhf_lab.__main__:main" in entry_points.read_text()
 
 
 def test_recipes_are_listed_and_composed_from_another_folder(installed: Path, tmp_path: Path) -> None:

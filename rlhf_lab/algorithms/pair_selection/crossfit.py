@@ -50,6 +50,8 @@ SCORING_TOKENS = 16384
 class CrossFitting(Algorithm):
     """K reward models side by side, each blind to one fold."""
 
+    settings: CrossFit
+
     def __init__(self, settings: CrossFit, run: Run):
         self.settings, self.run = settings, run
         self.encoder = load_encoder(run.needs["policy"], run.config.model)

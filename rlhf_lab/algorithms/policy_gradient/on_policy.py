@@ -39,6 +39,7 @@ from rlhf_lab.training.start import corpus_report, load_policy_twice
 class OnPolicy(Algorithm):
     """Iterations of roll out, score, credit and update. A subclass says how scores are credited to tokens."""
 
+    settings: OnPolicySettings
     title: str
 
     def __init__(self, settings: OnPolicySettings, run: Run):

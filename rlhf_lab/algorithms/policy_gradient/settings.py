@@ -6,10 +6,14 @@ Both share one core (`on_policy.py`). They differ in how a reply's reward is cre
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.config.sections import Evaluation
 
 LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo_clip": {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean", "overlong_tokens": 0},
@@ -144,10 +148,10 @@ class OnPolicySettings(TrainingSettings):
     def held(self, *, adapter: bool) -> list[Held]:
         return policy_and_reference(adapter=adapter)
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_iteration, self.sampled_per_prompt)]
 
-    def contradictions(self, config: Any) -> list[str]:
+    def contradictions(self, config: Config) -> list[str]:
         monitor, limit = config.reward.monitor, config.rollout.max_new_tokens
         problems = []
         if monitor.action in ("stop", "raise_kl") and self.iterations // monitor.every <= monitor.warmup:
@@ -305,18 +309,22 @@ class PPO(OnPolicySettings):
     value_weight: float = 0.1
     value_clip: float = 0.2
 
+    @property
+    def trl_refusal(self) -> str:
+        return "algorithm=ppo: TRL removed PPO and its value heads in 2026; use engine=native, or algorithm=rloo"
+
     def held(self, *, adapter: bool) -> list[Held]:
         critic = [] if self.critic == "shared" else [Held("critic", outputs=1, trained=True, whole=True)]
         return [*super().held(adapter=adapter), *critic]
 
-    def usual_critic(self, config: Any) -> Literal["reward_model", "zero"]:
+    def usual_critic(self, config: Config) -> Literal["reward_model", "zero"]:
         """The critic that fits the reward: it starts from the reward model if the reward reads one."""
         return "reward_model" if config.needs.get("reward") and "reward" in config.reward.roles else "zero"
 
-    def completed(self, config: Any) -> PPO:
+    def completed(self, config: Config) -> PPO:
         return self if self.critic else replace(self, critic=self.usual_critic(config))
 
-    def contradictions(self, config: Any) -> list[str]:
+    def contradictions(self, config: Config) -> list[str]:
         problems = super().contradictions(config)
         if self.critic == "reward_model" and self.usual_critic(config) != "reward_model":
             if "reward" in config.reward.roles:
@@ -373,3 +381,14 @@ class GRPO(OnPolicySettings):
     prompts_per_iteration: int = 16
     group_size: int = 4
     kl_in: Literal["reward", "loss"] = "loss"
+
+    @property
+    def trl_trainer(self) -> str:
+        return {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}.get(self.advantage, "")
+
+    @property
+    def trl_refusal(self) -> str:
+        return (
+            f"algorithm.advantage={self.advantage}: TRL compares replies by grpo, dr_grpo or rloo alone; use one "
+            "of them, or engine=native"
+        )

@@ -110,6 +110,8 @@ class PairTable:
 class PreferenceAlgorithm(Algorithm):
     """Policy, frozen reference, objective and evaluator, shared by one-pass and iterative training on pairs."""
 
+    settings: PreferenceSettings
+
     def __init__(self, settings: PreferenceSettings, run: Run):
         self.settings, self.run = settings, run
         self.objective = PREFERENCE_LOSSES[settings.loss]

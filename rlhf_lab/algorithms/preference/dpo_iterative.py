@@ -34,6 +34,8 @@ class IteratedDPO(PreferenceAlgorithm):
     """Rounds on the policy's own replies. A batch comes from: `collect` → `_start_round` → `RollOut.make` →
     `PairTable.batch`."""
 
+    settings: IterativeDPO
+
     def __init__(self, settings: IterativeDPO, run: Run):
         super().__init__(settings, run)
         if self.evaluator.reward is None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
 from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.config.sections import Evaluation
 
 LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "sigmoid": {"label_smoothing": 0.0},
@@ -23,6 +27,10 @@ LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "inpo": {"reference_share": 1 / 3},
 }
 """Loss → the settings that it reads besides `beta`, with defaults. A setting that a loss does not read is an error."""
+
+
+TRL_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
+"""Losses that TRL's DPOTrainer knows, under the same names."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,19 @@ class DPO(PreferenceSettings):
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
 
+    @property
+    def trl_trainer(self) -> str:
+        if self.loss == "kto":
+            return "kto"
+        return "dpo" if self.loss in TRL_LOSSES else ""
+
+    @property
+    def trl_refusal(self) -> str:
+        return (
+            f"algorithm.loss={self.loss}: TRL's stable trainers lack it (some are in trl.experimental, which may "
+            f"vanish in any release); use engine=native, or one of {', '.join((*TRL_LOSSES, 'kto'))}"
+        )
+
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
         return (
@@ -190,10 +211,14 @@ class IterativeDPO(PreferenceSettings):
     reference_share: float | None = None
     consistency: Literal["none", "cream"] = "none"
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    @property
+    def trl_refusal(self) -> str:
+        return "algorithm=dpo_iterative: TRL has no trainer in rounds; use engine=native, or algorithm=dpo"
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [*super().sampled(evaluation, batch_rows), (self.prompts_per_round, self.samples_per_prompt)]
 
-    def contradictions(self, config: Any) -> list[str]:
+    def contradictions(self, config: Config) -> list[str]:
         if not config.reward.confidence_weight:
             return []
         return ["reward.confidence_weight needs a running mean of rewards; use algorithm=ppo or algorithm=grpo"]

@@ -124,7 +124,9 @@ def _draw_share(settings: RewardModel, run: Run, k: int, pairs: int) -> Tensor:
     return in_share_N
 
 
-def plan_members(settings: RewardModel, run: Run, members: Sequence[Member], lengths: Sequence[int]) -> list[Any]:
+def plan_members(
+    settings: RewardModel, run: Run, members: Sequence[Member], lengths: Sequence[int]
+) -> list[list[list[int]]]:
     """Pair indices of every step, for each model: its member's share, in an order of its own.
 
     A shared trunk trains on all pairs; pairs outside a head's share have weight 0 for that head.

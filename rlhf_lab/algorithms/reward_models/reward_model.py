@@ -37,7 +37,7 @@ from rlhf_lab.data.transcript import CONTEXTS, human_turns
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_margins, filler_shift, margins, prompt_ids, words
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.pair_rows import pair_length, pair_rows
+from rlhf_lab.models.pair_rows import PairRows, pair_length, pair_rows
 from rlhf_lab.rewards.learned.bt import BTReward
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.sampling.policy_replies import PolicyReplies
@@ -62,6 +62,8 @@ PRIMARY = (
 
 class RewardModelling(Algorithm):
     """Trains on corpus pairs and, where an annotator exists, on labelled pairs of the policy's own replies."""
+
+    settings: RewardModel
 
     def __init__(self, settings: RewardModel, run: Run):
         self.settings, self.run = settings, run
@@ -142,7 +144,7 @@ class RewardModelling(Algorithm):
                 return add_step_statistics(micros)
         return micros
 
-    def _confidence_rows(self, i: int, step: int) -> list[Any]:
+    def _confidence_rows(self, i: int, step: int) -> list[PairRows]:
         """Both replies of a training pair with a high and a low confidence at the end."""
         generator = torch.Generator().manual_seed(self.run.seed(f"reward_model/confidence/{i}", step))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
 from rlhf_lab.algorithms.reward_models.settings import RubricRM
@@ -55,6 +56,8 @@ def score_weights(weights: Mapping[str, float] | None, rubric: Rubric) -> FloatA
 class RubricModelling(Algorithm):
     """Trains on graded replies of the corpus and, where there is a judge, of the policy."""
 
+    settings: RubricRM
+
     def __init__(self, settings: RubricRM, run: Run):
         self.settings, self.run = settings, run
         if run.corpus.rubric is None:
@@ -77,7 +80,7 @@ class RubricModelling(Algorithm):
         self.steps = epoch_steps(self.lengths, settings, run.seed("reward_model/order", 0))
         self.total_steps = len(self.steps)
 
-    def _load_model(self) -> Any:
+    def _load_model(self) -> nn.Module:
         outputs = len(self.weights_A) if self.settings.target == "attributes" else 1
         settings, run = self.run.config.model, self.run
         model = load_reward_model(run.needs["policy"], settings, outputs=outputs, device=run.load_device)

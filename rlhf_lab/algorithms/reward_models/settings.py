@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import kind_of, register
 from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+    from rlhf_lab.config.sections import Evaluation
 
 OTHER_POLICIES = tuple(f"policy_{k}" for k in range(1, 10))
 """Roles of the policies that further members of an ensemble start from."""
@@ -50,7 +54,7 @@ class StepSettings(TrainingSettings):
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("reward model", outputs=1, trained=True)]
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, max(1, self.trajectories))]
 
     def rules(self) -> tuple[Rule, ...]:
@@ -91,7 +95,7 @@ class ProcessModel(StepSettings):
     rollouts: int = 4
     estimate: Literal["soft", "hard"] = "soft"
 
-    def contradictions(self, config: Any) -> list[str]:
+    def contradictions(self, config: Config) -> list[str]:
         if self.labels != "annotated" or config.data.steps or not config.data.answers:
             return []
         return [
@@ -189,7 +193,11 @@ class RewardModel(TrainingSettings):
             members = [Held(name, outputs=heads, trained=True, together=k) for k, name in enumerate(names)]
         return [*members, Held("policy (samples)")]
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    @property
+    def trl_trainer(self) -> str:
+        return "reward_model"
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 2)]
 
     @property
@@ -258,10 +266,10 @@ class RubricRM(TrainingSettings):
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("rubric model", outputs=1, trained=True), Held("policy (samples)")]
 
-    def sampled(self, evaluation: Any, batch_rows: int) -> list[tuple[int, int]]:
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 2)]
 
-    def contradictions(self, config: Any) -> list[str]:
+    def contradictions(self, config: Config) -> list[str]:
         if config.data.graded:
             return []
         return ["algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded"]

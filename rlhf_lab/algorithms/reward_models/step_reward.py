@@ -7,7 +7,7 @@ the labels. The score head has no bias and starts at zero, so every probability 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ class StepMicroBatch(NamedTuple):
 class StepRewardModelling(Algorithm):
     """Trains the head where `kind` says. A unit of the loss is a label, so long solutions weigh more."""
 
+    settings: ProcessModel | OutcomeModel
+
     def __init__(self, settings: ProcessModel | OutcomeModel, run: Run):
         self.settings, self.run = settings, run
         self.kind = "prm" if isinstance(settings, ProcessModel) else "orm"
@@ -56,7 +58,7 @@ class StepRewardModelling(Algorithm):
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
         solutions = training_solutions(settings, run, Solutions(run, policy, self.encoder))
         del policy  # its memory is free before the reward model is loaded
-        model: Any = load_reward_model(source, model_settings, device=run.load_device)
+        model = load_reward_model(source, model_settings, device=run.load_device)
         self.model = trainable(model, model_settings.lora, run.seed("lora"))
         self._encode(solutions)
         self.lengths = [row.last + 1 for row in self.rows]
@@ -89,8 +91,7 @@ class StepRewardModelling(Algorithm):
         settings = self.settings
         labels = list(solution.labels)
         # Monte Carlo labels are shares of completions and not verdicts: every step keeps its own.
-        judged = isinstance(settings, ProcessModel) and settings.labels != "monte_carlo"
-        if judged and settings.up_to_first_error:
+        if isinstance(settings, ProcessModel) and settings.labels != "monte_carlo" and settings.up_to_first_error:
             first = first_wrong(labels)
             return labels if first == NO_ERROR else labels[: first + 1]
         return labels

@@ -31,3 +31,7 @@ class SFT(TrainingSettings):
     lr: float = 2e-5
     epochs: float = 3.0
     skip_garbled: bool = True
+
+    @property
+    def trl_trainer(self) -> str:
+        return "sft"

@@ -21,6 +21,8 @@ from rlhf_lab.training.start import corpus_report, model_size, start_policy
 class SupervisedFineTuning(Algorithm):
     """One pass per epoch over (prompt, chosen reply) rows."""
 
+    settings: SFT
+
     def __init__(self, settings: SFT, run: Run):
         self.settings, self.run = settings, run
         self.model, self.encoder = start_policy(run)

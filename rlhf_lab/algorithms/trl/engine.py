@@ -10,7 +10,7 @@ import copy
 import importlib.util
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,12 +21,22 @@ from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.trl import options
-from rlhf_lab.algorithms.trl.rows import both_sides, divided, kto_batch, padded, reward_batch, sft_batch, unused_id
+from rlhf_lab.algorithms.trl.rows import (
+    BatchMaker,
+    both_sides,
+    divided,
+    kto_batch,
+    padded,
+    reward_batch,
+    sft_batch,
+    unused_id,
+)
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency, NumericError
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.pair_rows import PairRows
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.training.loop import Algorithm, Interrupted, _graceful_stop
 from rlhf_lab.training.run import Run
@@ -126,10 +136,9 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
     """SFT, reward model, DPO, KTO: the native engine's rows in the native engine's order."""
     from rlhf_lab.algorithms.trl.trainers import Batches
 
-    kind = options.key(run.config)
-    has_reference = kind in ("dpo", "kto")
-    rows = algorithm.table.pairs if has_reference else algorithm.rows
-    make_batch = _batch_maker(kind, algorithm)
+    spec = options.trainer(run.config)
+    rows = algorithm.table.pairs if spec.has_reference else algorithm.rows
+    make_batch = BATCH_MAKERS[spec.name](algorithm)
     passes = options.passes(run.config)
     batches, dropped = divided(algorithm.steps, passes)
     if dropped:
@@ -139,11 +148,11 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
         "train_dataset": Dataset.from_dict({"index": list(range(len(rows)))}),
         "data_collator": lambda examples: make_batch([rows[example["index"]] for example in examples]),
     }
-    if has_reference:
+    if spec.has_reference:
         inputs["ref_model"] = twin(algorithm.reference)
     trainer = _construct_trainer(algorithm, run, len(batches) // passes, inputs)
     trainer.batches = Batches(batches)
-    if kind == "reward_model":
+    if spec.name == "RewardTrainer":
         trainer.model.config.pad_token_id = _reward_padding_id(algorithm)
     return trainer
 
@@ -153,15 +162,21 @@ def _reward_padding_id(algorithm: Any) -> int:
     return unused_id(both_sides(algorithm.rows), algorithm.model.config.vocab_size)
 
 
-def _batch_maker(kind: str, algorithm: Any) -> Callable[[Any], dict[str, torch.Tensor]]:
-    """A function from the rows of a forward pass to the tensors that the trainer reads."""
-    if kind == "sft":
-        return sft_batch
-    if kind == "reward_model":
-        return partial(reward_batch, pad_id=_reward_padding_id(algorithm), margin=algorithm.settings.margin)
-    if kind == "kto":
-        return partial(kto_batch, max_length=algorithm.max_length)
-    return lambda pairs: padded(both_sides(pairs))
+def _reward_batch_maker(algorithm: Any) -> BatchMaker:
+    return partial(reward_batch, pad_id=_reward_padding_id(algorithm), margin=algorithm.settings.margin)
+
+
+def _pair_batch(pairs: Sequence[PairRows]) -> dict[str, torch.Tensor]:
+    return padded(both_sides(pairs))
+
+
+BATCH_MAKERS: dict[str, Callable[[Any], BatchMaker]] = {
+    "SFTTrainer": lambda algorithm: sft_batch,
+    "RewardTrainer": _reward_batch_maker,
+    "DPOTrainer": lambda algorithm: _pair_batch,
+    "KTOTrainer": lambda algorithm: partial(kto_batch, max_length=algorithm.max_length),
+}
+"""Trainer on a corpus → for an algorithm, what makes the tensors that the trainer reads of the rows of a pass."""
 
 
 def _build_on_prompts(algorithm: OnPolicy, run: Run) -> Any:

@@ -7,7 +7,7 @@ test fails when a new setting stands in no table.
 
 from __future__ import annotations
 
-from rlhf_lab.algorithms.trl.tables import PAIR_LOSSES, TRAINERS
+from rlhf_lab.algorithms.trl.tables import TRAINERS
 from rlhf_lab.algorithms.trl.translation import Arguments, Trainer
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
@@ -24,21 +24,9 @@ ALWAYS: Arguments = {
 """Arguments of every trainer. TRL's own defaults have gradient checkpointing on, on a CPU too."""
 
 
-def key(root: Config) -> str:
-    """The trainer's name in `tables.TRAINERS`, or "" when TRL has none for this algorithm."""
-    kind, settings = registry.kind_of("algorithm", root.algorithm), root.algorithm
-    if kind == "dpo" and settings.loss == "kto":
-        return "kto"
-    if kind == "dpo":
-        return "dpo" if settings.loss in PAIR_LOSSES else ""
-    if kind == "grpo":
-        return {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}.get(settings.advantage, "")
-    return kind if kind in ("sft", "reward_model") else ""
-
-
 def trainer(root: Config) -> Trainer:
     """The trainer of a checked config."""
-    return TRAINERS[key(root)]
+    return TRAINERS[root.algorithm.trl_trainer]
 
 
 def problems(root: Config) -> list[str]:
@@ -46,8 +34,9 @@ def problems(root: Config) -> list[str]:
     sampled_by_vllm = registry.kind_of("rollout", root.rollout) == "vllm"
     if root.engine != "trl":
         return ["rollout=vllm: only TRL's trainers sample with vLLM; write engine=trl, or rollout=local"]
-    if not key(root):
-        return [_no_trainer(root)]
+    if not root.algorithm.trl_trainer:
+        kind = registry.kind_of("algorithm", root.algorithm)
+        return [root.algorithm.trl_refusal or f"algorithm={kind}: TRL has no trainer for it; use engine=native"]
     spec = trainer(root)
     lines = []
     for section, settings, table in spec.sections(root):
@@ -75,26 +64,6 @@ def problems(root: Config) -> list[str]:
             "TRL hands vLLM only whole models or peft's own wrapper; use rollout=local"
         )
     return lines
-
-
-def _no_trainer(root: Config) -> str:
-    """Why TRL has no trainer for the algorithm."""
-    kind, settings = registry.kind_of("algorithm", root.algorithm), root.algorithm
-    if kind == "ppo":
-        return "algorithm=ppo: TRL removed PPO and its value heads in 2026; use engine=native, or algorithm=rloo"
-    if kind == "dpo_iterative":
-        return "algorithm=dpo_iterative: TRL has no trainer in rounds; use engine=native, or algorithm=dpo"
-    if kind == "dpo":
-        return (
-            f"algorithm.loss={settings.loss}: TRL's stable trainers lack it (some are in trl.experimental, which may "
-            "vanish in any release); use engine=native, or one of sigmoid, ipo, hinge, robust, apo_zero, apo_down, kto"
-        )
-    if kind == "grpo":
-        return (
-            f"algorithm.advantage={settings.advantage}: TRL compares replies by grpo, dr_grpo or rloo alone; use one "
-            "of them, or engine=native"
-        )
-    return f"algorithm={kind}: TRL has no trainer for it; use engine=native"
 
 
 def arguments(root: Config, *, device: str, folder: str, seed: int, steps: int) -> Arguments:

@@ -14,7 +14,8 @@ import torch
 from rlhf_lab.models.encoding import Row
 from rlhf_lab.models.pair_rows import PairRows, mismatched_rows
 
-Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+BatchMaker = Callable[[Sequence[Any]], dict[str, torch.Tensor]]
+"""Rows or pairs of rows of a forward pass → the tensors that a trainer reads."""
 
 
 def padded(rows: Sequence[Row], pad_id: int = 0) -> dict[str, torch.Tensor]:

@@ -8,9 +8,6 @@ from typing import Any
 from rlhf_lab.algorithms.trl.translation import Arguments, Option, Trainer, only, ours, to
 from rlhf_lab.config.root import Config
 
-PAIR_LOSSES = ("sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down")
-"""Values of `algorithm.loss` that DPOTrainer knows, under the same names."""
-
 
 def rows_per_pass(root: Config, tokens: int) -> int:
     """The largest divisor of `batch_size` whose rows of `tokens` tokens fit in `micro_batch_tokens`; at least 1.
@@ -273,11 +270,18 @@ RLOO_TABLE = {
     "dual_clip": only(0.0, "RLOOTrainer has no second bound; write algorithm.dual_clip=0"),
 }
 
+WHOLE_DISTRIBUTION = "TRL trains on log-probabilities of the whole distribution, not of the truncated one"
+
 SAMPLING = {
     "temperature": to("temperature"),
     "max_new_tokens": to("max_completion_length"),
     "max_prompt_tokens": ours("prompts are cut by Encoder.prompt"),
     "batch_rows": only(512, "TRL samples an iteration's replies at once; leave rollout.batch_rows at 512"),
+    "top_k": only(0, f"{WHOLE_DISTRIBUTION}; write rollout.top_k=0"),
+    "top_p": only(1.0, f"{WHOLE_DISTRIBUTION}; write rollout.top_p=1"),
+    "allowed_tokens": only((), f"{WHOLE_DISTRIBUTION}; write rollout.allowed_tokens=[]"),
+    "stop": only((), "TRL ends replies by EOS alone; write rollout.stop=[], or engine=native"),
+    "max_episode_tokens": ours("TRL samples single replies"),
     "dtype": only(
         "model", "TRL samples in the arithmetic of training; write rollout.dtype=model and set runtime.dtype"
     ),
@@ -300,13 +304,15 @@ TRAINERS = {
     "reward_model": Trainer(
         "RewardTrainer", REWARD_TABLE, fixed=UNCUT, metrics={"accuracy": "accuracy", "margin": "margin"}
     ),
-    "dpo": Trainer("DPOTrainer", DPO_TABLE, fixed=UNCUT, metrics={**LIKELIHOODS, **MARGINS}),
+    "dpo": Trainer("DPOTrainer", DPO_TABLE, fixed=UNCUT, metrics={**LIKELIHOODS, **MARGINS}, has_reference=True),
     "kto": Trainer(
         "KTOTrainer",
         KTO_TABLE,
         fixed={**UNCUT, "train_sampling_strategy": "sequential"},
         metrics={**LIKELIHOODS, "rewards/margins": "margin", "kl": "z_ref"},
+        has_reference=True,
     ),
     "grpo": Trainer("GRPOTrainer", GRPO_TABLE, SAMPLING, {**PLAIN_SAMPLING, "use_bias_correction_kl": False}),
     "rloo": Trainer("RLOOTrainer", RLOO_TABLE, SAMPLING, PLAIN_SAMPLING),
 }
+"""Trainer → its table. An algorithm says which of them trains it: `StageSettings.trl_trainer`."""

@@ -38,6 +38,7 @@ class Trainer:
             lab's own sampler reads it.
         fixed: arguments that no setting decides.
         metrics: TRL's name of a metric → the lab's name of one that means the same.
+        has_reference: whether it is given pairs of replies and the frozen reference beside the policy.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Trainer:
     rollout: Mapping[str, Option] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    has_reference: bool = False
 
     @property
     def config(self) -> str:

@@ -20,7 +20,7 @@ from rlhf_lab.reports.run.training import overlaid_curves
 from rlhf_lab.results.gains import PROMPT
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.samples import pack, pick_samples
-from rlhf_lab.results.wording import compact, metric_note, metric_title, p_text, signed
+from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.inference import Estimate
 from rlhf_lab.studies.finding import not_told_apart, told_apart
 from rlhf_lab.studies.frame import Study
@@ -50,7 +50,7 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "sides": [_run_facts(side) for side in (a, b)],
         "finding": run_finding(a, b, tested) if tested else stored_finding(a, b, stored),
         "remarks": run_remarks(a, b),
-        "tables": [_table_view("", differences)] if differences else [],
+        "tables": [_table_view("Metrics of replies", "metric", differences)] if differences else [],
         "tests": _test_notes(differences),
         "effects": effect_dots(a, differences),
         "frontier": policy_frontier(a, b),
@@ -73,6 +73,7 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
     groups: dict[str, list[Difference]] = {}  # metric → its levels
     for difference in differences:
         groups.setdefault(difference.metric, []).append(difference)
+    has_gold = a.has_gold and b.has_gold
     empty = {"policies": [], "prompts": [], "total": 0}
     return {
         "kind": "study",
@@ -80,14 +81,14 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         "sides": [_study_facts(letter, study) for letter, study in (("A", a), ("B", b))],
         "finding": study_finding(a, b, differences),
         "remarks": study_remarks(a, b),
-        "tables": [_table_view(metric, group) for metric, group in groups.items()],
+        "tables": [_table_view(judged_title(metric, has_gold), "level", group) for metric, group in groups.items()],
         "tests": _test_notes(differences),
         "effects": None,
         "frontier": None,
         "scope": "",
         "stored": [],
         "bare": [],
-        "charts": [(metric_title(metric), level_dots(a, b, group)) for metric, group in groups.items()],
+        "charts": [(judged_title(metric, has_gold), level_dots(a, b, group)) for metric, group in groups.items()],
         "costs": [],
         "settings": plan_changes(a, b),
         "only_one": [],
@@ -134,7 +135,7 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
         return "No finding: no metric of any shared level has a result in both studies."
     primary_metric = differences[0].metric
     primary = [difference for difference in differences if difference.metric == primary_metric]
-    title = metric_title(primary_metric)
+    title = judged_title(primary_metric, a.has_gold and b.has_gold)
     values = "; ".join(f"of `{level.level}`, {compact(level.a)} in A and {compact(level.b)} in B" for level in primary)
     sentences = [f"{title[:1].upper()}{title[1:]} {values}."]
     for level in primary:
@@ -154,16 +155,16 @@ def study_finding(a: Study, b: Study, differences: Sequence[Difference]) -> str:
     return " ".join(sentences)
 
 
-def _table_view(metric: str, differences: Sequence[Difference]) -> dict[str, Any]:
-    """Rows of the table: per metric of two runs, or per level of one metric of two studies."""
+def _table_view(title: str, first: str, differences: Sequence[Difference]) -> dict[str, Any]:
+    """A table with a row per metric of two runs, or per level of one metric of two studies.
+
+    Args:
+        first: heading of the first column.
+    """
     rows = [
         (*cells(difference), metric_note(difference.metric), difference.distinguishable) for difference in differences
     ]
-    return {
-        "title": metric_title(metric) if metric else "Metrics of replies",
-        "first": "level" if metric else "metric",
-        "rows": rows,
-    }
+    return {"title": title, "first": first, "rows": rows}
 
 
 def _test_notes(differences: Sequence[Difference]) -> list[str]:
@@ -214,7 +215,7 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> str:
         runs_b = jobs.b[difference.metric].tolist()
         levels.append(Level(f"{difference.level}, A", difference.a, runs_a, colour=0))
         levels.append(Level(f"{difference.level}, B", difference.b, runs_b, colour=1))
-    title = metric_title(differences[0].metric)
+    title = judged_title(differences[0].metric, a.has_gold and b.has_gold)
     return dots(levels, title=f"{title} of A and B by level", x_label=title)
 
 

@@ -18,8 +18,8 @@ from rlhf_lab.core.types import FloatArray
 from rlhf_lab.figures.svg import GREY, Canvas, dash, span
 from rlhf_lab.monitoring.detector import LEVELS, Batch
 from rlhf_lab.monitoring.metrics import DETECTOR, MONITOR_OF_A_RUN
-from rlhf_lab.monitoring.monitor import TRACE
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
+from rlhf_lab.monitoring.trace import TRACE
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact
 

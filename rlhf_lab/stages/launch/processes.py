@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -131,7 +132,7 @@ def _forward_signals(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[lis
     """Forward signals that tell a run to stop to every worker; yields the list of those received."""
     received: list[int] = []
 
-    def handle(number: int, _frame: Any) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         for worker in workers:
             if worker.poll() is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import inventory, registry
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import ANSWERS, OTHER_RUN, Answer, answer
 from rlhf_lab.results.rundir import read_run
@@ -42,7 +42,7 @@ def rate(mean: float, half: float = 0.02, n: int = 400) -> dict:
 def test_every_algorithm_answers_the_question_of_its_recipes():
     answers = {registry.settings_class("algorithm", kind).answer for kind in registry.kinds("algorithm")}
     assert answers == set(ANSWERS)
-    assert set(OTHER_RUN) | set(OTHER_RUN.values()) <= set(compose.recipes())
+    assert set(OTHER_RUN) | set(OTHER_RUN.values()) <= set(inventory.recipes())
 
 
 def test_iterating_is_compared_with_one_pass_by_prompt(make_run):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -69,6 +71,27 @@ def test_reports_load_nothing_from_elsewhere(make_run, make_study):
     for folder in (make_run(), make_study(seeds=2)):
         page = write_report(folder).read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", page)
+
+
+def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path):
+    run, study = make_run(), make_study(seeds=2)
+    (run / "monitor.jsonl").write_text('{"iteration": 0, "prompt": [0, 1], "tokens": [9, 9], "reward": [1.0, 2.0]}\n')
+    commands = [
+        ["report", run],
+        ["report", study],
+        ["monitor", run],
+        ["compare", run, make_run("other", seed=1), f"to={tmp_path / 'page'}"],
+    ]
+    code = (
+        "import sys\n"
+        "from rlhf_lab.cli.commands import COMMANDS\n"
+        f"for name, *words in {[list(map(str, command)) for command in commands]!r}:\n"
+        "    COMMANDS[name](words)\n"
+        "    assert 'torch' not in sys.modules, name\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (run / "report.html").is_file() and (study / "report.html").is_file()
 
 
 def test_a_large_evaluation_still_fits(make_run):

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from synthetic_runs import write_study
 
+from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.policy_table import PolicyTable
 from rlhf_lab.reports.report import write_run_report, write_study_report
+from rlhf_lab.results.outcome import outcome
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import build_sections, rich_table
 
-BY_REWARD = "win rate by the training reward"
+BY_REWARD, BY_GOLD = "win rate by the training reward", "win rate by gold"
 
 
 def with_wins(folder: Path) -> Path:
@@ -39,7 +42,9 @@ def test_of_a_run(make_run: Callable[..., Path], gold: bool) -> None:
     write_run_report(folder)
     for page in ("table.md", "report.html"):
         text = (folder / page).read_text()
-        assert "win rate" in text and (BY_REWARD in text) != gold, page
+        assert ((BY_GOLD in text), (BY_REWARD in text)) == (gold, not gold), page
+    titles = [row[-1] for row in outcome(folder).tables["policies"].rows if row[1] == "win_rate"]
+    assert set(titles) == {BY_GOLD if gold else BY_REWARD}  # of the table that trackers get
     policies = json.loads((folder / "result.json").read_text())["policies"]
     assert ("win rate: by the training reward" in printed(PolicyTable(policies))) != gold
 
@@ -54,9 +59,25 @@ def test_of_a_study(make_study: Callable[..., Path], gold: bool) -> None:
     write_study_report(folder)
     for page in ("table.md", "report.html", "plot.svg"):
         text = (folder / page).read_text()
-        assert "win rate" in text and (BY_REWARD in text) != gold, page
+        assert ((BY_GOLD in text), (BY_REWARD in text)) == (gold, not gold), page
     study = read_study(folder)
     assert (BY_REWARD in printed(rich_table(study, build_sections(study)))) != gold
+
+
+@pytest.mark.parametrize("gold", [True, False])
+def test_of_a_comparison(make_run: Callable[..., Path], tmp_path: Path, gold: bool) -> None:
+    runs = [with_wins(make_run(name, gold=gold, seed=seed)) for seed, name in enumerate(("a", "b"))]
+    studies = []
+    for name in ("study a", "study b"):
+        study = write_study(tmp_path / name, seeds=2, gold=gold)
+        plan = json.loads((study / "study.json").read_text())
+        (study / "study.json").write_text(json.dumps(plan | {"metrics": ["win_rate"], "primary": "win_rate"}))
+        for job in sorted((study / "jobs").iterdir()):
+            with_wins(job / "run")
+        studies.append(study)
+    for pair in (runs, studies):
+        text = compare(*pair, to=pair[0] / "comparison").page.read_text().lower()
+        assert ((BY_GOLD in text), (BY_REWARD in text)) == (gold, not gold), pair
 
 
 def test_a_table_without_a_win_rate_says_nothing_of_it() -> None:

@@ -1,0 +1,85 @@
+"""What every part of the lab may ask of the settings that a config group holds, whichever kind was chosen.
+
+The classes themselves lie in packages above this one and in plug-ins. What one kind alone has is read by the code of
+that kind. Of `model` and `algorithm` that is most, so `Config` leaves those two open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+
+class DataSource(Protocol):
+    """Settings of `data=…`; see `data.settings.DataSettings`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def preferences(self) -> bool: ...
+
+    @property
+    def answers(self) -> bool: ...
+
+    @property
+    def graded(self) -> bool: ...
+
+    @property
+    def steps(self) -> bool: ...
+
+    @property
+    def drawn(self) -> bool: ...
+
+    @property
+    def true_reward(self) -> bool: ...
+
+    @property
+    def max_turns(self) -> int: ...
+
+    def of_run(self, seed: int) -> Self: ...
+
+
+class Rollout(Protocol):
+    """Settings of `rollout=…`; see `sampling.settings.Local`."""
+
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def max_new_tokens(self) -> int: ...
+
+    @property
+    def max_prompt_tokens(self) -> int: ...
+
+    @property
+    def batch_rows(self) -> int: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @property
+    def allowed_tokens(self) -> tuple[str, ...]: ...
+
+    @property
+    def stop(self) -> tuple[str, ...]: ...
+
+    def most_tokens(self, max_turns: int) -> int: ...
+
+    @property
+    def dtype(self) -> Literal["model", "float32", "bfloat16"]: ...
+
+
+class Sharding(Protocol):
+    """Settings of `sharding=…`; see `training.sharding.settings.Single`."""
+
+    @property
+    def processes(self) -> int: ...
+
+    @property
+    def checkpointing(self) -> bool: ...
+
+    @property
+    def reference(self) -> Literal["resident", "offload", "sharded"]: ...

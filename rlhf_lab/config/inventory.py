@@ -1,0 +1,130 @@
+"""What can be chosen: conf/ and recipes/ as plain YAML values, without Hydra, which takes a quarter second to import.
+
+Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
+that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
+`reward=[bt,programmatic]` gives both. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
+works from any directory and from a wheel.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_lab.config import registry, root, schema, sections
+from rlhf_lab.config.overrides import merge
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named piece of configuration.
+
+    Attributes:
+        group: "model", "recipe/study", …; None for the root.
+        package: the dotted key at which its values stand in a composed config; "_global_" and None are the root.
+        node: its values.
+    """
+
+    name: str
+    group: str | None
+    package: str | None
+    node: dict[str, Any]
+
+
+def folder(name: str) -> Path:
+    """conf/ or recipes/: inside the package in a wheel, beside it in a checkout."""
+    in_wheel = PACKAGE / name
+    in_checkout = PACKAGE.parent / name
+    return in_wheel if in_wheel.is_dir() else in_checkout
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    # The C loader is several times faster, but not every build of PyYAML has it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}
+
+
+@cache
+def recipes() -> dict[str, Path]:
+    """Recipe name → file, e.g. 'study/buffers'."""
+    root_folder = folder("recipes")
+    return {p.relative_to(root_folder).with_suffix("").as_posix(): p for p in sorted(root_folder.rglob("*.yaml"))}
+
+
+@cache
+def options(group: str) -> list[str]:
+    """Names of a config group's files, and of what plug-ins added to the group."""
+    files = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
+    return sorted(files | set(registry.plugged_in(group)))
+
+
+def entries() -> Iterator[Entry]:
+    """Every option of every group, the root, and the recipes."""
+    for group in registry.PACKAGES:
+        for name in options(group):
+            yield option(group, name)
+    yield _root_entry()
+    for name, path in recipes().items():
+        group, _, leaf = f"recipe/{name}".rpartition("/")
+        yield Entry(leaf, group, "_global_", read_yaml(path))
+
+
+def option(group: str, name: str) -> Entry:
+    """One option of a group: its file over the defaults of the settings class that the file names."""
+    file = folder("conf") / group / f"{name}.yaml"
+    values = read_yaml(file) if file.is_file() else {"kind": name}
+    cls = registry.settings_class(group, values["kind"])
+    # Settings left to the model stay None until the model is known; see root.with_tuned.
+    tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
+    defaults = schema.defaults(cls) | tuned_by_model
+    if group == "model":
+        defaults["tuned"] = root.values_by_size(cls)
+    package = f"reward.terms.{name}" if group == "reward" else group
+    return Entry(name, group, package, {"kind": values["kind"], **merge(defaults, values)})
+
+
+def _root_entry() -> Entry:
+    section_classes: dict[str, type] = {
+        "evaluation": sections.Evaluation,
+        "runtime": sections.Runtime,
+        "checkpoint": sections.Checkpoint,
+        "artifacts": sections.Artifacts,
+        "reward": sections.RewardGraph,
+    }
+    section_defaults = {name: schema.defaults(cls) for name, cls in section_classes.items()}
+    root_defaults = schema.defaults(root.Config) | section_defaults
+    return Entry("config", None, None, merge(root_defaults, read_yaml(folder("conf") / "config.yaml")))
+
+
+def overview() -> str:
+    """What `--help` by itself prints: the groups with their options, and the settings of a run without overrides.
+
+    The same text as Hydra makes of the template in conf/config.yaml, as it does for `--help` beside other words.
+    """
+    names_by_group: dict[str, list[str]] = {group: options(group) for group in registry.PACKAGES}
+    for recipe in recipes():
+        group, _, leaf = f"recipe/{recipe}".rpartition("/")
+        names_by_group.setdefault(group, []).append(leaf)
+    groups = "".join(f"{group}: {', '.join(sorted(names))}\n" for group, names in sorted(names_by_group.items()))
+    values = _root_entry().node
+    hydra_settings = values.pop("hydra")
+    for choice in values.pop("defaults"):
+        # beside groups, the list has "_self_" and the choices for Hydra's own logging ("override hydra/…")
+        if isinstance(choice, dict) and next(iter(choice)) in registry.PACKAGES:
+            ((group, name),) = choice.items()
+            entry = option(group, name)
+            node = entry.node
+            for key in reversed((entry.package or "").split(".")):
+                node = {key: node}
+            values = merge(values, node)
+    config = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    template = string.Template(hydra_settings["help"]["template"])
+    return template.substitute(APP_CONFIG_GROUPS=groups, CONFIG=config)
