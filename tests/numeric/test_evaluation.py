@@ -135,7 +135,7 @@ def test_an_unscored_reply_counts_in_no_mean(dpo):
 
 def test_a_policy_is_evaluated_once(dpo, monkeypatch):
     first = dpo.evaluator.evaluate("SFT", dpo.reference)
-    monkeypatch.setattr(dpo.evaluator.sampler, "sample", None)
+    monkeypatch.setattr(dpo.evaluator.collector.sampler, "sample", None)
     assert dpo.evaluator.evaluate("SFT", dpo.reference) is first
 
 

@@ -17,11 +17,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.algorithms.preference.dpo import preference_step
+from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.losses.policy import Clip
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import reply_states
+from rlhf_lab.models.truncation import EVERYTHING
 from rlhf_lab.sampling.experience import Micro
 
 
@@ -62,7 +64,9 @@ def test_approx_kl_is_that_of_the_sampling_policy_from_the_new_one() -> None:
     batch = TokenBatch.from_rows([([0], [0, 1])])
     micro = Micro(batch, {"old": torch.tensor(logits(*OLD)), "advantage": torch.zeros(2)}, torch.ones(2))
     settings = SimpleNamespace(steps_per_iteration=2, policy_loss="ppo_clip", kl_in="reward")
-    algorithm: Any = SimpleNamespace(settings=settings, temperature=1.0, beta=0.0, clip=Clip(0.2, 0.2))
+    algorithm: Any = SimpleNamespace(
+        settings=settings, temperature=1.0, truncation=EVERYTHING, beta=0.0, clip=Clip(0.2, 0.2)
+    )
     moved_N = OnPolicy.policy_loss(algorithm, micro, reply_states(model_of(*logits(*NEW)), batch)).metrics["approx_kl"]
     assert moved_N.tolist() == pytest.approx([0.0950, 0.5837], abs=1e-4)
     assert float((torch.tensor(OLD) * moved_N).sum()) == pytest.approx(0.1927, abs=1e-4)
@@ -110,7 +114,8 @@ def test_the_kl_of_an_evaluation_is_at_the_temperature_of_its_samples(temperatur
     """Per token, against a reference of (.5, .5); a reply of three tokens has three times as much."""
     told = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=temperature))
     rows = [([0], [1]), ([1], [0, 1, 1])]
-    kl: list[float] = Evaluator._kl(told, model_of(2 * math.log(3), 0.0), rows)
+    episodes = [Episode(Task("p"), "p", "r", prompt, (Segment(reply, sampled=True),)) for prompt, reply in rows]
+    kl: list[float] = Evaluator._kl(told, model_of(2 * math.log(3), 0.0), episodes)
     assert kl == pytest.approx([expected, 3 * expected], abs=3e-4)
 
 

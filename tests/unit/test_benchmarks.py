@@ -11,7 +11,7 @@ import pytest
 from support import checked, planned
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.types import Pair, RewardBatch
+from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.data.benchmarks import own_items, read_items, read_solutions
 from rlhf_lab.evaluations import rm_bench
 from rlhf_lab.evaluations.settings import RewardBenchmark
@@ -19,8 +19,8 @@ from rlhf_lab.evaluations.settings import RewardBenchmark
 
 def table(scores):
     """A reward that looks replies up by their last line; None is unscored."""
-    return lambda prompts, responses: RewardBatch(
-        np.array([scores[text.splitlines()[-1]] for text in responses], dtype=float)
+    return lambda episodes: RewardBatch(
+        np.array([scores[episode.response.splitlines()[-1]] for episode in episodes], dtype=float)
     )
 
 
@@ -32,7 +32,7 @@ def write(path, rows):
 def bench(tmp_path, monkeypatch, reward, **settings):
     monkeypatch.setattr(rm_bench, "build_reward", lambda run: reward)
     config = SimpleNamespace(needs={"reward": "mine"}, reward=SimpleNamespace(terms={"bt": None}))
-    run = SimpleNamespace(folder=tmp_path, config=config)
+    run = SimpleNamespace(folder=tmp_path, config=config, corpus=Corpus("toy", [], [], ""))
     return rm_bench.build(RewardBenchmark(**settings), run).finish().metrics
 
 
