@@ -20,6 +20,7 @@ from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.solutions import Solutions, Trajectory, annotated, perturbed_solutions
+from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
 
@@ -61,14 +62,15 @@ class Scripted:
     def __init__(self, encoder: Encoder, script: dict[str, list[str]]):
         self.encoder, self.script, self.asked = encoder, script, []
 
-    def sample(self, model, prompts, group, seed, *, temperature):
-        assert temperature == 1.0
+    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns):
+        assert temperature == 1.0 and next_turn is None and max_turns == 1
         prompt = len(self.encoder.prompt(PROMPT))
         heads = [self.encoder.tokenizer.decode(ids[prompt:]).strip() for ids in prompts]
         self.asked += heads
         replies = [[self.encoder.response(text) for text in self.script[head]] for head in heads]
         assert all(len(each) == group for each in replies)
-        return Samples(list(prompts), replies, [], [])
+        rows = [[RowTokens(ids, [True] * len(ids), [0.0] * len(ids), True) for ids in each] for each in replies]
+        return Samples(list(prompts), rows)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_monte_carlo_labels_by_hand(tmp_path, estimate, expected):
     run = Run(tmp_path, checked("prm_mc", *SMALL), {})
     run.corpus = replace(run.corpus, answers={PROMPT: "16"})
     source = Solutions(run, torch.nn.Linear(1, 1), encoder)
-    source.sampler = Scripted(encoder, script)
+    source.collector.sampler = Scripted(encoder, script)
     solutions = [source.graded(PROMPT, text) for text in (right, wrong, misread)]
     assert [each.correct for each in solutions] == [1, 0, 0]
     labelled = source.complete(solutions, 4, estimate)

@@ -14,7 +14,7 @@ from support import said
 
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.types import Pair, RewardBatch
+from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import SCALES_FILE, aggregate, combine, with_scales
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
@@ -145,7 +145,7 @@ def test_low_confidence_is_worth_more_when_the_reply_is_poor():
 def world(values: list[float], folder):
     pairs = [Pair("p", " ".join(["word"] * int(value)), "x") for value in values]
     return SimpleNamespace(
-        corpus=SimpleNamespace(train=pairs), folder=folder, notes=[], config=SimpleNamespace(), needs={}
+        corpus=Corpus("toy", pairs, [], ""), folder=folder, notes=[], config=SimpleNamespace(), needs={}
     )
 
 

@@ -33,7 +33,8 @@ ROLLOUTS = (
         "entropy",
         "mean −log π of a token that is trained on, nats: without a filter an estimate of the policy's entropy",
     ),
-    Metric("tokens", "mean reply length, EOS included"),
+    Metric("tokens", "mean reply length, EOS included; of an episode of several turns, its sampled tokens"),
+    Metric("turns", "mean number of turns that the policy had in an episode (data whose environment answers)"),
     Metric("ended", "share of replies that ended with EOS"),
     Metric("unscored", "share of replies the reward abstained on; they are not trained on"),
     Metric(
