@@ -106,6 +106,7 @@ class TokenBatch:
         prompt_of_B: which distinct prompt a row starts with; None when no two rows share one.
         first_row_P: a row that starts with each distinct prompt.
         prompts_width, replies_width: tokens of the longest prompt and of the longest reply.
+        learned_BT: (B, T), True where a token is learned; None when every token of every reply is.
     """
 
     tokens_BT: torch.Tensor
@@ -115,10 +116,21 @@ class TokenBatch:
     first_row_P: torch.Tensor | None = None
     prompts_width: int = 0
     replies_width: int = 0
+    learned_BT: torch.Tensor | None = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Row], device: torch.device | str = "cpu") -> TokenBatch:
-        """Pad rows to the longest of them and number their distinct prompts in order of first appearance."""
+    def from_rows(
+        cls,
+        rows: Sequence[Row],
+        device: torch.device | str = "cpu",
+        masks: Sequence[Sequence[bool]] | None = None,
+    ) -> TokenBatch:
+        """Pad rows to the longest of them and number their distinct prompts in order of first appearance.
+
+        Args:
+            masks: per row, a value per token of its reply: True where the token is learned, False where it is only
+                read, such as the result of a tool. None learns every token of every reply.
+        """
         lengths = [len(prompt) + len(reply) for prompt, reply in rows]
         width = max(lengths)
         padded = [
@@ -138,6 +150,7 @@ class TokenBatch:
             first_row_P=torch.tensor(first_row).to(device) if shared else None,
             prompts_width=max(len(prompt) for prompt, _ in rows),
             replies_width=max(len(reply) for _, reply in rows),
+            learned_BT=None if masks is None else _learned_mask(rows, masks, width).to(device),
         )
 
     @property
@@ -146,12 +159,25 @@ class TokenBatch:
         return len(self.tokens_BT if self.first_row_P is None else self.first_row_P)
 
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows and columns (each (N,)) of the reply tokens that are predicted: row-major, column ≥ 1."""
+        """Rows and columns (each (N,)) of the reply tokens that are learned: row-major, column ≥ 1."""
         column_T = torch.arange(self.tokens_BT.shape[1], device=self.tokens_BT.device)
         first_B = self.prompt_len_B.clamp(min=1)  # nothing predicts column 0, the first token of an empty prompt's row
         mask_BT = (column_T >= first_B[:, None]) & (column_T < self.length_B[:, None])
+        if self.learned_BT is not None:
+            mask_BT &= self.learned_BT
         row_N, column_N = mask_BT.nonzero(as_tuple=True)
         return row_N, column_N
+
+
+def _learned_mask(rows: Sequence[Row], masks: Sequence[Sequence[bool]], width: int) -> torch.Tensor:
+    """(B, width): the rows' masks over their replies, False over prompts and padding."""
+    learned = []
+    for number, ((prompt, reply), mask) in enumerate(zip(rows, masks, strict=True)):
+        if len(mask) != len(reply):
+            raise ValueError(f"row {number}: a mask of {len(mask)} values for a reply of {len(reply)} tokens")
+        padding = width - len(prompt) - len(reply)
+        learned.append([*([False] * len(prompt)), *map(bool, mask), *([False] * padding)])
+    return torch.tensor(learned)
 
 
 def length_parts(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:

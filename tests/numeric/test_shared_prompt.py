@@ -135,3 +135,19 @@ def test_a_sliding_window_is_respected(window):
 def test_rows_without_a_common_prompt_stay_whole():
     batch = TokenBatch.from_rows([([1, 2], [3]), ([1, 3], [4])])
     assert batch.prompt_of_B is None and batch.prompts == 2
+
+
+def test_a_mask_leaves_out_tokens_of_the_loss_not_of_the_context(monkeypatch):
+    model = model_of("llama")
+    rows = groups()
+    masks = [[position % 2 == 1 for position in range(len(reply))] for _, reply in rows]
+    learned_N = torch.tensor([learned for mask in masks for learned in mask])
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            every = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+            masked = token_logps(model, TokenBatch.from_rows(rows, masks=masks)).logps_N
+        return every, masked
+
+    for every, masked in both_ways(monkeypatch, run):
+        assert torch.allclose(masked, every[learned_N], atol=1e-6)

@@ -111,3 +111,22 @@ def test_targets_are_reply_tokens_only():
     row_N, column_N = TokenBatch.from_rows(rows).targets()
     # A row without a prompt has no context for its first token, which is therefore not predicted.
     assert list(zip(row_N.tolist(), column_N.tolist(), strict=True)) == [(0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (2, 1)]
+
+
+def test_a_mask_leaves_only_the_learned_tokens_of_a_reply():
+    """A conversation of several turns is one row; what the user and the tools say in it is read, not learned."""
+    rows = [([5, 6, 7], [8, 9]), ([5], [6, 7, 8])]
+    batch = TokenBatch.from_rows(rows, masks=[[True, False], [False, False, True]])
+    row_N, column_N = batch.targets()
+    assert list(zip(row_N.tolist(), column_N.tolist(), strict=True)) == [(0, 3), (1, 3)]
+    assert batch.learned_BT is not None
+    assert batch.learned_BT.tolist() == [[False, False, False, True, False]] * 2
+    assert batch.length_B.tolist() == [5, 4]  # the tokens that are only read are in the row all the same
+    assert TokenBatch.from_rows(rows).learned_BT is None
+
+
+def test_a_mask_is_as_long_as_its_reply():
+    with pytest.raises(ValueError, match="row 1: a mask of 2 values for a reply of 3 tokens"):
+        TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True], [True, True]])
+    with pytest.raises(ValueError, match="shorter"):
+        TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True]])
