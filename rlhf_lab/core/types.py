@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,31 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
+class Message(TypedDict):
+    """One message of a conversation, as chat templates take it; JSON all the way down.
+
+    Keys:
+        role: system, user, assistant or tool.
+        content: what was said, with its spaces; "" for an assistant that only calls tools.
+        tool_calls: the tools that an assistant calls: [{"type": "function", "function": {name, arguments}}, …].
+        name, tool_call_id: of a tool's result: the tool, and the call that it answers.
+    """
+
+    role: str
+    content: str
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    name: NotRequired[str]
+    tool_call_id: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One preference: `chosen` was preferred over `rejected` as the reply to `prompt`.
 
     Attributes:
-        prompt: a transcript that ends where the reply starts: "\\n\\nHuman: …\\n\\nAssistant:".
-        chosen, rejected: reply text, stripped; the encoder adds the space between prompt and reply.
+        prompt: a transcript that ends where the reply starts: "\\n\\nHuman: …\\n\\nAssistant:"; messages and tools
+            without loss, see `data/transcript.py`.
+        chosen, rejected: reply text without trailing space; the encoder adds the space between prompt and reply.
         meta: whatever is known about the pair, by name. Simulated annotators record `p_chosen`, the probability with
             which they prefer `chosen`, and `gold_chosen`, `gold_rejected`, the true rewards. Graded data record
             `grades_chosen`, `grades_rejected`, a grade per attribute of the corpus's rubric.

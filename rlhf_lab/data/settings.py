@@ -252,11 +252,13 @@ class Pairs(FileSettings):
         prompt, chosen, rejected: the columns that hold them. Text or lists of {role, content} messages; `prompt=""`
             means both sides are whole conversations (TRL's implicit-prompt preference type): the prompt is everything
             before their last assistant turn.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
     """
 
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
+    tools: str = "tools"
 
 
 @register("data", "graded")

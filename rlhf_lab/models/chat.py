@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Message
 
-Message = Mapping[str, Any]
 MARK = "\ue000{}\ue001"
 """Stands for the text of a message while a template is rendered: characters that no template changes or strips."""
 
@@ -69,7 +69,11 @@ class ChatTemplate:
         return [*ids, *self._ids(remaining)]
 
     def _render(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, *, generation: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation: bool = True,
     ) -> str:
         try:
             rendered = self.tokenizer.apply_chat_template(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from rlhf_lab.core.types import Message
 from rlhf_lab.models.chat import ChatTemplate
 
 Row = tuple[list[int], list[int]]
@@ -23,7 +24,7 @@ class Encoder:
     """Wraps a Hugging Face tokenizer.
 
     Args:
-        to_messages: transcript → list of {role, content}; set it to format prompts with the chat template.
+        to_conversation: transcript → (messages, tools); set it to format prompts with the chat template.
         more_stop_ids: further tokens that end a reply, such as those of the model's generation_config.
 
     Attributes:
@@ -33,14 +34,14 @@ class Encoder:
     """
 
     tokenizer: Any
-    to_messages: Callable[[str], list[dict[str, str]]] | None = None
+    to_conversation: Callable[[str], tuple[list[Message], list[dict[str, Any]]]] | None = None
     more_stop_ids: tuple[int, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; without one no reply can end")
-        self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_messages else None
+        self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_conversation else None
         own_stop_ids = (self.tokenizer.eos_token_id, *self.more_stop_ids)
         self.stop_ids: tuple[int, ...] = self.chat.stop_ids if self.chat else tuple(dict.fromkeys(own_stop_ids))
         self.eos_id: int = self.stop_ids[0]
@@ -59,8 +60,8 @@ class Encoder:
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
-        if self.chat and self.to_messages:
-            ids = self.chat.prompt(self.to_messages(text))
+        if self.chat and self.to_conversation:
+            ids = self.chat.prompt(*self.to_conversation(text))
             # Many templates write BOS themselves; it must not stand there twice.
             prefix = [] if ids[:1] == self._prefix else self._prefix
         else:
@@ -91,9 +92,11 @@ class Encoder:
         return prompt_ids, reply_ids[:room]
 
     def text(self, reply_ids: Sequence[int]) -> str:
-        """The reply as text, without what ends it and surrounding space."""
+        """The reply as text, without what ends it and trailing space; with a chat template it keeps its indentation."""
         without_end = [token for token in reply_ids if token not in self.stop_ids]
-        return self.tokenizer.decode(without_end, skip_special_tokens=True).strip()
+        text: str = self.tokenizer.decode(without_end, skip_special_tokens=True)
+        # Without a template the first word has the space after "Assistant:", and indentation cannot be told from it.
+        return text.rstrip() if self.chat else text.strip()
 
 
 @dataclass(frozen=True)

@@ -348,7 +348,7 @@ DATA = (
     ),
     Mutant(
         "split_at_first_reply",
-        "rlhf_lab/data/transcript.py",
+        "rlhf_lab/data/replies.py",
         "normalise(transcript).rpartition(REPLY)",
         "normalise(transcript).partition(REPLY)",
         "earlier turns of the assistant become part of the reply, or conversations are dropped",
