@@ -175,8 +175,11 @@ class Corpus:
         train, test: preference pairs; prompts of the two never overlap.
         fingerprint: changes when the content changes; part of every artifact's identity.
         oracle: the known truth behind the data, or None.
-        preferences: False when the data are demonstrations only: every `rejected` is then empty.
+        preferences: False when the data are no pairs: `rejected` is empty, of unpaired data one of the two, and where
+            there are prompts alone both.
         answers: prompt → the answer that a reply must reach, for data with verifiable answers; else empty.
+        facts: prompt → the columns of its row that are not text of the conversation (answer, tests, id, category, …),
+            JSON values; prompts without any are not in it.
         rubric: what replies are graded on, where the data have grades or the oracle gives them (`Grading`); or None.
         report: what was read and what was dropped, per split.
     """
@@ -188,6 +191,7 @@ class Corpus:
     oracle: Oracle | None = None
     preferences: bool = True
     answers: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rubric: Rubric | None = None
     report: Mapping[str, LoadReport] = field(default_factory=dict)
 

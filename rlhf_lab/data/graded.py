@@ -19,6 +19,7 @@ from typing import Any
 
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.types import Corpus, Message, Rubric
+from rlhf_lab.data.facts import facts_of
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, check, read_prompt
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
@@ -85,7 +86,10 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     split = check(prompt, texts[best], texts[worst])
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
-    return replace(split, drop=TIED if tied else split.drop, meta=meta)
+    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # of the prompt, not a reply
+    columns = None if settings.columns is None else [name for name in settings.columns if name in both]
+    facts, _ = facts_of(both, settings.text_columns(), columns)
+    return replace(split, drop=TIED if tied else split.drop, meta=meta, facts=facts)
 
 
 def column_problem(row: Mapping[str, Any], settings: Graded) -> str | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
+from rlhf_lab.data.facts import OTHER_FACTS, facts_of, with_facts
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.replies import Split
 from rlhf_lab.data.rows import BadRows, Row, RowProblem
@@ -44,6 +45,7 @@ class SplitReader:
     max_pairs: int
     preferences: bool = True
     pairs: list[Pair] = field(default_factory=list)
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     report: SourceReport = field(default_factory=SourceReport)
     longer: int = 0
     ties: int = 0
@@ -74,7 +76,10 @@ class SplitReader:
             self.report.kept += 1
             meta = {"source": where, **split.meta}
             self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
-            for note in split.notes:
+            notes = list(split.notes)
+            if split.facts and self.facts.setdefault(split.prompt, split.facts) != split.facts:
+                notes.append(OTHER_FACTS)
+            for note in notes:
                 self.report.note(note)
                 self.report.examples.setdefault(note, where)
 
@@ -113,22 +118,25 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     if settings.test_path is None:
 
         def choose(split: Split) -> SplitReader:
-            return test if held_out(split.prompt, settings.test_fraction) else train
+            # Plain text to imitate has no prompt: there the text itself decides.
+            return test if held_out(split.prompt or split.chosen, settings.test_fraction) else train
 
         _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:
         _read_source(settings.path, settings, parse, lambda _: train, (train,), join=join, unreadable=train)
-        seen = {pair.prompt for pair in train.pairs}
+        seen = {pair.prompt for pair in train.pairs} - {""}
         _read_source(
             settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen
         )
     _check_not_empty(settings, train, test)
+    facts = {**train.facts, **test.facts}
     return Corpus(
         name=name,
         train=train.pairs,
         test=test.pairs,
-        fingerprint=fingerprint(train.pairs, test.pairs),
+        fingerprint=with_facts(fingerprint(train.pairs, test.pairs), facts),
         preferences=settings.preferences,
+        facts=facts,
         report={"train": train.finish(), "test": test.finish(), "all": _sum_reports(train, test)},
     )
 
@@ -147,7 +155,7 @@ def _read_source(
     bad = BadRows(path, settings.max_bad_rows)
     for row in join(read_rows(path, bad)):
         try:
-            split = parse(row.values)
+            split = _with_facts(parse(row.values), row, settings)
         except RowProblem as problem:
             bad.add(row.file, row.number, str(problem))
             continue
@@ -159,6 +167,14 @@ def _read_source(
     for file, number in bad.rows():
         unreadable.report.rows += 1
         unreadable.drop(UNREADABLE, f"{Path(file).name}:{number}")
+
+
+def _with_facts(split: Split, row: Row, settings: FileSettings) -> Split:
+    """A row with its further columns, unless its source has found them itself."""
+    if split.drop or split.facts is not None:
+        return split
+    facts, remarks = facts_of(row.values, settings.text_columns(), settings.columns)
+    return replace(split, facts=facts, notes=[*split.notes, *remarks])
 
 
 def _row_location(row: Row) -> str:

@@ -41,6 +41,7 @@ class Split:
         drop: why the row is not a preference pair, or None.
         notes: oddities that do not stop it from being one.
         meta: what else the row says about the pair.
+        facts: the row's other columns; None where they are the source's to find.
     """
 
     prompt: str
@@ -49,6 +50,7 @@ class Split:
     drop: str | None = None
     notes: list[str] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] | None = None
 
 
 def read_transcript(text: str) -> str:

@@ -304,6 +304,11 @@ def _hash(material: Any, length: int) -> str:
 def _data_identity(settings: Any) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
+    parts = settings.parts()
+    if parts:
+        identities = {name: _data_identity(part) for name, part in parts.items()}
+        weights = {name: settings.sources[name].get("weight") for name in parts}
+        return {**values, "sources": identities, "weights": weights}
     if values["kind"] in WORLDS:
         return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}
     return _paths_to_digests(values)

@@ -328,7 +328,7 @@ DATA = (
     Mutant(
         "split_by_pair",
         LOADING,
-        "held_out(split.prompt, settings.test_fraction)",
+        "held_out(split.prompt or split.chosen, settings.test_fraction)",
         "held_out(split.prompt + split.chosen, settings.test_fraction)",
         "pairs of one prompt are in train and in test",
     ),

@@ -129,6 +129,10 @@ class DPO(PreferenceSettings):
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
 
+    @property
+    def takes_unpaired(self) -> bool:
+        return self.loss == "kto"
+
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
         return (

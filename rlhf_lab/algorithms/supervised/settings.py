@@ -18,6 +18,7 @@ class SFT(TrainingSettings):
         skip_garbled: leave out replies that the data source itself marks as corrupted.
     """
 
+    needs_demonstrations: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     loss_falls: ClassVar[bool] = True
     answer: ClassVar[str] = "held_out_loss"

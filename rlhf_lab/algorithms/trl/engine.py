@@ -20,8 +20,18 @@ from datasets import Dataset
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.algorithms.preference.dpo import UnpairedKTO
 from rlhf_lab.algorithms.trl import options
-from rlhf_lab.algorithms.trl.rows import both_sides, divided, kto_batch, padded, reward_batch, sft_batch, unused_id
+from rlhf_lab.algorithms.trl.rows import (
+    both_sides,
+    divided,
+    kto_batch,
+    padded,
+    reward_batch,
+    sft_batch,
+    unpaired_kto_batch,
+    unused_id,
+)
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency, NumericError
@@ -128,7 +138,10 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
 
     kind = options.key(run.config)
     has_reference = kind in ("dpo", "kto")
-    rows = algorithm.table.pairs if has_reference else algorithm.rows
+    if isinstance(algorithm, UnpairedKTO):
+        rows: Any = list(zip(algorithm.rows, algorithm.liked, strict=True))
+    else:
+        rows = algorithm.table.pairs if has_reference else algorithm.rows
     make_batch = _batch_maker(kind, algorithm)
     passes = options.passes(run.config)
     batches, dropped = divided(algorithm.steps, passes)
@@ -159,6 +172,8 @@ def _batch_maker(kind: str, algorithm: Any) -> Callable[[Any], dict[str, torch.T
         return sft_batch
     if kind == "reward_model":
         return partial(reward_batch, pad_id=_reward_padding_id(algorithm), margin=algorithm.settings.margin)
+    if isinstance(algorithm, UnpairedKTO):
+        return partial(unpaired_kto_batch, max_length=algorithm.max_length)
     if kind == "kto":
         return partial(kto_batch, max_length=algorithm.max_length)
     return lambda pairs: padded(both_sides(pairs))

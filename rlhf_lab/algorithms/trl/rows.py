@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.models.encoding import Row
-from rlhf_lab.models.pair_rows import PairRows, mismatched_rows
+from rlhf_lab.models.pair_rows import PairRows, mismatched_rows, shifted_rows
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 
@@ -55,6 +55,13 @@ def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Ten
     sides = both_sides(pairs)
     mismatched = {f"KL_{name}": values for name, values in padded(mismatched_rows(pairs, max_length)).items()}
     return {**padded(sides), **mismatched, "label": torch.arange(len(sides)) < len(pairs)}
+
+
+def unpaired_kto_batch(examples: Sequence[tuple[Row, bool]], max_length: int) -> dict[str, torch.Tensor]:
+    """Single replies with their labels; the mismatched rows are those of the native KL estimate."""
+    rows = [row for row, _ in examples]
+    shifted = {f"KL_{name}": values for name, values in padded(shifted_rows(rows, max_length)).items()}
+    return {**padded(rows), **shifted, "label": torch.tensor([liked for _, liked in examples])}
 
 
 def unused_id(rows: Sequence[Row], vocabulary: int) -> int:
