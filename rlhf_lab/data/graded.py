@@ -87,7 +87,8 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
     both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # of the prompt, not a reply
-    columns = None if settings.columns is None else [name for name in settings.columns if name in both]
+    wanted = settings.fact_columns
+    columns = None if wanted is None else [name for name in wanted if name in both]
     facts, _ = facts_of(both, settings.text_columns(), columns)
     return replace(split, drop=TIED if tied else split.drop, meta=meta, facts=facts)
 

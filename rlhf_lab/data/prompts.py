@@ -37,7 +37,7 @@ def parse_row(values: Mapping[str, Any], settings: Prompts) -> Split:
     if problem:
         raise RowProblem(problem)
     value = column(values, settings.prompt)
-    texts = (settings.prompt, settings.tools)
+    texts: tuple[str, ...] = (settings.prompt, settings.tools)
     drop = None
     if isinstance(value, str):
         drop = None if value.strip() else EMPTY_PROMPT
@@ -50,7 +50,7 @@ def parse_row(values: Mapping[str, Any], settings: Prompts) -> Split:
         messages = read_messages(value, settings.prompt, FORM)
         drop = NO_QUESTION if messages[-1]["role"] == "assistant" else None
         prompt = render_prompt(messages, read_tools(values, settings.tools))
-    facts, remarks = facts_of(values, texts, settings.columns)
+    facts, remarks = facts_of(values, texts, settings.fact_columns)
     return Split(prompt, "", "", drop=drop, notes=[*prompt_oddities(prompt), *remarks], facts=facts)
 
 

@@ -225,7 +225,9 @@ class FileSettings(DataSettings):
         max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
             Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
         columns: the columns besides the text that rewards and graders get with a prompt (`Corpus.facts`), such as
-            answer, tests, id, category; null takes all there are, [] none.
+            answer, tests, id, category; null takes all there are, [] none. With `streaming`, null takes none.
+        streaming: keep the rows on disk (and `algorithm=sft` its tokens too), for data that do not fit in memory; a hub
+            data set is read as it arrives and not stored. The same pairs in the same order as without.
     """
 
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
@@ -238,6 +240,12 @@ class FileSettings(DataSettings):
     max_pairs: int = 0
     max_bad_rows: int = 0
     columns: tuple[str, ...] | None = None
+    streaming: bool = False
+
+    @property
+    def fact_columns(self) -> tuple[str, ...] | None:
+        """The columns that become facts; None is all others than the text's. Facts are held in memory."""
+        return () if self.columns is None and self.streaming else self.columns
 
     def text_columns(self) -> tuple[str, ...]:
         """The columns that hold the conversation; the others are facts about it."""

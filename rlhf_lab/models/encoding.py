@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.core.types import Message
+from rlhf_lab.data.transcript import reply_message
 from rlhf_lab.models.chat import ChatTemplate
 
 Row = tuple[list[int], list[int]]
@@ -60,7 +61,7 @@ class Encoder:
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
-        if self.chat and self.to_conversation:
+        if text and self.chat and self.to_conversation:  # plain text to imitate has no prompt
             ids = self.chat.prompt(*self.to_conversation(text))
             # Many templates write BOS themselves; it must not stand there twice.
             prefix = [] if ids[:1] == self._prefix else self._prefix
@@ -76,14 +77,24 @@ class Encoder:
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""
         if self.chat:
+            message = reply_message(text)
+            if "tool_calls" in message:  # in the words of the template, not of our transcripts
+                return self.chat.turns([{"role": "user", "content": "hi"}, message], None, [1])[0]
             return self.chat.reply(text)
         # The plain transcript ends in "Assistant:", so the space belongs to the reply's first word.
         return [*self._ids(f" {text}"), self.eos_id]
 
+    def continuation(self, text: str) -> list[int]:
+        """Token ids of plain text that goes on behind a reply, such as the user's next turn."""
+        return self._ids(text)
+
     def row(self, prompt: str, response: str, max_length: int) -> Row:
         """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
+        return self.fit(prompt, self.response(response), max_length)
+
+    def fit(self, prompt: str, reply_ids: list[int], max_length: int) -> Row:
+        """`row` of a reply that is tokens already."""
         self._count("rows")
-        reply_ids = self.response(response)
         reserved_for_reply = min(len(reply_ids), max(max_length // 4, 1))
         prompt_ids = self.prompt(prompt, max_length - reserved_for_reply)
         room = max_length - len(prompt_ids)

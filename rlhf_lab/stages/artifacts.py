@@ -321,7 +321,9 @@ def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
         if files:
             digest = sha256()
             for file in files:
-                digest.update(file.read_bytes())
+                with open(file, "rb") as content:
+                    while chunk := content.read(2**20):
+                        digest.update(chunk)
             values[name] = digest.hexdigest()
     return values
 

@@ -13,6 +13,7 @@ import torch
 
 from rlhf_lab.models.encoding import Row
 from rlhf_lab.models.pair_rows import PairRows, mismatched_rows, shifted_rows
+from rlhf_lab.models.turns import MaskedRow
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 
@@ -36,11 +37,13 @@ def both_sides(pairs: Sequence[PairRows]) -> list[Row]:
     return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
-def sft_batch(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """Labels are −100 outside replies."""
-    batch = padded(rows)
-    inside = batch.pop("completion_mask").bool()
-    return {**batch, "labels": batch["input_ids"].masked_fill(~inside, -100)}
+def sft_batch(rows: Sequence[MaskedRow]) -> dict[str, torch.Tensor]:
+    """Labels are −100 outside what is learned of the replies."""
+    batch = padded([row for row, _ in rows])
+    learned = batch.pop("completion_mask").bool()
+    for number, ((prompt, reply), mask) in enumerate(rows):
+        learned[number, len(prompt) : len(prompt) + len(reply)] &= torch.tensor(mask)
+    return {**batch, "labels": batch["input_ids"].masked_fill(~learned, -100)}
 
 
 def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[str, torch.Tensor]:

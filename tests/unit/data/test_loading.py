@@ -1,5 +1,6 @@
 """hh-rlhf and column-mapped pairs: what is kept, what is dropped and counted, how the splits are made."""
 
+import gc
 import gzip
 import json
 import os
@@ -280,3 +281,24 @@ def test_the_modules_load_without_torch_and_file_libraries():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_streamed_pairs_are_those_in_memory(tmp_path):
+    rows = [{**hh_row(f"q{i}", f"yes {j}\n\nno"), "id": i} for i in range(100) for j in range(2)]
+    path = write(tmp_path / "a.jsonl", rows)
+    whole, streamed = load(path, columns=("id",)), load(path, columns=("id",), streaming=True)
+    assert streamed.fingerprint == whole.fingerprint
+    assert streamed.facts == whole.facts and whole.facts
+    for split in ("train", "test"):
+        in_memory, on_disk = getattr(whole, split), getattr(streamed, split)
+        assert list(on_disk) == in_memory
+        assert len(on_disk) == len(in_memory)
+        assert on_disk[3] == in_memory[3] and on_disk[-1] == in_memory[-1] and on_disk[2:7] == in_memory[2:7]
+        with pytest.raises(IndexError):
+            on_disk[len(in_memory)]
+    assert streamed.prompts("test") == whole.prompts("test")
+    folder = Path(streamed.train._file.name).parent
+    assert folder.exists()
+    del streamed, on_disk
+    gc.collect()
+    assert not folder.exists(), "the files go with the corpus"
