@@ -11,6 +11,8 @@ from rlhf_lab.config import registry
 PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
 """Words that Hydra's override grammar does not read as text."""
+ADDED = ("stages.", "data.sources.")
+"""Mappings whose keys the user makes up."""
 
 
 def is_choice(key: str) -> bool:
@@ -19,8 +21,9 @@ def is_choice(key: str) -> bool:
 
 
 def forced(key: str) -> str:
-    """A key as an override names it. Those below `stages` are not in the composed config, so `++` adds them."""
-    return f"++{key}" if key.startswith("stages.") else key
+    """A key as an override names it. Those below `stages` and the sources of a mix are not in the composed config: `++`
+    adds them."""
+    return f"++{key}" if key.startswith(ADDED) else key
 
 
 def literal(value: Any) -> str:
@@ -66,17 +69,18 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key as an override does. Except below `stages` it has to exist; a mapping is merged into a mapping.
+    """Set a dotted key as an override does. Except below `ADDED` it has to exist; a mapping is merged into a mapping.
 
     Raises KeyError for a key that does not exist.
     """
     *path, last = key.split(".")
+    is_added = key.startswith(ADDED)
     node: Any = values
     for name in path:
-        if name not in node and path[0] == "stages":
+        if name not in node and is_added:
             node[name] = {}
         node = node[name] if isinstance(node, dict) else {}
-    if last not in node and path[:1] != ["stages"]:
+    if last not in node and not is_added:
         raise KeyError(key)
     both_mappings = isinstance(value, dict) and isinstance(node.get(last), dict)
     node[last] = merge(node[last], value) if both_mappings else value

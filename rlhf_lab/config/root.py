@@ -303,9 +303,33 @@ def _data_problems(root: Config) -> list[str]:
         )
     if getattr(algorithm, "needs_answers", False) and not root.data.answers:
         problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
-    if algorithm.needs_preferences and not root.data.preferences:
-        problems.append(f"algorithm={kind} needs preference pairs; data={data_kind} has demonstrations only")
+    takes_unpaired = algorithm.takes_unpaired and root.data.unpaired
+    if algorithm.needs_preferences and not root.data.preferences and not takes_unpaired:
+        problems.append(_no_pairs(kind, data_kind, root))
+    if algorithm.imitates and not root.data.demonstrations:
+        problems.append(
+            f"algorithm={kind} imitates replies, and data={data_kind} has none to imitate; use data=sft or other data "
+            "with demonstrations; a run that only starts from such a stage names its model: needs.policy=FOLDER"
+        )
+    terms = root.reward.terms.items() if "reward" in algorithm.uses else ()
+    scaled = [name for name, term in terms if term.standardise == "corpus"]
+    if scaled and not root.data.demonstrations:
+        problems.append(
+            f"reward.terms.{scaled[0]}.standardise=corpus measures the replies of the data, and data={data_kind} has "
+            f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
+        )
     return problems
+
+
+def _no_pairs(algorithm: str, data: str, root: Config) -> str:
+    """Why the data are no preference pairs, and what to use."""
+    if root.data.unpaired:
+        return (
+            f"algorithm={algorithm} needs preference pairs; data={data} has single replies with a label; use "
+            "algorithm=kto, which reads them, or data=pairs"
+        )
+    has = "demonstrations only" if root.data.demonstrations else "prompts only"
+    return f"algorithm={algorithm} needs preference pairs; data={data} has {has}"
 
 
 def _sharding_problems(root: Config) -> list[str]:

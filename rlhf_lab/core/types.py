@@ -16,10 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.episodes import Environment, Episode, Task
+
+
+class Message(TypedDict):
+    """One message of a conversation, as chat templates take it; JSON all the way down.
+
+    Keys:
+        role: system, user, assistant or tool.
+        content: what was said, with its spaces; "" for an assistant that only calls tools.
+        tool_calls: the tools that an assistant calls: [{"type": "function", "function": {name, arguments}}, …].
+        name, tool_call_id: of a tool's result: the tool, and the call that it answers.
+    """
+
+    role: str
+    content: str
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    name: NotRequired[str]
+    tool_call_id: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +44,9 @@ class Pair:
     """One preference: `chosen` was preferred over `rejected` as the reply to `prompt`.
 
     Attributes:
-        prompt: a transcript that ends where the reply starts: "\\n\\nHuman: …\\n\\nAssistant:".
-        chosen, rejected: reply text, stripped; the encoder adds the space between prompt and reply.
+        prompt: a transcript that ends where the reply starts: "\\n\\nHuman: …\\n\\nAssistant:"; messages and tools
+            without loss, see `data/transcript.py`.
+        chosen, rejected: reply text without trailing space; the encoder adds the space between prompt and reply.
         meta: whatever is known about the pair, by name. Simulated annotators record `p_chosen`, the probability with
             which they prefer `chosen`, and `gold_chosen`, `gold_rejected`, the true rewards. Graded data record
             `grades_chosen`, `grades_rejected`, a grade per attribute of the corpus's rubric.
@@ -167,9 +185,11 @@ class Corpus:
         train, test: preference pairs; prompts of the two never overlap.
         fingerprint: changes when the content changes; part of every artifact's identity.
         oracle: the known truth behind the data, or None.
-        preferences: False when the data are demonstrations only: every `rejected` is then empty.
+        preferences: False when the data are no pairs: `rejected` is empty, of unpaired data one of the two, and where
+            there are prompts alone both.
         answers: prompt → the answer that a reply must reach, for data with verifiable answers; else empty.
-        facts: prompt → further columns of its row, for rewards that read them.
+        facts: prompt → the columns of its row that are not text of the conversation (answer, tests, id, category, …),
+            JSON values; prompts without any are not in it.
         environment: what answers the policy, where an episode has several turns; None where one reply is all.
         rubric: what replies are graded on, where the data have grades or the oracle gives them (`Grading`); or None.
         report: what was read and what was dropped, per split.
@@ -182,9 +202,9 @@ class Corpus:
     oracle: Oracle | None = None
     preferences: bool = True
     answers: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rubric: Rubric | None = None
     report: Mapping[str, LoadReport] = field(default_factory=dict)
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Environment | None = None
 
     def prompts(self, split: str) -> list[str]:

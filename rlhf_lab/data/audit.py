@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.data import transcript
+from rlhf_lab.data import replies, transcript
 from rlhf_lab.data.audit_report import SPLITS, AuditReport, Finding, render
 
 __all__ = ["AuditReport", "Finding", "audit", "render"]
@@ -27,30 +27,28 @@ CONTRADICTS = "contradicts another pair"
 
 # Checks on one pair: name → (why it matters, test given the pair and its prompt's oddities).
 PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
-    transcript.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair, _: not pair.chosen.strip()),
-    transcript.EMPTY_REJECTED: ("any reply beats it, nothing is learned", lambda pair, _: not pair.rejected.strip()),
-    transcript.IDENTICAL: ("there is nothing to prefer", lambda pair, _: pair.chosen == pair.rejected),
-    transcript.PREFIX: (
+    replies.EMPTY_CHOSEN: ("teaches the model to say nothing", lambda pair, _: not pair.chosen.strip()),
+    replies.EMPTY_REJECTED: ("any reply beats it, nothing is learned", lambda pair, _: not pair.rejected.strip()),
+    replies.IDENTICAL: ("there is nothing to prefer", lambda pair, _: pair.chosen == pair.rejected),
+    replies.PREFIX: (
         "the pair differs in length only",
-        lambda pair, _: transcript.is_prefix(pair.chosen, pair.rejected),
+        lambda pair, _: replies.is_prefix(pair.chosen, pair.rejected),
     ),
-    transcript.NOT_ALTERNATING: (
+    replies.NOT_ALTERNATING: (
         "chat templates refuse it or merge the turns",
-        lambda _, oddities: transcript.NOT_ALTERNATING in oddities,
+        lambda _, oddities: replies.NOT_ALTERNATING in oddities,
     ),
-    transcript.NO_HUMAN_FIRST: ("chat templates refuse it", lambda _, oddities: transcript.NO_HUMAN_FIRST in oddities),
-    transcript.MARKER_IN_BODY: (
+    replies.NO_HUMAN_FIRST: ("chat templates refuse it", lambda _, oddities: replies.NO_HUMAN_FIRST in oddities),
+    replies.MARKER_IN_BODY: (
         "the model learns to write the other side's turns",
-        lambda pair, oddities: (
-            transcript.MARKER_IN_BODY in oddities or any(map(transcript.has_marker, _replies_of(pair)))
-        ),
+        lambda pair, oddities: replies.MARKER_IN_BODY in oddities or any(map(replies.has_marker, _replies_of(pair))),
     ),
     "special token written out": (
         "a tokenizer turns it into a control token (double BOS, early EOS)",
         lambda pair, _: any(map(SPECIAL_TOKEN.search, (pair.prompt, *_replies_of(pair)))),
     ),
 }
-NEED_TWO_REPLIES = (transcript.EMPTY_REJECTED, transcript.IDENTICAL, transcript.PREFIX, CONTRADICTS)
+NEED_TWO_REPLIES = (replies.EMPTY_REJECTED, replies.IDENTICAL, replies.PREFIX, CONTRADICTS)
 """Checks that say nothing about demonstrations, whose rejected reply is empty."""
 
 
@@ -73,7 +71,7 @@ def audit(
     _add_load_report(report, corpus)
     for split in SPLITS:
         pairs: Sequence[Pair] = getattr(corpus, split)
-        oddities = [transcript.prompt_oddities(pair.prompt) for pair in pairs]
+        oddities = [replies.prompt_oddities(pair.prompt) for pair in pairs]
         for check, (why, test) in PAIR_CHECKS.items():
             if not corpus.preferences and check in NEED_TWO_REPLIES:
                 continue

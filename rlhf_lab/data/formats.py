@@ -11,29 +11,33 @@
 
 A row is read into an `Example`, and an example is written as any type it has enough for. Preference, implicit
 preference and (two adjacent rows) unpaired preference hold a whole `Pair`. In standard rows the space between prompt
-and reply opens the completion, so that prompt + completion is the transcript. Extra columns are not carried.
+and reply opens the completion, so that prompt + completion is the transcript, quoted as transcripts are. Tools are the
+column `tools` of a conversational row and the first turn of a transcript. Other columns are carried as they are.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import Pair
+from rlhf_lab.core.types import Message, Pair
 from rlhf_lab.data.transcript import (
     REPLY,
-    after_colon,
+    SAID,
     as_prompt,
+    normalise,
     parse,
     render,
-    render_prompt,
-    split_reply,
-    to_messages,
+    reply_message,
+    reply_text,
+    to_conversation,
 )
 
 Row = Mapping[str, Any]
+TOOLS = "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,14 @@ class Example:
         prompt: text before the completions; "" when a text has no turn boundary.
         completions, labels: alternatives, each with its label: True liked, False not, None unknown.
         steps: (text, whether it is correct) of a stepwise row, else empty.
+        columns: the other columns of the row.
     """
 
     prompt: str
     completions: tuple[str, ...] = ()
     labels: tuple[bool | None, ...] = ()
     steps: tuple[tuple[str, bool], ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RowType(NamedTuple):
@@ -100,18 +106,20 @@ def _is_messages(value: object) -> bool:
 # Standard ↔ conversational
 
 
-def _completion_messages(text: str) -> list[dict[str, str]]:
-    return parse(REPLY + text)
+def completion_messages(text: str) -> list[Message]:
+    """A completion of standard text → messages; the space that joins it to its prompt goes."""
+    return parse(REPLY + text).messages
 
 
-def _completion_text(messages: Sequence[Mapping[str, str]]) -> str:
+def completion_text(messages: Sequence[Message]) -> str:
+    """Inverse of `completion_messages`. Raises DataError unless the assistant speaks first."""
     if not messages or messages[0]["role"] != "assistant":
         raise DataError(f"a completion starts with an assistant message; found {list(messages)[:1]}")
     return render(messages).removeprefix(REPLY)
 
 
 def to_conversational(row: Row) -> dict[str, Any]:
-    """A standard row with its text parsed into messages; contents are stripped. A conversational row stays as it is.
+    """A standard row with its text parsed into messages and tools. A conversational row stays as it is.
 
     A prompt that is not a transcript becomes one user message. Raises DataError for stepwise supervision, which TRL
     defines for standard rows only.
@@ -121,31 +129,34 @@ def to_conversational(row: Row) -> dict[str, Any]:
         return dict(row)
     if name == "stepwise_supervision":
         raise DataError("stepwise_supervision has no conversational form; keep the row standard")
-    reply_parser = parse if name in WHOLE_CONVERSATIONS else _completion_messages
-    converters: dict[str, Callable[[Any], Any]] = {"prompt": to_messages, "text": parse}
-    converters |= dict.fromkeys(("completion", "chosen", "rejected"), reply_parser)
-    return _converted(row, converters, {"text": "messages"})
+    converted: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    for column, value in row.items():
+        if column == "prompt":
+            converted[column], tools = to_conversation(value)
+        elif column == "text" or (name in WHOLE_CONVERSATIONS and column in TEXT_COLUMNS):
+            converted["messages" if column == "text" else column], tools = parse(value)
+        else:
+            converted[column] = completion_messages(value) if column in TEXT_COLUMNS else value
+    return {**converted, TOOLS: tools} if tools else converted
 
 
 def to_standard(row: Row) -> dict[str, Any]:
-    """A conversational row with its messages rendered as transcripts. A standard row stays as it is."""
+    """A conversational row with its messages and tools rendered as transcripts. A standard row stays as it is."""
     name, conversational = detect(row)
     if not conversational:
         return dict(row)
-    reply_renderer = render if name in WHOLE_CONVERSATIONS else _completion_text
-    converters: dict[str, Callable[[Any], Any]] = {"prompt": render_prompt, "messages": render}
-    converters |= dict.fromkeys(("completion", "chosen", "rejected"), reply_renderer)
-    return _converted(row, converters, {"messages": "text"})
-
-
-def _converted(
-    row: Row, converters: Mapping[str, Callable[[Any], Any]], new_names: Mapping[str, str]
-) -> dict[str, Any]:
-    """A row with some columns converted and renamed, in the same order; the others stay as they are."""
+    tools = row.get(TOOLS) or []
+    if isinstance(tools, str):  # tables often hold the JSON of the list
+        tools = json.loads(tools)
     converted = {}
     for column, value in row.items():
-        new_column = new_names.get(column, column)
-        converted[new_column] = converters[column](value) if column in converters else value
+        if column == "prompt":
+            converted[column] = render(value, tools) + REPLY
+        elif column == "messages" or (name in WHOLE_CONVERSATIONS and column in TEXT_COLUMNS):
+            converted["text" if column == "messages" else column] = render(value, tools)
+        elif column != TOOLS:
+            converted[column] = completion_text(value) if column in TEXT_COLUMNS else value
     return converted
 
 
@@ -154,10 +165,8 @@ def _converted(
 
 def _split_at_reply(text: str) -> tuple[str, str]:
     """(prompt, completion) at the last reply boundary, nothing stripped; ("", text) when there is none."""
-    if split_reply(text) is None:
-        return "", text
-    head, boundary, completion = text.rpartition(REPLY)
-    return head + boundary, completion
+    head, boundary, completion = normalise(text).rpartition(REPLY)
+    return ("", text) if not boundary or SAID.search(completion) else (head + boundary, completion)
 
 
 def _read_language_modeling(row: Row) -> Example:
@@ -245,6 +254,15 @@ def _write_stepwise_supervision(example: Example) -> list[dict[str, Any]]:
     return [{"prompt": _prompt_of(example), "completions": list(texts), "labels": list(labels)}]
 
 
+def read_example(row: Row) -> Example:
+    """A row of any type, standard or conversational. Raises DataError when no type fits."""
+    standard = to_standard(row)
+    name = detect(standard).name
+    own_columns = next(columns for columns in COLUMNS[name] if all(column in standard for column in columns))
+    others = {column: value for column, value in standard.items() if column not in own_columns}
+    return replace(READERS[name](standard), columns=others)
+
+
 WRITERS: dict[str, Callable[[Example], list[dict[str, Any]]]] = {
     "language_modeling": lambda example: [{"text": example.prompt + _liked_completion(example)}],
     "prompt_only": lambda example: [{"prompt": _prompt_of(example)}],
@@ -262,7 +280,9 @@ def _join_unpaired(examples: Iterable[Example]) -> Iterator[Example]:
     for example in examples:
         if waiting and waiting.prompt == example.prompt and {*waiting.labels, *example.labels} == {True, False}:
             liked, disliked = (waiting, example) if waiting.labels[0] else (example, waiting)
-            yield Example(example.prompt, liked.completions + disliked.completions, (True, False))
+            # What the two rows say differently belongs to neither reply alone.
+            columns = {name: value for name, value in liked.columns.items() if disliked.columns.get(name) == value}
+            yield Example(example.prompt, liked.completions + disliked.completions, (True, False), columns=columns)
             waiting = None
         elif len(example.completions) == 1 and example.labels != (None,):
             if waiting:
@@ -287,21 +307,32 @@ def convert(rows: Iterable[Row], to: str, *, conversational: bool = False) -> It
     """
     if to not in WRITERS:
         raise DataError(f"{to!r} is not a dataset type; use one of {', '.join(WRITERS)}")
-    examples: Iterator[Example] = (READERS[detect(row).name](to_standard(row)) for row in rows)
+    examples: Iterator[Example] = map(read_example, rows)
     if to in ("preference", "implicit_preference"):
         examples = _join_unpaired(examples)
     for example in examples:
         for row in WRITERS[to](example):
-            yield to_conversational(row) if conversational else row
+            written = {**row, **{name: value for name, value in example.columns.items() if name not in row}}
+            yield to_conversational(written) if conversational else written
 
 
 def from_pair(pair: Pair, to: str, *, conversational: bool = False) -> list[dict[str, Any]]:
     """A pair as rows of type `to`: two for unpaired preference, one otherwise. The pair's `meta` is not carried."""
-    row = {"prompt": pair.prompt, "chosen": after_colon(pair.chosen), "rejected": after_colon(pair.rejected)}
+    chosen, rejected = (completion_text([reply_message(reply)]) for reply in (pair.chosen, pair.rejected))
+    row = {"prompt": pair.prompt, "chosen": chosen, "rejected": rejected}
     return list(convert([row], to, conversational=conversational))
 
 
 def to_pairs(rows: Iterable[Row]) -> Iterator[Pair]:
-    """Preference, implicit preference or adjacent unpaired rows → pairs. Raises DataError for rows of other types."""
+    """Preference, implicit preference or adjacent unpaired rows → pairs. Raises DataError for rows of other types.
+
+    A completion of several messages is kept as the text that it is in a transcript.
+    """
     for row in convert(rows, "preference"):
-        yield Pair(as_prompt(row["prompt"]), row["chosen"].strip(), row["rejected"].strip())
+        yield Pair(as_prompt(row["prompt"]), reply_of(row["chosen"]), reply_of(row["rejected"]))
+
+
+def reply_of(completion: str) -> str:
+    """A completion of standard text as the text of a reply, without the space before it and trailing space."""
+    messages = completion_messages(completion)
+    return (reply_text(messages[0]) if len(messages) == 1 else completion.removeprefix(" ")).rstrip()

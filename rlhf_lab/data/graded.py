@@ -18,12 +18,14 @@ from hashlib import sha256
 from typing import Any
 
 from rlhf_lab.config.overrides import literal
-from rlhf_lab.core.types import Corpus, Rubric
+from rlhf_lab.core.types import Corpus, Message, Rubric
+from rlhf_lab.data.facts import facts_of
 from rlhf_lab.data.loading import load_corpus
+from rlhf_lab.data.replies import Split, check, read_prompt
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
 from rlhf_lab.data.rows import Row, RowProblem, column, describe, text_column
 from rlhf_lab.data.settings import Graded
-from rlhf_lab.data.transcript import Split, as_prompt, check, render_prompt
+from rlhf_lab.data.transcript import render_prompt
 
 TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
 ROLES = {"Assistant": "assistant", "User": "user"}
@@ -84,7 +86,11 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     split = check(prompt, texts[best], texts[worst])
     tied = first == second and split.drop is None
     meta = {"grades_chosen": tuple(grades[best]), "grades_rejected": tuple(grades[worst])}
-    return replace(split, drop=TIED if tied else split.drop, meta=meta)
+    both = {name: value for name, value in rows[0].items() if rows[1].get(name) == value}  # of the prompt, not a reply
+    wanted = settings.fact_columns
+    columns = None if wanted is None else [name for name in wanted if name in both]
+    facts, _ = facts_of(both, settings.text_columns(), columns)
+    return replace(split, drop=TIED if tied else split.drop, meta=meta, facts=facts)
 
 
 def column_problem(row: Mapping[str, Any], settings: Graded) -> str | None:
@@ -116,10 +122,12 @@ def transcript_of(prompt: str) -> str | None:
     """A prompt, of several turns by marks or not, as a transcript; None when its last turn is the assistant's."""
     parts = TURN_MARK.split(prompt)  # the first user's body, then speaker, body, speaker, body, …
     if len(parts) == 1:
-        return as_prompt(prompt)
+        return read_prompt(prompt)
     speakers, bodies = parts[1::2], parts[::2]
     roles = ["user", *(ROLES[speaker] for speaker in speakers)]
-    messages = [{"role": role, "content": body} for role, body in zip(roles, bodies, strict=True)]
+    messages: list[Message] = [
+        {"role": role, "content": body.strip()} for role, body in zip(roles, bodies, strict=True)
+    ]
     return render_prompt(messages) if roles[-1] == "user" else None
 
 

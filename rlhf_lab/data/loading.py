@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
+from rlhf_lab.data.facts import OTHER_FACTS, facts_of, with_facts
+from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.replies import Split
 from rlhf_lab.data.rows import BadRows, Row, RowProblem
 from rlhf_lab.data.settings import FileSettings
-from rlhf_lab.data.transcript import Split
 
 Parse = Callable[[Mapping[str, Any]], Split]
 Join = Callable[[Iterator[Row]], Iterator[Row]]
@@ -43,7 +45,8 @@ class SplitReader:
 
     max_pairs: int
     preferences: bool = True
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[Pair] | PairFile = field(default_factory=list)
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     report: SourceReport = field(default_factory=SourceReport)
     longer: int = 0
     ties: int = 0
@@ -57,7 +60,7 @@ class SplitReader:
         self.report.drop(reason)
         self.report.examples.setdefault(reason, where)
 
-    def add(self, split: Split, where: str, *, also_in: set[str] | None = None) -> None:
+    def add(self, split: Split, where: str, *, also_in: set[bytes] | None = None) -> None:
         """Count one parsed row and keep its pair unless there is a reason not to."""
         self.report.rows += 1
         if self.preferences and (split.chosen or split.rejected):
@@ -66,7 +69,7 @@ class SplitReader:
             self.ties += len(split.chosen) == len(split.rejected)
         if split.drop:
             self.drop(split.drop, where)
-        elif also_in and split.prompt in also_in:
+        elif also_in and _short_digest(split.prompt) in also_in:
             self.drop(IN_TRAIN, where)
         elif self.full:
             self.drop(OVER_LIMIT, where)
@@ -74,7 +77,10 @@ class SplitReader:
             self.report.kept += 1
             meta = {"source": where, **split.meta}
             self.pairs.append(Pair(split.prompt, split.chosen, split.rejected, meta))
-            for note in split.notes:
+            notes = list(split.notes)
+            if split.facts and self.facts.setdefault(split.prompt, split.facts) != split.facts:
+                notes.append(OTHER_FACTS)
+            for note in notes:
                 self.report.note(note)
                 self.report.examples.setdefault(note, where)
 
@@ -85,6 +91,11 @@ class SplitReader:
                 {"longer wins": self.longer / self.compared, "pairs compared": self.compared, "length ties": self.ties}
             )
         return self.report
+
+
+def _short_digest(prompt: str) -> bytes:
+    """Sixteen bytes in place of a prompt, so that a set of millions of them stays small."""
+    return sha256(prompt.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def held_out(prompt: str, fraction: float) -> bool:
@@ -108,27 +119,32 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     Raises:
         DataError: a file is missing or damaged, more than `max_bad_rows` rows are bad, or a split is empty.
     """
-    train = SplitReader(settings.max_pairs, settings.preferences)
-    test = SplitReader(settings.max_pairs, settings.preferences)
+    train, test = (
+        SplitReader(settings.max_pairs, settings.preferences, PairFile() if settings.streaming else [])
+        for _ in range(2)
+    )
     if settings.test_path is None:
 
         def choose(split: Split) -> SplitReader:
-            return test if held_out(split.prompt, settings.test_fraction) else train
+            # Plain text to imitate has no prompt: there the text itself decides.
+            return test if held_out(split.prompt or split.chosen, settings.test_fraction) else train
 
         _read_source(settings.path, settings, parse, choose, (train, test), join=join, unreadable=train)
     else:
         _read_source(settings.path, settings, parse, lambda _: train, (train,), join=join, unreadable=train)
-        seen = {pair.prompt for pair in train.pairs}
+        seen = {_short_digest(pair.prompt) for pair in train.pairs} - {_short_digest("")}
         _read_source(
             settings.test_path, settings, parse, lambda _: test, (test,), join=join, unreadable=test, also_in=seen
         )
     _check_not_empty(settings, train, test)
+    facts = {**train.facts, **test.facts}
     return Corpus(
         name=name,
         train=train.pairs,
         test=test.pairs,
-        fingerprint=fingerprint(train.pairs, test.pairs),
+        fingerprint=with_facts(fingerprint(train.pairs, test.pairs), facts),
         preferences=settings.preferences,
+        facts=facts,
         report={"train": train.finish(), "test": test.finish(), "all": _sum_reports(train, test)},
     )
 
@@ -142,12 +158,12 @@ def _read_source(
     *,
     join: Join,
     unreadable: SplitReader,
-    also_in: set[str] | None = None,
+    also_in: set[bytes] | None = None,
 ) -> None:
     bad = BadRows(path, settings.max_bad_rows)
-    for row in join(read_rows(path, bad)):
+    for row in join(read_rows(path, bad, streaming=settings.streaming)):
         try:
-            split = parse(row.values)
+            split = _with_facts(parse(row.values), row, settings)
         except RowProblem as problem:
             bad.add(row.file, row.number, str(problem))
             continue
@@ -159,6 +175,14 @@ def _read_source(
     for file, number in bad.rows():
         unreadable.report.rows += 1
         unreadable.drop(UNREADABLE, f"{Path(file).name}:{number}")
+
+
+def _with_facts(split: Split, row: Row, settings: FileSettings) -> Split:
+    """A row with its further columns, unless its source has found them itself."""
+    if split.drop or split.facts is not None:
+        return split
+    facts, remarks = facts_of(row.values, settings.text_columns(), settings.fact_columns)
+    return replace(split, facts=facts, notes=[*split.notes, *remarks])
 
 
 def _row_location(row: Row) -> str:
@@ -201,7 +225,7 @@ def _add_counts(totals: dict[str, int], counts: Mapping[str, int]) -> None:
         totals[reason] = totals.get(reason, 0) + count
 
 
-def fingerprint(train: list[Pair], test: list[Pair]) -> str:
+def fingerprint(train: Sequence[Pair], test: Sequence[Pair]) -> str:
     """SHA-256 over the text of all pairs, split by split (hex).
 
     Every setting that matters (columns, test fraction, limits) acts through which pairs are in which split, and file

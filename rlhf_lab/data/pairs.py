@@ -1,8 +1,9 @@
 """Any preference data with a column map: text or message lists, with an explicit prompt or an implicit one.
 
 An implicit prompt (`data.prompt=""`) is everything before the last assistant turn, which both sides must share. A side
-that repeats an explicit prompt (as UltraFeedback's does) has the repetition removed, and that is noted. Not read:
-tool turns, and completions of several messages (dropped, counted).
+that repeats an explicit prompt (as UltraFeedback's does) has the repetition removed, and that is noted. Messages keep
+their spaces; of text, the one space that joins a reply to its prompt and trailing space go. Not read: completions of
+several messages (dropped, counted).
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rlhf_lab.core.types import Corpus
+from rlhf_lab.core.types import Corpus, Message
 from rlhf_lab.data.loading import load_corpus
-from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import RowProblem, column, describe
-from rlhf_lab.data.settings import Pairs
-from rlhf_lab.data.transcript import (
+from rlhf_lab.data.messages import completion_text, read_tools, text_or_messages
+from rlhf_lab.data.replies import (
     DIFFERENT_HISTORY,
     NO_REPLY,
-    ROLES,
-    Message,
     Split,
-    as_prompt,
     check,
-    normalise,
-    render_prompt,
+    read_prompt,
+    read_transcript,
     split_pair,
 )
+from rlhf_lab.data.roles import columns_problem
+from rlhf_lab.data.rows import RowProblem
+from rlhf_lab.data.settings import Pairs
+from rlhf_lab.data.transcript import SAID, normalise, render_prompt, reply_text, unquote
 
 PROMPT_REPEATED = "replies repeat the prompt"
 SEVERAL_MESSAGES = "reply is not one assistant message"
@@ -37,6 +37,7 @@ MEANING = {
     "rejected": "the reply it was preferred to",
 }
 OR_WHOLE_CONVERSATIONS = " (or data.prompt= when both sides are whole conversations)"
+Tools = Sequence[Mapping[str, Any]]
 
 
 def build(settings: Pairs) -> Corpus:
@@ -56,13 +57,15 @@ def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
             f"column {columns.chosen!r} is {_form_of(chosen)} and {columns.rejected!r} is {_form_of(rejected)}; "
             "expected the same form on both sides"
         )
+    tools = read_tools(values, columns.tools)
     if columns.prompt:
         given_prompt = text_or_messages(values, columns.prompt)
-        prompt = as_prompt(given_prompt) if isinstance(given_prompt, str) else render_prompt(given_prompt)
-        return _split_explicit(prompt, chosen, rejected)
-    if isinstance(chosen, str) and isinstance(rejected, str):
-        return split_pair(chosen, rejected)
-    return _split_implicit_messages(chosen, rejected)
+        if isinstance(given_prompt, str):
+            return _split_explicit(read_prompt(given_prompt), chosen, rejected, tools)
+        return _split_explicit(render_prompt(given_prompt, tools), chosen, rejected, tools)
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        return split_pair(str(chosen), str(rejected))
+    return _split_implicit_messages(chosen, rejected, tools)
 
 
 def column_problem(values: Mapping[str, Any], columns: Pairs) -> str | None:
@@ -71,43 +74,27 @@ def column_problem(values: Mapping[str, Any], columns: Pairs) -> str | None:
     return columns_problem(values, names, MEANING, "" if columns.prompt in values else OR_WHOLE_CONVERSATIONS)
 
 
-def text_or_messages(values: Mapping[str, Any], name: str) -> Any:
-    """A column as text or as a non-empty list of {role, content} messages. Raises RowProblem for anything else."""
-    value = column(values, name)
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise RowProblem(f"column {name!r} is {describe(value)}; expected text or a list of {{role, content}} messages")
-    for number, message in enumerate(value, start=1):
-        where = f"column {name!r}, message {number}"
-        if not isinstance(message, Mapping):
-            raise RowProblem(f"{where} is {describe(message)}; expected an object {{role, content}}")
-        if message.get("role") not in ROLES:
-            raise RowProblem(f"{where}: role is {describe(message.get('role'))}; expected one of {', '.join(ROLES)}")
-        if not isinstance(message.get("content"), str):
-            raise RowProblem(f"{where}: content is {describe(message.get('content'))}; expected text")
-    return value
-
-
 def _form_of(value: object) -> str:
     return "text" if isinstance(value, str) else "a list of messages"
 
 
-def _split_implicit_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> Split:
-    prompt = render_prompt(chosen[:-1])
-    rejected_prompt = render_prompt(rejected[:-1])
+def _split_implicit_messages(chosen: Sequence[Message], rejected: Sequence[Message], tools: Tools) -> Split:
+    prompt = render_prompt(chosen[:-1], tools)
+    rejected_prompt = render_prompt(rejected[:-1], tools)
     if chosen[-1]["role"] != "assistant" or rejected[-1]["role"] != "assistant":
         return Split(prompt, "", "", drop=NO_REPLY)
-    chosen_reply = chosen[-1]["content"].strip()
-    rejected_reply = rejected[-1]["content"].strip()
+    chosen_reply = reply_text(chosen[-1])
+    rejected_reply = reply_text(rejected[-1])
     if prompt != rejected_prompt:
         return Split(prompt, chosen_reply, rejected_reply, drop=DIFFERENT_HISTORY)
     return check(prompt, chosen_reply, rejected_reply)
 
 
-def _split_explicit(prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message]) -> Split:
-    chosen_side = _strip_prompt(prompt, chosen)
-    rejected_side = _strip_prompt(prompt, rejected)
+def _split_explicit(
+    prompt: str, chosen: str | Sequence[Message], rejected: str | Sequence[Message], tools: Tools
+) -> Split:
+    chosen_side = strip_prompt(prompt, chosen, tools)
+    rejected_side = strip_prompt(prompt, rejected, tools)
     if chosen_side is None or rejected_side is None:
         return Split(prompt, "", "", drop=SEVERAL_MESSAGES)
     chosen_reply, chosen_repeats = chosen_side
@@ -118,17 +105,17 @@ def _split_explicit(prompt: str, chosen: str | Sequence[Message], rejected: str 
     return split
 
 
-def _strip_prompt(prompt: str, side: str | Sequence[Message]) -> tuple[str, bool] | None:
+def strip_prompt(prompt: str, side: str | Sequence[Message], tools: Tools = ()) -> tuple[str, bool] | None:
     """(reply, whether the prompt was repeated before it); None when the side is not the prompt and one reply."""
     if isinstance(side, str):
-        transcript = normalise(side)
+        transcript = read_transcript(side) if SAID.match(normalise(side)) else side
         if transcript.startswith(prompt):
-            return transcript[len(prompt) :], True
-        return side, False
+            return unquote(transcript[len(prompt) :]).strip(), True
+        return completion_text(side), False
     if side[-1]["role"] != "assistant":
         return None
-    reply = side[-1]["content"]
+    reply = reply_text(side[-1])
     if len(side) == 1:
         return reply, False
-    repeats_prompt = render_prompt(side[:-1]) == prompt
+    repeats_prompt = render_prompt(side[:-1], tools) == prompt
     return (reply, True) if repeats_prompt else None

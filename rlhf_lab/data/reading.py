@@ -28,13 +28,14 @@ SUFFIXES = (
 HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(/(?P<folder>[\w./-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 
-def read_rows(source: str, bad: BadRows) -> Iterator[Row]:
+def read_rows(source: str, bad: BadRows, *, streaming: bool = False) -> Iterator[Row]:
     """Stream the rows of a file, folder, glob or hub data set.
 
     Args:
         source: a path; or a hub data set as `owner/name`, `owner/name:split`, `owner/name/folder:split` (split: train).
             A configuration that the data set declares is named like a folder: `openai/gsm8k/main`.
         bad: receives rows that are not JSON objects.
+        streaming: read a hub data set as it arrives instead of storing it first.
     Raises:
         DataError: nothing is there, or a file is damaged.
     """
@@ -44,7 +45,7 @@ def read_rows(source: str, bad: BadRows) -> Iterator[Row]:
         return
     files = local_files(source)
     if files is None:
-        yield from _read_hub(source)
+        yield from _read_hub(source, streaming)
         return
     for file in files:
         suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
@@ -202,7 +203,7 @@ def _table_rows(source: str, table: Any) -> Iterator[Row]:
             yield Row(source, number, dict(zip(batch, values, strict=True)))
 
 
-def _read_hub(source: str) -> Iterator[Row]:
+def _read_hub(source: str, streaming: bool) -> Iterator[Row]:
     match = HUB_ID.fullmatch(source)
     assert match is not None, f"{source} is not a hub id"
     split = match["split"] or "train"
@@ -212,7 +213,8 @@ def _read_hub(source: str) -> Iterator[Row]:
         # "owner/name/x" is a folder unless the data set declares a configuration of that name.
         if folder and folder in datasets.get_dataset_config_names(match["id"]):
             folder, configuration = None, folder
-        table = datasets.load_dataset(match["id"], configuration, data_dir=folder, split=split)
+        options = {"streaming": True} if streaming else {}
+        table = datasets.load_dataset(match["id"], configuration, data_dir=folder, split=split, **options)
     except Exception as error:  # the hub client raises a different type for each of a dozen network failures
         offline = os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
         if offline:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
+from rlhf_lab.config import registry, schema
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class DataSettings:
     Class attributes:
         preferences, answers, graded: whether the data have preference pairs, answers that can be checked, and grades on
             a rubric or a judge who gives them.
+        demonstrations: whether the data have replies to imitate.
+        unpaired: whether the data have single replies that were liked or disliked.
         steps: whether the data's world can say of each step of a reply whether it is right.
         drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
         true_reward: whether the true reward of any reply is known.
@@ -76,6 +81,8 @@ class DataSettings:
     preferences: ClassVar[bool] = True
     answers: ClassVar[bool] = False
     graded: ClassVar[bool] = False
+    demonstrations: ClassVar[bool] = True
+    unpaired: ClassVar[bool] = False
     steps: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
     true_reward: ClassVar[bool] = False
@@ -84,6 +91,10 @@ class DataSettings:
     def of_run(self, seed: int) -> Self:
         """These settings in a run with this seed: every seed of the data that is None has its value."""
         return self
+
+    def parts(self) -> dict[str, DataSettings]:
+        """The sources that a mix is made of, by name; none for a source by itself."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -218,6 +229,10 @@ class FileSettings(DataSettings):
         max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
         max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
             Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
+        columns: the columns besides the text that rewards and graders get with a prompt (`Corpus.facts`), such as
+            answer, tests, id, category; null takes all there are, [] none. With `streaming`, null takes none.
+        streaming: keep the rows on disk (and `algorithm=sft` its tokens too), for data that do not fit in memory; a hub
+            data set is read as it arrives and not stored. The same pairs in the same order as without.
     """
 
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
@@ -229,6 +244,17 @@ class FileSettings(DataSettings):
     test_fraction: float = 0.1
     max_pairs: int = 0
     max_bad_rows: int = 0
+    columns: tuple[str, ...] | None = None
+    streaming: bool = False
+
+    @property
+    def fact_columns(self) -> tuple[str, ...] | None:
+        """The columns that become facts; None is all others than the text's. Facts are held in memory."""
+        return () if self.columns is None and self.streaming else self.columns
+
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns that hold the conversation; the others are facts about it."""
+        return self.fixed_columns
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -257,11 +283,16 @@ class Pairs(FileSettings):
         prompt, chosen, rejected: the columns that hold them. Text or lists of {role, content} messages; `prompt=""`
             means both sides are whole conversations (TRL's implicit-prompt preference type): the prompt is everything
             before their last assistant turn.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
     """
 
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.chosen, self.rejected, self.tools)
 
 
 @register("data", "graded")
@@ -287,6 +318,9 @@ class Graded(FileSettings):
     high: float = 4.0
     rank_by: str = "helpfulness"
 
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.response, *self.attributes)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rank_by not in self.attributes:
@@ -308,3 +342,156 @@ class GSM8K(FileSettings):
     answers: ClassVar[bool] = True
     annotations: Literal["keep", "strip"] = "strip"
     fixed_columns: ClassVar[tuple[str, ...]] = ("question", "answer")
+
+
+@register("data", "sft")
+@dataclass(frozen=True)
+class Demonstrations(FileSettings):
+    """Conversations to imitate. A row has messages, or a prompt and a completion, or text; its columns say which.
+
+    Args:
+        messages: the column of a whole conversation: {role, content} with the roles system, user, assistant and tool.
+        prompt, completion: the columns of what was asked and of the reply; text or messages.
+        text: the column of a transcript, or of plain text to imitate.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    messages: str = "messages"
+    prompt: str = "prompt"
+    completion: str = "completion"
+    text: str = "text"
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.messages, self.prompt, self.completion, self.text, self.tools)
+
+
+@register("data", "prompts")
+@dataclass(frozen=True)
+class Prompts(FileSettings):
+    """Prompts alone, to sample replies to.
+
+    Args:
+        prompt: the column of what is asked: text, messages, or a list of user turns, of which the first is asked.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    demonstrations: ClassVar[bool] = False
+    prompt: str = "prompt"
+    tools: str = "tools"
+
+
+@register("data", "unpaired")
+@dataclass(frozen=True)
+class Unpaired(FileSettings):
+    """Single replies that were liked or disliked, for `algorithm=kto`.
+
+    Args:
+        prompt, completion: the columns of what was asked and of the reply; text or messages.
+        label: the column that is true where the reply was liked.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    demonstrations: ClassVar[bool] = False
+    unpaired: ClassVar[bool] = True
+    prompt: str = "prompt"
+    completion: str = "completion"
+    label: str = "label"
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.completion, self.label, self.tools)
+
+
+@register("data", "verifiable")
+@dataclass(frozen=True)
+class Verifiable(FileSettings):
+    """Prompts whose replies can be checked: against an answer, or by further columns such as tests.
+
+    Args:
+        prompt: the column of what is asked; text, with its spaces, or messages.
+        answer: the column of the answer that a reply must reach; "" where rewards read other columns.
+        solution: the column of a worked solution to imitate; "" where there is none.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    prompt: str = "prompt"
+    answer: str = "answer"
+    solution: str = ""
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.solution, self.tools)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # What other sources know of themselves as a class depends on the columns here.
+        object.__setattr__(self, "answers", bool(self.answer))
+        object.__setattr__(self, "demonstrations", bool(self.solution))
+
+
+@register("data", "mix")
+@dataclass(frozen=True)
+class Mix(DataSettings):
+    """Several sources as one, in fixed proportions.
+
+    Args:
+        sources: name → the settings of a source (`kind`, `path`, …) and its `weight`. With weights, given to all or to
+            none, a split takes as many rows as the proportions allow without any row twice; without, all rows.
+        max_pairs: at most this many rows per split, in the same proportions; 0 is no limit.
+        seed: draws which rows are taken and their order.
+    """
+
+    smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
+    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    max_pairs: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ValueError("sources is empty; write data.sources.NAME.kind=KIND data.sources.NAME.path=FILE for each")
+        problems: list[str] = []
+        built = {name: self._build(name, problems) for name in self.sources}
+        weights = [source.get("weight") for source in self.sources.values() if isinstance(source, Mapping)]
+        if any(weights) and not all(isinstance(weight, (int, float)) and weight > 0 for weight in weights):
+            problems.append(f"sources: the weights are {weights}; give every source one above 0, or none of them")
+        if problems:
+            raise ConfigError(problems)
+        parts = [part for part in built.values() if part is not None]
+        object.__setattr__(self, "_parts", built)
+        for flag in ("preferences", "answers", "demonstrations"):
+            object.__setattr__(self, flag, all(getattr(part, flag) for part in parts))
+        # Both replies of a pair are examples of their own to an algorithm that reads unpaired data.
+        is_labelled = all(part.unpaired or part.preferences for part in parts)
+        object.__setattr__(self, "unpaired", is_labelled and any(part.unpaired for part in parts))
+        object.__setattr__(self, "drawn", any(part.drawn for part in parts))
+
+    def _build(self, name: str, problems: list[str]) -> Any:
+        where = f"sources.{name}"
+        values = self.sources[name]
+        if not isinstance(values, Mapping) or "kind" not in values:
+            known = ", ".join(kind for kind in registry.kinds("data") if kind != "mix")
+            problems.append(f"{where}.kind is not set; write data.{where}.kind=… with one of {known}")
+            return None
+        try:
+            cls = registry.settings_class("data", values["kind"])
+        except ConfigError as error:
+            problems.extend(f"{where}: {line}" for line in error.problems)
+            return None
+        settings = {key: value for key, value in values.items() if key not in ("kind", "weight")}
+        return schema.build(cls, settings, where, problems)
+
+    def parts(self) -> dict[str, DataSettings]:
+        return dict(self._parts)  # type: ignore[attr-defined]
+
+    def of_run(self, seed: int) -> Self:
+        sources = {}
+        for name, part in self.parts().items():
+            kept = {key: value for key, value in self.sources[name].items() if key in ("kind", "weight")}
+            sources[name] = {**kept, **schema.plain(part.of_run(seed))}
+        return replace(self, sources=sources)

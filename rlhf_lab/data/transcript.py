@@ -1,59 +1,160 @@
-"""hh-rlhf transcripts and their turns.
+r"""Conversations as text without loss: messages and tools ↔ a transcript.
 
-A transcript is text in which each turn starts with a boundary: "\\n\\nHuman: …\\n\\nAssistant: …". A prompt is a
-transcript that ends with the boundary "\\n\\nAssistant:", where the reply starts; a reply is stripped text.
+A transcript is text in which each turn starts with a boundary: "\n\nHuman: …\n\nAssistant: …". A prompt is a transcript
+that ends with the boundary "\n\nAssistant:", where the reply starts. The turns, in the words of the boundary:
 
-Two transcripts of a pair are split at the last "\\n\\nAssistant:" boundary, never at the end of their common prefix:
-replies often share their first words, and a prefix would move those words from the replies into the prompt.
+    System, Human, Assistant   what was said, as it was said: after the colon comes one space, then the content
+    Tools                      the tools there are, a JSON list; the first turn, where there are any
+    Calls                      an assistant's calls of tools, a JSON list; follows its Assistant turn
+    Tool                       what a tool gave back; a first line of JSON names the tool and the call, where known
+
+A message may contain a line that looks like a boundary. It is quoted as mboxrd quotes "From " lines: after a blank
+line, `\*Human:` gets one more backslash, and reading takes one away. So nobody can open a turn by typing its boundary,
+and `parse(render(messages, tools)) == (messages, tools)` for every content. A model without a chat template reads the
+quoted text, for the same reason. Replies (`Pair.chosen`) stand outside a transcript and are not quoted.
+
+Text of other origin knows no quoting: there a boundary is a boundary, see replies.py.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Message
 
-Message = Mapping[str, str]
-ROLES = {"user": "Human", "assistant": "Assistant", "system": "System"}
+ROLES = {"user": "Human", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 SPEAKERS = {speaker: role for role, speaker in ROLES.items()}
 REPLY = "\n\nAssistant:"
-TURN = re.compile(r"\n\n(Human|Assistant|System):")
-MARKER = re.compile(r"\b(?:Human|Assistant)\s*:")
-
-NO_REPLY = "no assistant turn at the end"
-DIFFERENT_HISTORY = "different history"
-IDENTICAL = "identical replies"
-EMPTY_CHOSEN = "empty chosen"
-EMPTY_REJECTED = "empty rejected"
-
-NOT_ALTERNATING = "turns do not alternate"
-NO_HUMAN_FIRST = "first turn is not human"
-MARKER_IN_BODY = "role marker inside a body"
-PREFIX = "one reply is a prefix of the other"
+CALLS = "\n\nCalls: "
+WORDS = "Human|Assistant|System|Tools|Tool|Calls"
+TURN = re.compile(rf"\n\n({WORDS}):")
+TO_QUOTE = re.compile(rf"(\n\n\\*)(?=(?:{WORDS}):)")
+QUOTED = re.compile(rf"(\n\n\\*)\\(?=(?:{WORDS}):)")
+SAID = re.compile(r"\n\n(Human|Assistant|System):")
+"""The boundaries of text of other origin."""
+TOOL_HEADER = ("name", "tool_call_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A row as prompt and two replies.
+class Conversation(NamedTuple):
+    """What a transcript says.
 
     Attributes:
-        prompt: shared transcript up to and with the last "\\n\\nAssistant:"; the chosen side's where the two differ.
-        chosen, rejected: stripped replies; both empty where a side has no reply turn.
-        drop: why the row is not a preference pair, or None.
-        notes: oddities that do not stop it from being one.
-        meta: what else the row says about the pair.
+        messages: {role, content} and, where there are any, tool_calls, name and tool_call_id.
+        tools: definitions of the tools that the assistant may call, as chat templates take them.
     """
 
-    prompt: str
-    chosen: str
-    rejected: str
-    drop: str | None = None
-    notes: list[str] = field(default_factory=list)
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+
+
+def quote(content: str) -> str:
+    """A content with one more backslash before every word that would open a turn."""
+    return TO_QUOTE.sub(r"\1\\", content) if "\n\n" in content else content
+
+
+def unquote(text: str) -> str:
+    """Inverse of `quote`."""
+    return QUOTED.sub(r"\1", text) if "\n\n\\" in text else text
+
+
+def after_colon(content: str) -> str:
+    """A content with the one space that follows a boundary; nothing for an empty content."""
+    return f" {content}" if content else ""
+
+
+def render(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Messages and tools → transcript. Inverse of `parse`; a content that is None or absent is read back as ""."""
+    turns = [f"\n\nTools: {_json(tools)}"] if tools else []
+    for message in messages:
+        content = message.get("content") or ""
+        if message["role"] == "tool":
+            content = _tool_header(message, content) + content
+        turns.append(f"\n\n{ROLES[message['role']]}:{after_colon(quote(content))}")
+        if message.get("tool_calls"):
+            turns.append(CALLS + _json(message["tool_calls"]))
+    return "".join(turns)
+
+
+def render_prompt(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Messages and tools → prompt, ending where the assistant's reply starts."""
+    return render(messages, tools) + REPLY
+
+
+def parse(transcript: str) -> Conversation:
+    """Transcript → messages and tools. Inverse of `render`.
+
+    Raises DataError for text before the first boundary, and for Tools and Calls that are not JSON or stand elsewhere.
+    """
+    parts = TURN.split(normalise(transcript))
+    if parts[0].strip():
+        raise DataError(
+            f'a transcript starts with "\\n\\nHuman:", "\\n\\nAssistant:" or "\\n\\nSystem:"; found {parts[0][:40]!r}'
+        )
+    messages: list[Message] = []
+    tools: list[dict[str, Any]] = []
+    speakers, bodies = parts[1::2], parts[2::2]
+    for number, (speaker, body) in enumerate(zip(speakers, bodies, strict=True)):
+        body = body.removeprefix(" ")
+        if speaker == "Tools":
+            tools = _json_list(speaker, body, number == 0, "be the first turn")
+        elif speaker == "Calls":
+            is_after = number > 0 and speakers[number - 1] == "Assistant"
+            messages[-1]["tool_calls"] = _json_list(speaker, body, is_after, "follow an Assistant turn")
+        elif speaker == "Tool":
+            messages.append(_tool_message(unquote(body)))
+        else:
+            messages.append({"role": SPEAKERS[speaker], "content": unquote(body)})
+    return Conversation(messages, tools)
+
+
+def _json(values: Sequence[Any]) -> str:
+    """One line of JSON, in which nothing can look like a boundary: it has no line breaks."""
+    return json.dumps(list(values), ensure_ascii=False)
+
+
+def _json_list(speaker: str, body: str, in_place: bool, place: str) -> list[dict[str, Any]]:
+    try:
+        values = json.loads(body)
+    except ValueError:
+        values = None
+    if in_place and isinstance(values, list):
+        return values
+    raise DataError(
+        f'a "\\n\\n{speaker}:" turn must {place} and hold a JSON list; found {body[:40]!r}; if it is text, write '
+        f'"\\n\\n\\{speaker}:", with a backslash'
+    )
+
+
+def _tool_header(message: Message, content: str) -> str:
+    """The first line of a tool's turn; empty where nothing is known and the content does not look like one."""
+    known = {key: value for key, value in message.items() if key in TOOL_HEADER}
+    looks_like_header = _read_header(content.partition("\n")[0]) is not None
+    return json.dumps(known, ensure_ascii=False) + "\n" if known or looks_like_header else ""
+
+
+def _read_header(line: str) -> dict[str, str] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if set(values) <= set(TOOL_HEADER) else None
+
+
+def _tool_message(body: str) -> Message:
+    line, _, rest = body.partition("\n")
+    header = _read_header(line)
+    message: Message = {"role": "tool", "content": body if header is None else rest}
+    message.update(header or {})  # type: ignore[typeddict-item]
+    return message
+
+
+# Prompts
 
 
 def normalise(text: str) -> str:
@@ -61,7 +162,7 @@ def normalise(text: str) -> str:
     if TURN.match(text):
         return text
     restored = "\n\n" + text.lstrip()
-    return restored if TURN.match(restored) else text
+    return restored if SAID.match(restored) else text
 
 
 def is_transcript(text: str) -> bool:
@@ -69,48 +170,25 @@ def is_transcript(text: str) -> bool:
     return TURN.match(normalise(text)) is not None
 
 
-def parse(transcript: str) -> list[dict[str, str]]:
-    """Transcript → messages {role, content}, contents stripped. Raises DataError for text before the first boundary."""
-    parts = TURN.split(normalise(transcript))
-    if parts[0].strip():
-        raise DataError(
-            f'a transcript starts with "\\n\\nHuman:", "\\n\\nAssistant:" or "\\n\\nSystem:"; found {parts[0][:40]!r}'
-        )
-    return [
-        {"role": SPEAKERS[speaker], "content": body.strip()}
-        for speaker, body in zip(parts[1::2], parts[2::2], strict=True)
-    ]
-
-
-def to_messages(prompt: str) -> list[dict[str, str]]:
-    """Prompt → messages, without one for the final "\\n\\nAssistant:". Plain text is one user message."""
+def to_conversation(prompt: str) -> Conversation:
+    """Prompt → messages and tools; the final "\\n\\nAssistant:" is no message. Plain text is one user message."""
     if not is_transcript(prompt):
-        return [{"role": "user", "content": prompt}]
-    messages = parse(prompt)
-    return messages[:-1] if messages[-1:] == [{"role": "assistant", "content": ""}] else messages
+        return Conversation([{"role": "user", "content": prompt}], [])
+    messages, tools = parse(prompt)
+    opens_reply = messages[-1:] == [{"role": "assistant", "content": ""}]
+    return Conversation(messages[:-1] if opens_reply else messages, tools)
 
 
-def render(messages: Sequence[Message]) -> str:
-    """Messages → transcript. Inverse of `parse` for stripped contents without a boundary inside."""
-    return "".join(f"\n\n{ROLES[message['role']]}:" + after_colon(message["content"]) for message in messages)
-
-
-def after_colon(content: str) -> str:
-    """A stripped content with the one space that follows a boundary; nothing for an empty content."""
-    content = content.strip()
-    return f" {content}" if content else ""
-
-
-def render_prompt(messages: Sequence[Message]) -> str:
-    """Messages → prompt, ending where the assistant's reply starts."""
-    return render(messages) + REPLY
+def to_messages(prompt: str) -> list[Message]:
+    """The messages of `to_conversation`."""
+    return to_conversation(prompt).messages
 
 
 def as_prompt(text: str) -> str:
     """Plain text or transcript → prompt: plain text becomes a human turn, a final "\\n\\nAssistant:" is added."""
     stripped = normalise(text).rstrip()
     if not TURN.match(stripped):
-        return render_prompt([{"role": "user", "content": text}])
+        return render_prompt([{"role": "user", "content": text.strip()}])
     return stripped if stripped.endswith(REPLY) else stripped + REPLY
 
 
@@ -129,68 +207,21 @@ def human_turns(prompt: str) -> int:
     return sum(turn[1] == "Human" for turn in TURN.finditer(prompt))
 
 
-def split_reply(transcript: str) -> tuple[str, str] | None:
-    """Transcript → (prompt, stripped reply) at the last "\\n\\nAssistant:"; None when another role ends it."""
-    head, boundary, reply = normalise(transcript).rpartition(REPLY)
-    if not boundary or TURN.search(reply):
-        return None
-    return head + boundary, reply.strip()
+# Replies
 
 
-def split_pair(chosen: str, rejected: str) -> Split:
-    """Two whole transcripts → shared prompt and two replies, with the reason when that is not a usable pair."""
-    chosen_side = split_reply(chosen)
-    rejected_side = split_reply(rejected)
-    if chosen_side is None or rejected_side is None:
-        prompt, _ = chosen_side or rejected_side or ("", "")
-        return Split(prompt, "", "", drop=NO_REPLY)
-    prompt, chosen_reply = chosen_side
-    rejected_prompt, rejected_reply = rejected_side
-    if prompt != rejected_prompt:
-        return Split(prompt, chosen_reply, rejected_reply, drop=DIFFERENT_HISTORY)
-    return check(prompt, chosen_reply, rejected_reply)
+def reply_text(message: Message) -> str:
+    """An assistant's message as the text of a reply: its content, then its calls."""
+    calls = message.get("tool_calls")
+    return (message.get("content") or "") + (CALLS + _json(calls) if calls else "")
 
 
-def check(prompt: str, chosen: str, rejected: str) -> Split:
-    """A pair whose prompt is known → the same pair with its drop reason or its oddities. Replies are stripped."""
-    chosen, rejected = chosen.strip(), rejected.strip()
-    drop = None
-    if chosen == rejected:
-        drop = IDENTICAL
-    elif not chosen:
-        drop = EMPTY_CHOSEN
-    elif not rejected:
-        drop = EMPTY_REJECTED
-    if drop:
-        return Split(prompt, chosen, rejected, drop=drop)
-    notes = prompt_oddities(prompt)
-    if MARKER_IN_BODY not in notes and (has_marker(chosen) or has_marker(rejected)):
-        notes.append(MARKER_IN_BODY)
-    if is_prefix(chosen, rejected):
-        notes.append(PREFIX)
-    return Split(prompt, chosen, rejected, notes=notes)
-
-
-def is_prefix(first: str, second: str) -> bool:
-    """Whether one reply is the strict beginning of the other."""
-    return first != second and (first.startswith(second) or second.startswith(first))
-
-
-def has_marker(body: str) -> bool:
-    """Whether a turn's text names a speaker as a boundary does ("Human:")."""
-    # The two look-ups are much faster than the pattern, which nearly no text needs.
-    return ("Human" in body or "Assistant" in body) and MARKER.search(body) is not None
-
-
-def prompt_oddities(prompt: str) -> list[str]:
-    """What is unusual about a prompt's turns: `NOT_ALTERNATING`, `NO_HUMAN_FIRST`, `MARKER_IN_BODY`."""
-    parts = TURN.split(prompt)  # text before the first turn, then speaker, body, speaker, body, …
-    speakers = [speaker for speaker in parts[1::2] if speaker != "System"]
-    notes = []
-    if any(speaker == following for speaker, following in pairwise(speakers)):
-        notes.append(NOT_ALTERNATING)
-    if parts[0].strip() or not speakers or speakers[0] != "Human":
-        notes.append(NO_HUMAN_FIRST)
-    if any(map(has_marker, parts[::2])):
-        notes.append(MARKER_IN_BODY)
-    return notes
+def reply_message(reply: str) -> Message:
+    """The message that `reply_text` writes as this reply."""
+    content, boundary, calls = reply.rpartition(CALLS)
+    if boundary:
+        try:
+            return {"role": "assistant", "content": content, "tool_calls": _json_list("Calls", calls, True, "")}
+        except DataError:
+            pass  # text that looks like calls
+    return {"role": "assistant", "content": reply}

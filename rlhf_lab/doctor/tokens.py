@@ -20,13 +20,14 @@ def round_trip(subject: Subject) -> Finding:
     for pair in subject.pairs:
         for reply in filter(None, (pair.chosen, pair.rejected)):
             texts += 1
-            if encoder.text(encoder.response(reply)) != reply.strip():
+            expected = reply.rstrip() if encoder.chat else reply.strip()
+            if encoder.text(encoder.response(reply)) != expected:
                 altered.append(reply)
         texts += 1
         decoded = encoder.tokenizer.decode(encoder.prompt(pair.prompt), clean_up_tokenization_spaces=False)
         messages = [pair.prompt]
-        if encoder.to_messages:
-            messages = [message["content"].strip() for message in encoder.to_messages(pair.prompt)]
+        if encoder.to_conversation:
+            messages = [message["content"].strip() for message in encoder.to_conversation(pair.prompt)[0]]
         if not all(message in decoded for message in messages):
             altered.append(pair.prompt)
     example = f"such as {altered[0].strip()[:40]!r}; " if altered else ""
@@ -81,7 +82,7 @@ def eos(subject: Subject) -> Finding:
 def truncation(subject: Subject) -> Finding:
     """How many replies lose their end, and how many prompts their beginning, at `algorithm.max_length`."""
     # An encoder counts the rows it cuts; a new one starts from 0.
-    counting = Encoder(subject.encoder.tokenizer, subject.encoder.to_messages)
+    counting = Encoder(subject.encoder.tokenizer, subject.encoder.to_conversation)
     for pair in subject.pairs:
         for reply in filter(None, (pair.chosen, pair.rejected)):
             counting.row(pair.prompt, reply, subject.max_length)
@@ -146,10 +147,11 @@ def chat_template(subject: Subject) -> Finding:
         advice = "the tokenizer has no chat template; use model.chat_template=false"
         return pass_or_fail(False, "configured, and there is none", "a template", advice)
     measured = f"{'there is one' if template else 'there is none'}, {'used' if used else 'not used'}"
-    if encoder.to_messages:
+    if encoder.to_conversation:
         prompt = subject.pairs[0].prompt
+        messages, tools = encoder.to_conversation(prompt)
         rendered = encoder.tokenizer.apply_chat_template(
-            encoder.to_messages(prompt), tokenize=True, add_generation_prompt=True, return_dict=False
+            messages, tools=tools or None, tokenize=True, add_generation_prompt=True, return_dict=False
         )
         advice = "prompts differ from the template's own tokens, such as a doubled BOS: report it with this table"
         same_tokens = encoder.prompt(prompt) == list(rendered)

@@ -105,6 +105,31 @@ def kto(
     return PreferenceLoss((desirable_B + undesirable_B) / 2, beta * (chosen_B - rejected_B).detach())
 
 
+def kto_unpaired(
+    policy_B: torch.Tensor,
+    ref_B: torch.Tensor,
+    desirable_B: torch.Tensor,
+    z_ref: torch.Tensor,
+    *,
+    beta: float,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> PreferenceLoss:
+    """KTO (arXiv:2402.01306, eq. 7) of single examples: the terms of `kto`, each with its own prompt.
+
+    Args:
+        policy_B, ref_B: log-probabilities of the replies, nats.
+        desirable_B: bool, True where the reply was liked.
+    Returns:
+        The loss of each example, and as margin β·log π/π_ref, with the sign of the label.
+    """
+    ratio_B = policy_B - ref_B
+    loss_of_liked_B = desirable_weight * torch.sigmoid(-beta * (ratio_B - z_ref))
+    loss_of_disliked_B = undesirable_weight * torch.sigmoid(-beta * (z_ref - ratio_B))
+    margin_B = beta * torch.where(desirable_B, ratio_B, -ratio_B)
+    return PreferenceLoss(torch.where(desirable_B, loss_of_liked_B, loss_of_disliked_B), margin_B.detach())
+
+
 def simpo(policy: PairLogps, *, beta: float, gamma_beta_ratio: float) -> PreferenceLoss:
     """SimPO (arXiv:2405.14734, eq. 6): −log σ(m − γ) with m = β·(log π(chosen) − log π(rejected)), per token.
 

@@ -26,7 +26,7 @@ from transformers.utils import logging as hf_logging
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
-from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import lora
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -89,7 +89,8 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
         tokenizer = AutoTokenizer.from_pretrained(str(source), revision=_revision(settings, source))
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
-    return Encoder(tokenizer, to_messages if uses_chat_template(settings, tokenizer) else None, _stop_ids(source))
+    read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
+    return Encoder(tokenizer, read_prompt, _stop_ids(source))
 
 
 def uses_chat_template(settings: Scratch | HuggingFace, tokenizer: Any) -> bool:

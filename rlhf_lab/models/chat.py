@@ -9,11 +9,12 @@ looks like a special token is tokenised as text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.types import Message
 
-Message = Mapping[str, Any]
 MARK = "\ue000{}\ue001"
 """Stands for the text of a message while a template is rendered: characters that no template changes or strips."""
 
@@ -51,7 +52,7 @@ class ChatTemplate:
         """Token ids of a reply as it follows `prompt`, the end of its turn included. Spaces stay as they are."""
         return [*self._ids(text, as_text=True), *self.end_of_turn]
 
-    def continuation(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+    def next_prompt(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Token ids behind a sampled reply: what the template writes between it and the next one.
 
         Found by difference: a short conversation is rendered with the messages behind a reply, and what stands before
@@ -61,31 +62,114 @@ class ChatTemplate:
             ended: whether the reply's last token is the end of its turn already.
         """
         texts = [str(message.get("content") or "") for message in messages]
-        strips = self._strips()
-        marked = [{**message, "content": MARK.format(k)} for k, message in enumerate(messages, start=1)]
+        marked = [
+            {**message, "content": MARK.format(number) if text else ""}
+            for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=1)
+        ]
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
-        remaining = self._render([*opening, *marked], None).partition(MARK.format(0))[2]
-        ids: list[int] = []
-        for number, text in enumerate(texts, start=1):
-            before, mark, remaining = remaining.partition(MARK.format(number))
-            if not mark:
-                raise DataError(
-                    "the chat template of the tokenizer does not write these messages in order behind a reply "
-                    f"({', '.join(str(message.get('role')) for message in messages)}); change the roles, or use "
-                    "model.chat_template=false"
-                )
-            ids += [*self._ids(before), *self._ids(text.strip() if strips else text, as_text=True)]
-        ids += self._ids(remaining)
+        behind = self._render([*opening, *marked], None).partition(MARK.format(0))[2]
+        if any(text and MARK.format(number) not in behind for number, text in enumerate(texts, start=1)):
+            roles = ", ".join(str(message.get("role")) for message in messages)
+            raise DataError(
+                f"the chat template of the tokenizer does not write these messages behind a reply ({roles}); change "
+                "the roles, or use model.chat_template=false"
+            )
+        ids = self._filled_ids(behind, ["", *texts])
         end = self.end_of_turn
-        if ended and ids[: len(end)] == end:
-            return ids[len(end) :]
-        return ids
+        return ids[len(end) :] if ended and ids[: len(end)] == end else ids
+
+    def turns(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, learned: Sequence[int]
+    ) -> tuple[list[int], list[bool]]:
+        """Token ids from where the first learned turn begins, as they follow `prompt`, and which of them are learned.
+
+        A learned turn is the difference between the conversation with it and the prompt before it: its text, tokenised
+        by itself as `reply` does, calls of tools, and its end of turn. The last message is a learned one; what the
+        template writes after its end of turn is left out.
+
+        Args:
+            learned: positions of the assistant's messages that are learned, ascending.
+        Raises:
+            DataError: the template refuses the messages, or does not write them in order.
+        """
+        texts = [str(message.get("content") or "") for message in messages]
+        # Where a message is empty, a mark would make the template write what it otherwise does not.
+        marked = [{**message, "content": MARK.format(k) if texts[k] else ""} for k, message in enumerate(messages)]
+        whole = self._render(marked, tools, generation=False)
+        ids: list[int] = []
+        mask: list[bool] = []
+        position = self._turn_start(whole, marked, tools, learned[0])
+        for number, next_number in zip(learned, [*learned[1:], None], strict=True):
+            next_start = len(whole) if next_number is None else self._turn_start(whole, marked, tools, next_number)
+            turn, after = self._turn(whole[position:next_start], texts, number)
+            ids += turn
+            mask += [True] * len(turn)
+            if next_number is not None:
+                ids += after
+                mask += [False] * len(after)
+            position = next_start
+        return ids, mask
+
+    def _turn_start(
+        self,
+        whole: str,
+        marked: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        number: int,
+    ) -> int:
+        """Where a turn of the assistant begins in the rendered conversation: where the prompt before it ends."""
+        before = self._render(marked[:number], tools) if number else ""
+        if before and whole.startswith(before):
+            return len(before)
+        # The template writes earlier turns otherwise when others follow: then the turn begins with its text.
+        mark_start = whole.find(MARK.format(number)) if marked[number]["content"] else -1
+        if mark_start < 0:
+            raise DataError(
+                f"the chat template does not write message {number + 1} where its prompt ends; use "
+                "algorithm.assistant_turns=last, or model.chat_template=false"
+            )
+        return mark_start
+
+    def _turn(self, rendered: str, texts: Sequence[str], number: int) -> tuple[list[int], list[int]]:
+        """(ids of a turn with its end, ids up to the next learned turn) of what is rendered from its beginning on."""
+        before, mark, rest = rendered.partition(MARK.format(number))
+        if not mark:  # a message without text, such as a call of a tool alone
+            before, rest = "", rendered
+        # A space that the template puts before the text belongs to its first word.
+        turn = [*self._ids(before)] if before.strip() else []
+        said = texts[number] if before.strip() else before + texts[number]
+        turn += self._ids(said, as_text=True)
+        tail = self._filled_ids(rest, texts)
+        end = self.end_of_turn[-1]
+        if end not in tail:  # the template ends no turn
+            return [*turn, *self.end_of_turn], tail
+        ends = tail.index(end) + 1
+        return [*turn, *tail[:ends]], tail[ends:]
+
+    def _filled_ids(self, rendered: str, texts: Sequence[str]) -> list[int]:
+        """Token ids of rendered text whose marks stand for messages; these are nothing but text."""
+        strips = self._strips
+        ids: list[int] = []
+        waiting = ""  # template and messages without special text are tokenised together, as `prompt` does
+        for number, text in enumerate(texts):
+            before, mark, rest = rendered.partition(MARK.format(number))
+            if not mark:
+                continue
+            said = text.strip() if strips else text
+            waiting += before
+            if any(special in said for special in self._special_texts):
+                ids += [*self._ids(waiting), *self._ids(said, as_text=True)]
+                waiting = ""
+            else:
+                waiting += said
+            rendered = rest
+        return [*ids, *self._ids(waiting + rendered)]
 
     def _prompt_with_special_text(
         self, messages: Sequence[Message], texts: Sequence[str], tools: Sequence[Mapping[str, Any]] | None
     ) -> list[int]:
         """The template's pieces as they are, and between them the messages as nothing but text."""
-        strips = self._strips()
+        strips = self._strips
         marked = [{**message, "content": MARK.format(k)} for k, message in enumerate(messages)]
         remaining, ids = self._render(marked, tools), []
         for number, text in enumerate(texts):
@@ -99,7 +183,11 @@ class ChatTemplate:
         return [*ids, *self._ids(remaining)]
 
     def _render(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, *, generation: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation: bool = True,
     ) -> str:
         try:
             rendered = self.tokenizer.apply_chat_template(
@@ -128,6 +216,7 @@ class ChatTemplate:
             raise DataError("the chat template ends no turn, and the tokenizer has no EOS token: no reply could end")
         return [self.tokenizer.eos_token_id]
 
+    @cached_property
     def _strips(self) -> bool:
         """Whether the template removes the space around a message."""
         spaced = [{"role": "user", "content": f" {MARK.format(0)} "}]

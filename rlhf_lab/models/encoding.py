@@ -6,14 +6,15 @@ reply; a reply that had to be cut has none, and is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.core.types import Message
+from rlhf_lab.data.transcript import render_prompt, reply_message
 from rlhf_lab.models.chat import ChatTemplate
 
 Row = tuple[list[int], list[int]]
@@ -25,7 +26,7 @@ class Encoder:
     """Wraps a Hugging Face tokenizer.
 
     Args:
-        to_messages: transcript → list of {role, content}; set it to format prompts with the chat template.
+        to_conversation: transcript → (messages, tools); set it to format prompts with the chat template.
         more_stop_ids: further tokens that end a reply, such as those of the model's generation_config.
 
     Attributes:
@@ -35,14 +36,14 @@ class Encoder:
     """
 
     tokenizer: Any
-    to_messages: Callable[[str], list[dict[str, str]]] | None = None
+    to_conversation: Callable[[str], tuple[list[Message], list[dict[str, Any]]]] | None = None
     more_stop_ids: tuple[int, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; without one no reply can end")
-        self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_messages else None
+        self.chat = ChatTemplate(self.tokenizer, self.more_stop_ids) if self.to_conversation else None
         own_stop_ids = (self.tokenizer.eos_token_id, *self.more_stop_ids)
         self.stop_ids: tuple[int, ...] = self.chat.stop_ids if self.chat else tuple(dict.fromkeys(own_stop_ids))
         self.eos_id: int = self.stop_ids[0]
@@ -61,8 +62,8 @@ class Encoder:
 
     def prompt(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of a prompt, BOS first where the model has one. Too long a prompt loses its beginning."""
-        if self.chat and self.to_messages:
-            ids = self.chat.prompt(self.to_messages(text))
+        if text and self.chat and self.to_conversation:  # plain text to imitate has no prompt
+            ids = self.chat.prompt(*self.to_conversation(text))
             # Many templates write BOS themselves; it must not stand there twice.
             prefix = [] if ids[:1] == self._prefix else self._prefix
         else:
@@ -77,14 +78,24 @@ class Encoder:
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""
         if self.chat:
+            message = reply_message(text)
+            if "tool_calls" in message:  # in the words of the template, not of our transcripts
+                return self.chat.turns([{"role": "user", "content": "hi"}, message], None, [1])[0]
             return self.chat.reply(text)
         # The plain transcript ends in "Assistant:", so the space belongs to the reply's first word.
         return [*self._ids(f" {text}"), self.eos_id]
 
+    def continuation(self, text: str) -> list[int]:
+        """Token ids of plain text that goes on behind a reply, such as the user's next turn."""
+        return self._ids(text)
+
     def row(self, prompt: str, response: str, max_length: int) -> Row:
         """A prompt and a reply in at most `max_length` tokens; at least a quarter of them are left to the reply."""
+        return self.fit(prompt, self.response(response), max_length)
+
+    def fit(self, prompt: str, reply_ids: list[int], max_length: int) -> Row:
+        """`row` of a reply that is tokens already."""
         self._count("rows")
-        reply_ids = self.response(response)
         reserved_for_reply = min(len(reply_ids), max(max_length // 4, 1))
         prompt_ids = self.prompt(prompt, max_length - reserved_for_reply)
         room = max_length - len(prompt_ids)
@@ -92,7 +103,7 @@ class Encoder:
             self._count("replies cut at the end (no EOS)")
         return prompt_ids, reply_ids[:room]
 
-    def continuation(self, messages: Sequence[Mapping[str, Any]], *, ended: bool) -> list[int]:
+    def next_prompt(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Token ids that follow a sampled reply: further messages, up to where the next reply begins.
 
         What the model has seen so far is never rendered again: these tokens are laid behind it.
@@ -101,7 +112,7 @@ class Encoder:
             ended: whether the reply ended with a stop token, or still lacks the end of its turn.
         """
         if self.chat:
-            return self.chat.continuation(messages, ended=ended)
+            return self.chat.next_prompt(messages, ended=ended)
         end = [] if ended else [self.eos_id]
         return [*end, *self._ids(render_prompt(messages))]
 
@@ -120,9 +131,11 @@ class Encoder:
         return [token_ids[0] for token_ids in ids]
 
     def text(self, reply_ids: Sequence[int]) -> str:
-        """The reply as text, without what ends it and surrounding space."""
+        """The reply as text, without what ends it and trailing space; with a chat template it keeps its indentation."""
         without_end = [token for token in reply_ids if token not in self.stop_ids]
-        return self.tokenizer.decode(without_end, skip_special_tokens=True).strip()
+        text: str = self.tokenizer.decode(without_end, skip_special_tokens=True)
+        # Without a template the first word has the space after "Assistant:", and indentation cannot be told from it.
+        return text.rstrip() if self.chat else text.strip()
 
 
 @dataclass(frozen=True)

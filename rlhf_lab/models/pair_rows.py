@@ -65,9 +65,12 @@ def mismatched_rows(pairs: Sequence[PairRows], max_length: int) -> list[Row]:
     """Each row's prompt with the reply of the row before it: all chosen rows in a ring with all rejected ones.
 
     The replies are those of the pairs, and none stands after the prompt of its own pair if there are two pairs or more.
-    A row that gets too long loses its end.
     """
-    rows = _chosen_then_rejected(pairs)
+    return shifted_rows(_chosen_then_rejected(pairs), max_length)
+
+
+def shifted_rows(rows: Sequence[Row], max_length: int) -> list[Row]:
+    """Each row's prompt with the reply of the row before it. A row that gets too long loses its end."""
     mismatched = []
     for i, (prompt, _) in enumerate(rows):
         reply = rows[i - 1][1][: max(max_length - len(prompt), 1)]
@@ -84,7 +87,11 @@ def mismatched_kl(
     """
     if len(pairs) < 2:
         return torch.zeros((), device=device)
-    rows = mismatched_rows(pairs, max_length)
+    return positive_kl(model, reference, mismatched_rows(pairs, max_length), device)
+
+
+def positive_kl(model: nn.Module, reference: nn.Module, rows: Sequence[Row], device: str) -> torch.Tensor:
+    """max(0, mean of log π/π_ref over the replies of rows), nats, no gradient, ()."""
     log_ratio_N = sequence_logps(model, rows, device) - sequence_logps(reference, rows, device)
     return log_ratio_N.mean().clamp(min=0).to(device)
 

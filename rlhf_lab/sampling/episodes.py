@@ -154,7 +154,7 @@ class Conversations:
                 f"{type(self.environment).__name__}.step says that the episode goes on, and gives no message that the "
                 "policy could answer; return messages, or done=True"
             )
-        return self.encoder.continuation(step.messages, ended=tokens[-1] in self.encoder.stop_ids)
+        return self.encoder.next_prompt(step.messages, ended=tokens[-1] in self.encoder.stop_ids)
 
     def exchange(self) -> dict[int, list[Step]]:
         """Steps of all episodes, by their number; every process has some of them."""

@@ -305,6 +305,11 @@ def _hash(material: object, length: int) -> str:
 def _data_identity(settings: DataSource) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
+    parts = settings.parts()
+    if parts:
+        identities = {name: _data_identity(part) for name, part in parts.items()}
+        weights = {name: settings.sources[name].get("weight") for name in parts}
+        return {**values, "sources": identities, "weights": weights}
     if values["kind"] in WORLDS:
         return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}
     return _paths_to_digests(values)
@@ -317,7 +322,9 @@ def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
         if files:
             digest = sha256()
             for file in files:
-                digest.update(file.read_bytes())
+                with open(file, "rb") as content:
+                    while chunk := content.read(2**20):
+                        digest.update(chunk)
             values[name] = digest.hexdigest()
     return values
 

@@ -7,17 +7,17 @@ folders, data files and functions of other packages. It imports no torch, and as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
-from rlhf_lab.data import graded, pairs
 from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.data.settings import FileSettings, Graded, Pairs
+from rlhf_lab.data.settings import FileSettings
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
 from rlhf_lab.stages.artifacts import External, Stage
@@ -148,10 +148,12 @@ def _data_problems(stage: Stage) -> list[str]:
     """Files that are missing, unreadable or empty, or whose first row lacks a column."""
     data = stage.config.data
     problems = []
-    if isinstance(data, FileSettings):
-        for setting, source in (("path", data.path), ("test_path", data.test_path)):
-            if source:
-                problems += _source_problems(source, f"data.{setting}", data, data.max_bad_rows)
+    parts = {f"data.sources.{name}": part for name, part in data.parts().items()} or {"data": data}
+    for where, part in parts.items():
+        if isinstance(part, FileSettings):
+            for setting, source in (("path", part.path), ("test_path", part.test_path)):
+                if source:
+                    problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
     benchmark = getattr(stage.config.algorithm, "benchmark", None) and stage.config.algorithm.path
     if benchmark:
         problems += _source_problems(benchmark, "algorithm.path", None, 0)
@@ -185,9 +187,9 @@ def _source_problems(source: str, where: str, data: FileSettings | None, max_bad
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:
     """What a row lacks for the settings of its data."""
-    if isinstance(data, Pairs):
-        return pairs.column_problem(values, data)
-    if isinstance(data, Graded):
-        return graded.column_problem(values, data)
+    source = import_module(registry.implementation("data", registry.kind_of("data", data)))
+    if hasattr(source, "column_problem"):
+        problem: str | None = source.column_problem(values, data)
+        return problem
     missing = [name for name in data.fixed_columns if name not in values]
     return missing_columns(missing, values) if missing else None

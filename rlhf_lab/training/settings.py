@@ -53,6 +53,7 @@ class StageSettings:
     Class attributes:
         uses: sections of the config that decide the stage's result, and so its key.
         needs_preferences: whether it takes preference pairs; demonstrations are then refused.
+        needs_demonstrations: whether it imitates replies of the data; prompts alone are then refused.
         required_needs, optional_needs: roles of what it starts from.
         late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
             algorithm calls `Run.await_need` before it reads one.
@@ -82,6 +83,7 @@ class StageSettings:
 
     uses: ClassVar[tuple[str, ...]] = ("model",)
     needs_preferences: ClassVar[bool] = False
+    needs_demonstrations: ClassVar[bool] = False
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
     late_needs: ClassVar[tuple[str, ...]] = ()
@@ -147,6 +149,16 @@ class StageSettings:
     def trl_refusal(self) -> str:
         """Why there is no such trainer and what to write instead, where more is known than that there is none."""
         return ""
+
+    @property
+    def takes_unpaired(self) -> bool:
+        """Whether single replies that were liked or disliked do where `needs_preferences` asks for pairs."""
+        return False
+
+    @property
+    def imitates(self) -> bool:
+        """Whether replies of the data are imitated with these settings."""
+        return self.needs_demonstrations
 
     @property
     def rows_per_unit(self) -> int:

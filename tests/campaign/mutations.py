@@ -328,7 +328,7 @@ DATA = (
     Mutant(
         "split_by_pair",
         LOADING,
-        "held_out(split.prompt, settings.test_fraction)",
+        "held_out(split.prompt or split.chosen, settings.test_fraction)",
         "held_out(split.prompt + split.chosen, settings.test_fraction)",
         "pairs of one prompt are in train and in test",
     ),
@@ -348,7 +348,7 @@ DATA = (
     ),
     Mutant(
         "split_at_first_reply",
-        "rlhf_lab/data/transcript.py",
+        "rlhf_lab/data/replies.py",
         "normalise(transcript).rpartition(REPLY)",
         "normalise(transcript).partition(REPLY)",
         "earlier turns of the assistant become part of the reply, or conversations are dropped",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -15,6 +16,8 @@ from rlhf_lab.config import registry
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.rewards.graph import build_graph
 from rlhf_lab.rewards.term import TermSettings
@@ -205,3 +208,39 @@ def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_pat
     assert np.abs(members[0] - members[1]).max() > 1e-3
     assert np.allclose(found["mean"].total_N, members.mean(0)) and np.allclose(found["worst"].total_N, members.min(0))
     assert np.allclose(found["uwo"].total_N, members.mean(0) - 2 * members.var(0))
+
+
+def test_sft_learns_every_turn_of_a_conversation(tmp_path):
+    """The first turn of the assistant is in no row's reply; it is learned all the same, and only where it is asked."""
+    talk = [
+        {"role": "user", "content": "red or blue?"},
+        {"role": "assistant", "content": "blue blue"},
+        {"role": "user", "content": "and now?"},
+        {"role": "assistant", "content": "red"},
+    ]
+    # Copies that differ in their first question, so that some are held out.
+    rows = [{"messages": [{**talk[0], "content": f"{i} {talk[0]['content']}"}, *talk[1:]]} for i in range(64)]
+    data = tmp_path / "talk.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    learned, losses = {}, {}
+    for turns in ("all", "last"):
+        settings = ("algorithm.optimizer=adamw", "algorithm.lr=1e-2", "algorithm.batch_size=8", "algorithm.epochs=16")
+        stage = planned(
+            *("sft", "data=sft", f"data.path={data}", f"algorithm.assistant_turns={turns}", *settings, *ONE_LAYER),
+            f"outputs={tmp_path}",
+        )
+        execute(stage)
+        encoder = load_encoder(stage.model, stage.config.model)
+        model = load_policy(stage.model, stage.config.model)
+        row = encoder.row("\n\nHuman: 99 red or blue?\n\nAssistant:", "blue blue", 64)
+        logps = token_logps(model, TokenBatch.from_rows([row])).logps_N
+        losses[turns] = [row["loss"] for row in metrics(stage.folder)]
+        learned[turns] = float(logps.detach().mean().exp())
+    streamed = planned(
+        *("sft", "data=sft", f"data.path={data}", "data.streaming=true", *settings, *ONE_LAYER),
+        f"outputs={tmp_path}",
+    )
+    execute(streamed)
+    assert [row["loss"] for row in metrics(streamed.folder)] == losses["all"]
+    assert learned["all"] > 0.8
+    assert learned["last"] < 0.5

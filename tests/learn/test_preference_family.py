@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at, toy_rows, write_pairs
+from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, prompt_text, stop_at, toy_rows, write_pairs
 
 from rlhf_lab.algorithms.preference import dpo, dpo_iterative, reference_cache
 from rlhf_lab.algorithms.preference.metrics import PREFERENCE_STEP
@@ -280,3 +281,39 @@ def test_cream_weighs_own_labels_and_not_those_of_the_corpus(tmp_path, upstream)
     assert weights[: own[0]].tolist() == [1.0] * own[0]
     assert weights[own[0] : sum(own)].tolist() == pytest.approx([metrics["consistency/round 2"]] * own[1])
     assert weights[sum(own) :].tolist() == [1.0] * (len(weights) - sum(own))
+
+
+def unpaired_file(path: Path, pairs: list[tuple[str, str, str]]) -> Path:
+    """Each reply of a pair as a row of its own, in an order of its own."""
+    rows = [{"prompt": prompt_text(q), "completion": c, "label": True} for q, c, _ in pairs]
+    rows += [{"prompt": prompt_text(q), "completion": r, "label": False} for q, _, r in reversed(pairs)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_kto_learns_from_single_replies(toy, tmp_path):
+    data = unpaired_file(tmp_path / "unpaired.jsonl", [(q, short, long) for q, long, short in toy_rows(160)])
+    settings = ("data=unpaired", f"data.path={data}", "algorithm.loss=kto", "algorithm.beta=0.3")
+    stage = plan_toy(toy, tmp_path, *settings)
+    result = execute(stage)
+    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    assert np.mean([row["loss"] for row in rows[-5:]]) < rows[0]["loss"] - 0.02
+    assert np.mean([row["margin"] for row in rows[-5:]]) > rows[0]["margin"] + 0.3
+    assert set(rows[0]) <= {*names(PREFERENCE_STEP), *names(LOOP), "step", "time"}
+    liked, disliked = (result["metrics"][f"examples/{kind}"] for kind in ("liked", "disliked"))
+    assert liked + disliked == result["metrics"]["data/train/kept"] and min(liked, disliked) > 100
+
+
+def test_unpaired_kto_resumes_exactly(toy, tmp_path, monkeypatch):
+    data = unpaired_file(tmp_path / "unpaired.jsonl", [(q, short, long) for q, long, short in toy_rows(60)])
+    settings = ("data=unpaired", f"data.path={data}", "algorithm.loss=kto", "checkpoint.every_steps=2")
+    whole = plan_toy(toy, tmp_path / "whole", *settings)
+    execute(whole)
+    cut = plan_toy(toy, tmp_path / "cut", *settings)
+    stop_at(monkeypatch, dpo.UnpairedKTO, 5)
+    with pytest.raises(Stopped):
+        execute(cut)
+    stop_at(monkeypatch, dpo.UnpairedKTO, None)
+    execute(cut)
+    first, second = model_tensors(Path(whole.model)), model_tensors(Path(cut.model))
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ CASES = {
     "rloo": ("grpo", "algorithm=rloo", "algorithm.aggregation=constant", *ON_POLICY, "algorithm.iterations=3"),
     "several updates": ("grpo", *ON_POLICY, "algorithm.batch_size=8", "algorithm.epochs=2", "algorithm.iterations=2"),
 }
+ENGINES = ("native", "trl")
 ON_CORPUS = ("sft", "reward_model", "sigmoid", "ipo", "robust", "kto")
 
 
@@ -140,6 +142,32 @@ def test_trl_trains_on_the_ids_of_the_encoder(world, case, tmp_path):
     found = {tuple(row) for row in seen}
     assert found <= rows if case != "reward_model" else len(found & rows) >= len(rows)  # it has on-policy pairs besides
     assert len(seen) == sum(map(len, algorithm.steps)) * (1 if case == "sft" else 2)
+
+
+def test_kto_of_single_replies_and_masks_of_conversations(world, tmp_path):
+    """The losses of both engines on data that TRL has types of its own for, here as the lab reads them."""
+    rows = [
+        {"prompt": f"what about {i}", "completion": f"red {i % 7} warm", "label": i % 3 > 0, "messages": None}
+        for i in range(40)
+    ]
+    talk = [{"role": "user", "content": "red?"}, {"role": "assistant", "content": "blue"}]
+    for i, row in enumerate(rows):
+        row["messages"] = [*talk, {"role": "user", "content": f"and {i}?"}, {"role": "assistant", "content": "warm"}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    policy, _ = built(world, "sft")
+    small = (*ONE_LAYER, *(setting for setting in SMALL_WORLD if not setting.startswith("data")), world, EVERY_STEP)
+    start = (f"needs.policy={policy.model}", "needs.reward=null", "algorithm=kto", "algorithm.lr=1e-3")
+    for recipe, data, own in (("dpo", "unpaired", start), ("sft", "sft", ADAMW)):
+        stages = [
+            planned(recipe, *small, *own, f"data={data}", f"data.path={path}", f"engine={engine}") for engine in ENGINES
+        ]
+        for one in stages:
+            execute(one)
+        ours, theirs = (
+            [row["loss"] for row in read_jsonl(one.folder / "metrics.jsonl") if "loss" in row] for one in stages
+        )
+        assert len(ours) >= 2 and theirs == pytest.approx(ours, rel=1e-4), recipe
 
 
 def test_only_the_end_of_the_encoder_ends_a_reply(world, tmp_path):

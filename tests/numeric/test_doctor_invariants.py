@@ -53,9 +53,9 @@ def test_a_chat_template_and_half_precision_are_looked_at_when_they_are_configur
     templated = dataclasses.replace(subject.config.model, chat_template=True)
     subject.config = dataclasses.replace(subject.config, model=templated)
     assert ask("chat template", subject).status == "fail"  # asked for, and the encoder does without
-    from rlhf_lab.data.transcript import to_messages
+    from rlhf_lab.data.transcript import to_conversation
 
-    subject.encoder = Encoder(subject.encoder.tokenizer, to_messages)
+    subject.encoder = Encoder(subject.encoder.tokenizer, to_conversation)
     assert ask("chat template", subject).status == "pass"
     assert ask("round trip", subject).status == "pass"
 

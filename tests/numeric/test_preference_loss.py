@@ -24,6 +24,7 @@ from rlhf_lab.losses.preference import (
     inpo,
     ipo,
     kto,
+    kto_unpaired,
     orpo,
     robust,
     simpo,
@@ -388,3 +389,17 @@ def test_idealised_ranking_is_that_of_the_closed_form_policy():
                 p = torch.tensor([sigmoid(float(reward[c] - reward[r]))], dtype=torch.float64)
                 found = idealised_ranking(PairLogps(ref[c : c + 1], ref[r : r + 1]), p, beta=beta)
                 assert found.item() == bool(optimal[c] > optimal[r])
+
+
+def test_kto_of_single_examples_is_the_mean_over_the_pairs_of_both_kinds():
+    policy, ref = torch.tensor([-3.0, -5.0, -2.0, -4.0]), torch.tensor([-4.0, -4.5, -2.5, -3.0])
+    liked, z_ref = torch.tensor([True, True, False, False]), torch.tensor(0.2)
+    weights = {"beta": 0.5, "desirable_weight": 1.5, "undesirable_weight": 0.5}
+    single = kto_unpaired(policy, ref, liked, z_ref, **weights)
+    pairs = kto(PairLogps(policy[:2], policy[2:]), PairLogps(ref[:2], ref[2:]), z_ref, **weights)
+    assert torch.allclose(single.per_pair_B.mean(), pairs.per_pair_B.mean())
+    # The first: log-ratio 1 − z_ref 0.2, liked: 1.5·σ(−0.5·0.8) = 1.5/(1 + e^0.4) = 0.602.
+    assert torch.allclose(single.per_pair_B[0], torch.tensor(1.5 / (1 + math.exp(0.4)), dtype=torch.float32))
+    # The third: log-ratio 0.5, disliked: 0.5·σ(−0.5·(0.2 − 0.5)) = 0.5/(1 + e^−0.15) = 0.269.
+    assert torch.allclose(single.per_pair_B[2], torch.tensor(0.5 / (1 + math.exp(-0.15)), dtype=torch.float32))
+    assert torch.allclose(single.margin_B, torch.tensor([0.5, -0.25, -0.25, 0.5]))

@@ -12,7 +12,7 @@ import pytest
 from support import bpe, gpt2_tokenizer, save_tiny
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.data.transcript import render_prompt, to_conversation, to_messages
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.chat import ChatTemplate
 from rlhf_lab.models.encoding import Encoder
@@ -185,6 +185,39 @@ def test_an_encoder_ends_replies_as_the_template_and_stops_where_the_model_says(
     plain = load_encoder(folder, HuggingFace(path=str(folder), chat_template=False))
     assert plain.chat is None
     assert plain.stop_ids == (tokenizer.eos_token_id, 7)
+
+
+TOOLS_TEMPLATE = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}{{ ' ' + m['name'] if m['name'] }}\n{{ m['content'] }}"
+    "{% for call in m['tool_calls'] %}<call>{{ call['function']['name'] }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_what_a_message_says_stays_in_its_turn_all_the_way_to_the_template():
+    """A user who writes a transcript into a message opens no turn of it, with tools and without."""
+    tokenizer = tokenizer_of(FAMILIES["chatml"])
+    tokenizer.chat_template = TOOLS_TEMPLATE
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    messages = [
+        {"role": "user", "content": "hello\n\nAssistant: Sure.\n\nHuman:   you there "},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "\n\nTools: []", "name": "f"},
+    ]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    encoder = Encoder(tokenizer, to_conversation)
+    whole = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
+    assert encoder.prompt(render_prompt(messages, tools)) == whole
+    assert tokenizer.decode(whole).count("<|im_start|>") == 5
+
+
+def test_a_sampled_reply_keeps_its_indentation_where_the_template_tells_it_from_the_prompt(family):
+    code = "    return x + 1\n\n"
+    encoder = Encoder(tokenizer_of(family), to_conversation)
+    assert encoder.text(encoder.response(code)) == "    return x + 1"
+    plain = Encoder(tokenizer_of(family))
+    assert plain.text(plain.response(code)) == "return x + 1"
 
 
 def test_a_template_that_is_not_there_is_refused(tmp_path):

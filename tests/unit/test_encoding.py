@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text
 
-from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.tokenizer import train_tokenizer
 
@@ -84,7 +84,7 @@ def test_a_cut_prompt_keeps_its_end_and_its_bos():
 def test_chat_template_is_used_and_bos_is_not_doubled():
     tokenizer = llama_tokenizer([PROMPT])
     tokenizer.chat_template = TEMPLATE
-    encoder = Encoder(tokenizer, to_messages)
+    encoder = Encoder(tokenizer, to_conversation)
     ids = encoder.prompt(PROMPT)
     assert tokenizer.decode(ids) == "<s>user: When does the museum open?\nassistant: "
     assert ids.count(tokenizer.bos_token_id) == 1

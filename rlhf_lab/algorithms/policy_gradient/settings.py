@@ -187,6 +187,10 @@ class OnPolicySettings(TrainingSettings):
     def steps_per_iteration(self) -> int:
         return max(1, round(self.epochs) * self.replies // self.batch_size)
 
+    @property
+    def imitates(self) -> bool:
+        return self.ptx_weight > 0
+
     def rules(self) -> tuple[Rule, ...]:
         batch_size = self.batch_size
         advantage = self.advantage

@@ -6,7 +6,8 @@ reference's log-probabilities are computed once, before the first step, and kept
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,19 @@ from rlhf_lab.algorithms.preference.reference_cache import reference_logps
 from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs
-from rlhf_lab.losses.preference import PairLogps
+from rlhf_lab.losses.preference import PairLogps, kto_unpaired
+from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.models.pair_rows import PairRows, mismatched_kl, pair_batch, pair_length, pair_rows, pair_tokens
+from rlhf_lab.models.pair_rows import (
+    PairRows,
+    mismatched_kl,
+    pair_batch,
+    pair_length,
+    pair_rows,
+    pair_tokens,
+    positive_kl,
+    shifted_rows,
+)
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
@@ -148,6 +159,11 @@ class OnePassDPO(PreferenceAlgorithm):
 
     def __init__(self, settings: DPO, run: Run):
         super().__init__(settings, run)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Tokenise what is trained on and plan the steps."""
+        settings, run = self.settings, self.run
         pairs = [pair_rows(self.encoder, pair, self.max_length) for pair in training_pairs(settings, run)]
         self.table = PairTable(pairs, Given(), run.device)
         self.steps = epoch_steps(self.table.lengths, settings, run.seed("dpo/order"))
@@ -177,12 +193,84 @@ class OnePassDPO(PreferenceAlgorithm):
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
         self.evaluator.evaluate(f"one-pass {self.objective.title}", self.model)
         metrics = {
-            **selection_metrics(self.settings, self.run),
+            **self._data_metrics(),
             **model_size(self.model),
             **corpus_report(self.run.corpus, self.encoder),
         }
         return Result(self.evaluator.policies, metrics)
 
+    def _data_metrics(self) -> dict[str, Any]:
+        return selection_metrics(self.settings, self.run)
+
+
+ExampleMicro = tuple[list[int], Tensor]
+"""Positions of examples, and the KL estimate of their step."""
+
+
+class UnpairedKTO(OnePassDPO):
+    """KTO on single replies that were liked or disliked (`data=unpaired`); a step has `batch_size` of them.
+
+    Of a pair in a mix both replies are examples. The KL estimate of a step is over its own prompts, each with the reply
+    of the example before it (arXiv:2402.01306, section 4.1), whether that one was liked or not.
+    """
+
+    def _prepare(self) -> None:
+        self.rows: list[Row] = []
+        self.liked: list[bool] = []
+        for pair in training_pairs(self.settings, self.run):
+            for reply, liked in ((pair.chosen, True), (pair.rejected, False)):
+                if reply:
+                    self.rows.append(self.encoder.row(pair.prompt, reply, self.max_length))
+                    self.liked.append(liked)
+        self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
+        # Rows are not sorted by length: where one label's replies are longer, a step would have that label alone, and
+        # the policy would swing between making all replies likelier and less likely.
+        settings = replace(self.settings, length_bucket_batches=1)
+        self.steps = epoch_steps(self.lengths, settings, self.run.seed("dpo/order"))
+        self.total_steps = len(self.steps)
+        self.ref_N = torch.zeros(len(self.rows))
+
+    def begin(self) -> None:
+        """Compute or load the reference's log-probabilities, two examples to a pair of the cache."""
+        rows = self.rows if len(self.rows) % 2 == 0 else [*self.rows, self.rows[-1]]
+        ref = reference_logps(self.run, self.reference, list(zip(rows[0::2], rows[1::2], strict=True)))
+        self.ref_N = torch.stack([ref.chosen, ref.rejected], dim=1).flatten()[: len(self.rows)]
+
+    def collect(self, step: int) -> StepBatch:
+        indices = self.steps[step]
+        z_ref = torch.zeros((), device=self.run.device)
+        if len(indices) > 1:
+            # Once per step: an estimate per micro-batch would make the gradient depend on how it is cut.
+            shifted = shifted_rows([self.rows[i] for i in indices], self.max_length)
+            with self.run.autocast():
+                z_ref = positive_kl(self.model, self.reference, shifted, self.run.device)
+        splits = micro_batches(indices, self.lengths, self.settings.micro_batch_tokens)
+        return StepBatch([(split, z_ref) for split in splits], units=len(indices))
+
+    def loss(self, micro: ExampleMicro) -> LossOutput:  # type: ignore[override]
+        indices, z_ref = micro
+        device = self.run.device
+        batch = TokenBatch.from_rows([self.rows[i] for i in indices], device)
+        liked_B = torch.tensor([self.liked[i] for i in indices], device=device)
+        loss = kto_unpaired(
+            token_logps(self.model, batch).sum_B(),
+            self.ref_N[torch.tensor(indices)].to(device),
+            liked_B,
+            z_ref,
+            **self.settings.coefficients(),
+        )
+        metrics = {
+            "accuracy": (loss.margin_B > 0).float(),
+            "margin": loss.margin_B,
+            "z_ref": z_ref.expand(len(indices)),
+        }
+        return LossOutput(loss.per_pair_B, metrics)
+
+    def _data_metrics(self) -> dict[str, Any]:
+        return {"examples/liked": sum(self.liked), "examples/disliked": len(self.liked) - sum(self.liked)}
+
 
 def build(settings: DPO, run: Run) -> OnePassDPO:
+    if run.config.data.unpaired:
+        return UnpairedKTO(settings, run)
     return OnePassDPO(settings, run)

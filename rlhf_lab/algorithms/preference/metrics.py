@@ -5,9 +5,11 @@ from __future__ import annotations
 from rlhf_lab.core.metrics import Metric
 
 PREFERENCE_STEP = (
-    Metric("accuracy", "share of pairs whose implicit reward margin is positive"),
+    Metric("accuracy", "share of pairs, or of unpaired examples, whose implicit reward margin is positive"),
     Metric(
-        "margin", "mean implicit-reward margin, as the loss defines it; sigmoid: β·(log-ratio of chosen − of rejected)"
+        "margin",
+        "mean implicit-reward margin, as the loss defines it; sigmoid: β·(log-ratio of chosen − of rejected); of an "
+        "unpaired example β·log-ratio, with the sign of its label",
     ),
     Metric("chosen_logp", "mean log π(chosen), nats per reply"),
     Metric("rejected_logp", "mean log π(rejected), nats per reply"),
@@ -15,6 +17,12 @@ PREFERENCE_STEP = (
     Metric("z_ref", "estimated KL(π ‖ π_ref) that rewards are measured against, nats per reply (kto)"),
 )
 """dpo.py"""
+
+EXAMPLES = (
+    Metric("examples/liked", "replies for training that were liked (data=unpaired)"),
+    Metric("examples/disliked", "replies for training that were disliked (data=unpaired)"),
+)
+"""dpo.py on unpaired data, when it ends"""
 
 ROUND = (
     Metric("round", "round of roll out and training, from 1"),

@@ -150,6 +150,10 @@ class DPO(PreferenceSettings):
             f"vanish in any release); use engine=native, or one of {', '.join((*TRL_LOSSES, 'kto'))}"
         )
 
+    @property
+    def takes_unpaired(self) -> bool:
+        return self.loss == "kto"
+
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
         return (

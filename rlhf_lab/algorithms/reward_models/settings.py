@@ -51,6 +51,10 @@ class StepSettings(TrainingSettings):
     trajectories: int = 3
     demonstrations: bool = True
 
+    @property
+    def imitates(self) -> bool:
+        return self.demonstrations
+
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("reward model", outputs=1, trained=True)]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.types import Pair
 from rlhf_lab.training.settings import SMALL, TrainingSettings
 
 
@@ -15,9 +16,12 @@ class SFT(TrainingSettings):
     """Supervised fine-tuning on the chosen replies: causal LM loss on reply tokens only.
 
     Args:
+        assistant_turns: which turns of the assistant are learned: `last`, the reply of a row, or `all` of its
+            conversation. null is `all` where the data come as conversations (`data=sft`), else `last`.
         skip_garbled: leave out replies that the data source itself marks as corrupted.
     """
 
+    needs_demonstrations: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     loss_falls: ClassVar[bool] = True
     answer: ClassVar[str] = "held_out_loss"
@@ -30,8 +34,16 @@ class SFT(TrainingSettings):
     }
     lr: float = 2e-5
     epochs: float = 3.0
+    assistant_turns: Literal["last", "all"] | None = None
     skip_garbled: bool = True
 
     @property
     def trl_trainer(self) -> str:
         return "sft"
+
+    def learn_from(self, pair: Pair) -> int | None:
+        """The message from which on the assistant's turns of a row are learned; None for the reply alone."""
+        if self.assistant_turns == "last":
+            return None
+        come_as_conversation: int | None = pair.meta.get("learn_from")
+        return 0 if self.assistant_turns == "all" and come_as_conversation is None else come_as_conversation

@@ -1,21 +1,30 @@
-"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies; prompt and padding have no loss."""
+"""Supervised fine-tuning: causal LM loss on the tokens of the chosen replies; prompt and padding have no loss.
+
+Of a conversation every turn of the assistant may be learned, in one row; what others say between them has no loss.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from rlhf_lab.algorithms.supervised.settings import SFT
+from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, prompt_ids
-from rlhf_lab.models.encoding import Row, TokenBatch
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.row_file import RowFile
+from rlhf_lab.models.turns import MaskedRow, conversation_row
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.batching import epoch_steps, micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report, model_size, start_policy
+
+AppendableRows = list[MaskedRow] | RowFile
 
 
 class SupervisedFineTuning(Algorithm):
@@ -26,24 +35,38 @@ class SupervisedFineTuning(Algorithm):
     def __init__(self, settings: SFT, run: Run):
         self.settings, self.run = settings, run
         self.model, self.encoder = start_policy(run)
-        max_length = settings.max_length
-        pairs = [p for p in run.corpus.train if not (settings.skip_garbled and p.meta.get("garble_chosen"))]
-        if len(pairs) < len(run.corpus.train):
-            run.note(f"left out {len(run.corpus.train) - len(pairs)} replies that the data marks as garbled")
-        self.rows: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in pairs]
+        corpus = run.corpus
+        is_streamed = getattr(run.config.data, "streaming", False)
+        used = (p for p in corpus.train if not (settings.skip_garbled and p.meta.get("garble_chosen")))
+        self.rows: Sequence[MaskedRow] = self._tokenise(used, RowFile() if is_streamed else [])
+        if len(self.rows) < len(corpus.train):
+            run.note(f"left out {len(corpus.train) - len(self.rows)} replies that the data marks as garbled")
         held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
-        self.held_out: list[Row] = [self.encoder.row(p.prompt, p.chosen, max_length) for p in held_out]
+        self.held_out: Sequence[MaskedRow] = self._tokenise(held_out, [])
         self.held_out_prompts = prompt_ids(held_out)
-        self.lengths = [len(prompt) + len(reply) for prompt, reply in self.rows]
+        self.lengths = [len(prompt) + len(reply) for (prompt, reply), _ in self.rows]
+        self.learned = [sum(mask) for _, mask in self.rows]
         self.steps = epoch_steps(self.lengths, settings, run.seed("sft/order"))
         self.total_steps = len(self.steps)
+
+    def _tokenise(self, pairs: Iterable[Pair], rows: AppendableRows) -> Sequence[MaskedRow]:
+        """Token rows with the tokens of their replies that are learned, appended to `rows`."""
+        max_length = self.settings.max_length
+        for pair in pairs:
+            learn_from = self.settings.learn_from(pair)
+            rows.append(conversation_row(self.encoder, pair.prompt, pair.chosen, max_length, learn_from))
+        return rows
 
     def collect(self, step: int) -> StepBatch:
         indices = self.steps[step]
         splits = micro_batches(indices, self.lengths, self.settings.micro_batch_tokens)
-        batches = [TokenBatch.from_rows([self.rows[i] for i in split], self.run.device) for split in splits]
-        reply_tokens = sum(len(self.rows[i][1]) for i in indices)
-        return StepBatch(batches, units=reply_tokens)
+        batches = [self._batch([self.rows[i] for i in split]) for split in splits]
+        return StepBatch(batches, units=sum(self.learned[i] for i in indices))
+
+    def _batch(self, rows: Sequence[MaskedRow]) -> TokenBatch:
+        masks = [mask for _, mask in rows]
+        every_token = all(map(all, masks))
+        return TokenBatch.from_rows([row for row, _ in rows], self.run.device, None if every_token else masks)
 
     def loss(self, micro: TokenBatch) -> LossOutput:
         return LossOutput(-token_logps(self.model, micro).logps_N)
@@ -66,10 +89,10 @@ class SupervisedFineTuning(Algorithm):
 
     @torch.no_grad()
     def _held_out_nll(self) -> list[np.ndarray]:
-        """−log p of each reply token, nats, one array per held-out row."""
+        """−log p of each learned token, nats, one array per held-out row."""
         nll_of_rows = []
         for begin in range(0, len(self.held_out), 64):
-            batch = TokenBatch.from_rows(self.held_out[begin : begin + 64], self.run.device)
+            batch = self._batch(self.held_out[begin : begin + 64])
             logps = token_logps(self.model, batch)
             tokens_per_row = torch.bincount(logps.row_N, minlength=logps.rows).tolist()
             nll_of_rows += [-row_logps.cpu().numpy() for row_logps in logps.logps_N.split(tokens_per_row)]

@@ -20,6 +20,7 @@ from datasets import Dataset
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
+from rlhf_lab.algorithms.preference.dpo import UnpairedKTO
 from rlhf_lab.algorithms.trl import options
 from rlhf_lab.algorithms.trl.rows import (
     BatchMaker,
@@ -29,6 +30,7 @@ from rlhf_lab.algorithms.trl.rows import (
     padded,
     reward_batch,
     sft_batch,
+    unpaired_kto_batch,
     unused_id,
 )
 from rlhf_lab.config.root import Config
@@ -137,7 +139,10 @@ def _build_on_corpus(algorithm: Any, run: Run) -> Any:
     from rlhf_lab.algorithms.trl.trainers import Batches
 
     spec = options.trainer(run.config)
-    rows = algorithm.table.pairs if spec.has_reference else algorithm.rows
+    if isinstance(algorithm, UnpairedKTO):
+        rows: Any = list(zip(algorithm.rows, algorithm.liked, strict=True))
+    else:
+        rows = algorithm.table.pairs if spec.has_reference else algorithm.rows
     make_batch = BATCH_MAKERS[spec.name](algorithm)
     passes = options.passes(run.config)
     batches, dropped = divided(algorithm.steps, passes)
@@ -166,6 +171,11 @@ def _reward_batch_maker(algorithm: Any) -> BatchMaker:
     return partial(reward_batch, pad_id=_reward_padding_id(algorithm), margin=algorithm.settings.margin)
 
 
+def _kto_batch_maker(algorithm: Any) -> BatchMaker:
+    make_batch = unpaired_kto_batch if isinstance(algorithm, UnpairedKTO) else kto_batch
+    return partial(make_batch, max_length=algorithm.max_length)
+
+
 def _pair_batch(pairs: Sequence[PairRows]) -> dict[str, torch.Tensor]:
     return padded(both_sides(pairs))
 
@@ -174,7 +184,7 @@ BATCH_MAKERS: dict[str, Callable[[Any], BatchMaker]] = {
     "SFTTrainer": lambda algorithm: sft_batch,
     "RewardTrainer": _reward_batch_maker,
     "DPOTrainer": lambda algorithm: _pair_batch,
-    "KTOTrainer": lambda algorithm: partial(kto_batch, max_length=algorithm.max_length),
+    "KTOTrainer": _kto_batch_maker,
 }
 """Trainer on a corpus → for an algorithm, what makes the tensors that the trainer reads of the rows of a pass."""
 

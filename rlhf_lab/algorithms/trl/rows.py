@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from rlhf_lab.models.encoding import Row
-from rlhf_lab.models.pair_rows import PairRows, mismatched_rows
+from rlhf_lab.models.pair_rows import PairRows, mismatched_rows, shifted_rows
+from rlhf_lab.models.turns import MaskedRow
 
 BatchMaker = Callable[[Sequence[Any]], dict[str, torch.Tensor]]
 """Rows or pairs of rows of a forward pass → the tensors that a trainer reads."""
@@ -37,11 +38,13 @@ def both_sides(pairs: Sequence[PairRows]) -> list[Row]:
     return [chosen for chosen, _ in pairs] + [rejected for _, rejected in pairs]
 
 
-def sft_batch(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-    """Labels are −100 outside replies."""
-    batch = padded(rows)
-    inside = batch.pop("completion_mask").bool()
-    return {**batch, "labels": batch["input_ids"].masked_fill(~inside, -100)}
+def sft_batch(rows: Sequence[MaskedRow]) -> dict[str, torch.Tensor]:
+    """Labels are −100 outside what is learned of the replies."""
+    batch = padded([row for row, _ in rows])
+    learned = batch.pop("completion_mask").bool()
+    for number, ((prompt, reply), mask) in enumerate(rows):
+        learned[number, len(prompt) : len(prompt) + len(reply)] &= torch.tensor(mask)
+    return {**batch, "labels": batch["input_ids"].masked_fill(~learned, -100)}
 
 
 def reward_batch(pairs: Sequence[PairRows], pad_id: int, margin: float) -> dict[str, torch.Tensor]:
@@ -56,6 +59,13 @@ def kto_batch(pairs: Sequence[PairRows], max_length: int) -> dict[str, torch.Ten
     sides = both_sides(pairs)
     mismatched = {f"KL_{name}": values for name, values in padded(mismatched_rows(pairs, max_length)).items()}
     return {**padded(sides), **mismatched, "label": torch.arange(len(sides)) < len(pairs)}
+
+
+def unpaired_kto_batch(examples: Sequence[tuple[Row, bool]], max_length: int) -> dict[str, torch.Tensor]:
+    """Single replies with their labels; the mismatched rows are those of the native KL estimate."""
+    rows = [row for row, _ in examples]
+    shifted = {f"KL_{name}": values for name, values in padded(shifted_rows(rows, max_length)).items()}
+    return {**padded(rows), **shifted, "label": torch.tensor([liked for _, liked in examples])}
 
 
 def unused_id(rows: Sequence[Row], vocabulary: int) -> int:

@@ -75,6 +75,7 @@ PAIRS = {"max_pairs": ours("pairs are chosen by the lab"), "selection": ours("pa
 SFT_TABLE = {
     **PLANNED,
     "batch_size": _batch_size_option(_row_tokens),
+    "assistant_turns": ours("the lab's masks are the labels of each batch"),
     "skip_garbled": ours("rows are chosen by the lab"),
 }
 

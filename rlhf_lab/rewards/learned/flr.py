@@ -11,7 +11,7 @@ import torch
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray, RewardBatch
-from rlhf_lab.data.transcript import after_colon
+from rlhf_lab.data.transcript import after_colon, quote
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import sum_rows, token_logps
@@ -37,7 +37,7 @@ class FollowUpReward:
         """Parts: the mean log-likelihood of the positive and of the negative follow-ups, nats per token."""
         settings = self.settings
         conversations = [
-            f"{prompt}{after_colon(response)}{USER}" for prompt, response in zip(prompts, responses, strict=True)
+            f"{prompt}{after_colon(quote(response))}{USER}" for prompt, response in zip(prompts, responses, strict=True)
         ]
         logps_NF = self._mean_logps(conversations, (*settings.positive, *settings.negative))
         positive_NF, negative_NF = np.split(logps_NF, [len(settings.positive)], axis=1)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data import audit as module
-from rlhf_lab.data import transcript
+from rlhf_lab.data import replies
 from rlhf_lab.data.audit import OVERLAPS, PAIR_CHECKS, audit, render
 
 BOS, EOS = 1, 2
@@ -41,14 +41,14 @@ def test_a_clean_corpus_has_no_findings():
 @pytest.mark.parametrize(
     ("check", "bad"),
     [
-        (transcript.EMPTY_CHOSEN, pair(chosen=" ")),
-        (transcript.EMPTY_REJECTED, pair(rejected="")),
-        (transcript.IDENTICAL, pair(chosen="a", rejected="a")),
-        (transcript.PREFIX, pair(chosen="Yes.", rejected="Yes. Sure.")),
-        (transcript.NOT_ALTERNATING, pair("a\n\nHuman: b")),
-        (transcript.NO_HUMAN_FIRST, Pair("\n\nAssistant: a\n\nHuman: b\n\nAssistant:", "c", "d")),
-        (transcript.MARKER_IN_BODY, pair("What?\nHuman: b")),
-        (transcript.MARKER_IN_BODY, pair(rejected="Assistant: b")),
+        (replies.EMPTY_CHOSEN, pair(chosen=" ")),
+        (replies.EMPTY_REJECTED, pair(rejected="")),
+        (replies.IDENTICAL, pair(chosen="a", rejected="a")),
+        (replies.PREFIX, pair(chosen="Yes.", rejected="Yes. Sure.")),
+        (replies.NOT_ALTERNATING, pair("a\n\nHuman: b")),
+        (replies.NO_HUMAN_FIRST, Pair("\n\nAssistant: a\n\nHuman: b\n\nAssistant:", "c", "d")),
+        (replies.MARKER_IN_BODY, pair("What?\nHuman: b")),
+        (replies.MARKER_IN_BODY, pair(rejected="Assistant: b")),
         ("special token written out", pair(chosen="Fine.</s>")),
         ("special token written out", pair("<|im_start|>user Hi")),
     ],

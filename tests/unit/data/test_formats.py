@@ -1,5 +1,7 @@
 """Every dataset type: detected, converted both ways, and nothing lost where nothing needs to be."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,12 +36,15 @@ CONVERSATIONAL = {
 }
 WHOLE_PAIR = ("preference", "implicit_preference", "unpaired_preference")
 
-contents = st.text(max_size=20).map(str.strip).filter(lambda text: not transcript.TURN.search("\n\n" + text))
+pieces = st.sampled_from(["\n\nHuman:", "\n\n\\Assistant:", "\n\nTools:", "    return x", "\n"])
+contents = st.lists(pieces | st.text(max_size=6), max_size=4).map("".join)
+replies = contents.map(str.rstrip)
 turns = st.tuples(st.sampled_from(["user", "assistant", "system"]), contents.filter(bool))
 histories = st.lists(turns, min_size=1, max_size=4).map(
     lambda pairs: [{"role": role, "content": content} for role, content in pairs]
 )
-pairs = st.builds(Pair, histories.map(transcript.render_prompt), contents, contents)
+tool_lists = st.lists(st.fixed_dictionaries({"name": st.text(max_size=5)}), max_size=2)
+pairs = st.builds(Pair, st.builds(transcript.render_prompt, histories, tool_lists), replies, replies)
 
 
 def test_the_tables_name_the_same_types():
@@ -90,6 +95,51 @@ def test_text_is_prompt_and_completion_end_to_end(pair):
 @given(histories)
 def test_conversations_survive_language_modeling(turns):
     assert to_conversational(to_standard({"messages": turns})) == {"messages": turns}
+
+
+CALL = [{"type": "function", "id": "1", "function": {"name": "now", "arguments": {}}}]
+WITH_TOOLS = [
+    USER,
+    {"role": "assistant", "content": "", "tool_calls": CALL},
+    {"role": "tool", "content": "nine", "name": "now", "tool_call_id": "1"},
+]
+TOOLS = [{"type": "function", "function": {"name": "now", "description": "What time it is."}}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [*WITH_TOOLS, HELLO]},
+        {"prompt": WITH_TOOLS},
+        {"prompt": [USER], "completion": [*WITH_TOOLS[1:], HELLO]},
+        {"prompt": WITH_TOOLS, "chosen": [HELLO], "rejected": [WHAT]},
+        {"chosen": [*WITH_TOOLS, HELLO], "rejected": [*WITH_TOOLS, WHAT]},
+        {"prompt": [USER], "completion": WITH_TOOLS[1:2], "label": True},
+    ],
+)
+def test_tools_survive_every_type(row):
+    with_tools = {**row, "tools": TOOLS, "source": "mine"}
+    standard = to_standard(with_tools)
+    assert "tools" not in standard and standard["source"] == "mine"
+    assert to_conversational(standard) == with_tools
+    name = detect(row).name
+    assert list(convert([with_tools], name, conversational=True)) == [with_tools]
+
+
+def test_tools_may_be_the_json_of_a_list():
+    row = {"messages": [*WITH_TOOLS, HELLO], "tools": json.dumps(TOOLS)}
+    assert to_conversational(to_standard(row)) == {**row, "tools": TOOLS}
+
+
+def test_other_columns_are_carried():
+    rows = [
+        {"prompt": "p", "completion": "good", "label": True, "id": 7, "score": 0.9},
+        {"prompt": "p", "completion": "bad", "label": False, "id": 7, "score": 0.1},
+    ]
+    paired = {"prompt": "p", "chosen": "good", "rejected": "bad", "id": 7}
+    assert list(convert(rows, "preference")) == [paired]  # each score belongs to one reply alone
+    assert [row["id"] for row in convert([paired], "unpaired_preference")] == [7, 7]
+    assert list(convert([paired], "prompt_only")) == [{"prompt": "p", "id": 7}]
 
 
 @given(st.text(min_size=1, max_size=20), st.text(max_size=20), st.text(max_size=20))

@@ -11,8 +11,8 @@ from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.graded import ALONE, NO_QUESTION, TIED, transcript_of
 from rlhf_lab.data.loading import UNREADABLE
+from rlhf_lab.data.replies import IDENTICAL
 from rlhf_lab.data.settings import Graded
-from rlhf_lab.data.transcript import IDENTICAL
 
 ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 

@@ -13,7 +13,7 @@ from support import prompt_text
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError, LabError
-from rlhf_lab.data import transcript
+from rlhf_lab.data import replies
 from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
 from rlhf_lab.data.settings import GSM8K
@@ -143,4 +143,4 @@ def test_the_published_files(real):
     assert corpus.oracle.measure([pair.prompt for pair in corpus.test], solutions)["correct"].all()
     assert sum("," in answer or "$" in answer for answer in corpus.answers.values()) == 0
     assert sum(answer.startswith("-") for answer in corpus.answers.values()) == 5
-    assert audit(corpus).count(transcript.EMPTY_CHOSEN, "train") == 0
+    assert audit(corpus).count(replies.EMPTY_CHOSEN, "train") == 0

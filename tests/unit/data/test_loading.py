@@ -1,5 +1,6 @@
 """hh-rlhf and column-mapped pairs: what is kept, what is dropped and counted, how the splits are made."""
 
+import gc
 import gzip
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.data import transcript
+from rlhf_lab.data import replies, transcript
 from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, UNREADABLE, fingerprint, held_out
 from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
 from rlhf_lab.data.rows import RowProblem
@@ -49,11 +50,11 @@ def test_hh_rlhf_harmless_test(real):
     assert time.perf_counter() - started < 5
     report = corpus.report["all"]
     assert report.rows == 2312
-    assert report.dropped == {transcript.EMPTY_CHOSEN: 4, transcript.DIFFERENT_HISTORY: 5}
+    assert report.dropped == {replies.EMPTY_CHOSEN: 4, replies.DIFFERENT_HISTORY: 5}
     assert report.kept == 2303 == len(corpus.train) + len(corpus.test)
     # 4 of the file's 5 strict prefixes are its empty chosen replies.
-    assert report.noted[transcript.PREFIX] == 1
-    assert report.noted[transcript.NOT_ALTERNATING] == 4
+    assert report.noted[replies.PREFIX] == 1
+    assert report.noted[replies.NOT_ALTERNATING] == 4
     assert report.statistics["pairs compared"] == 2312
     # 1,023 of 2,312: 44.2 %, ties (11) are not wins.
     assert report.statistics["longer wins"] == 1023 / 2312
@@ -67,14 +68,14 @@ def test_the_quirks_of_the_whole_hh_rlhf_file(real):
     with gzip.open(real, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     sides = [row[side] for row in rows for side in ("chosen", "rejected")]
-    oddities = [transcript.prompt_oddities(side) for side in sides]
-    assert sum(transcript.NOT_ALTERNATING in found for found in oddities) == 13
+    oddities = [replies.prompt_oddities(side) for side in sides]
+    assert sum(replies.NOT_ALTERNATING in found for found in oddities) == 13
     pairs = zip(oddities[::2], oddities[1::2], strict=True)
-    assert sum(transcript.MARKER_IN_BODY in (*chosen, *rejected) for chosen, rejected in pairs) == 49
+    assert sum(replies.MARKER_IN_BODY in (*chosen, *rejected) for chosen, rejected in pairs) == 49
     # A prefix of characters would take the first words of both replies into the prompt in one row of five.
     swallowed = 0
     for row in rows:
-        split = transcript.split_pair(row["chosen"], row["rejected"])
+        split = replies.split_pair(row["chosen"], row["rejected"])
         if split.drop is None:
             left, right = row["chosen"], row["rejected"]
             common = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), len(left))
@@ -92,9 +93,9 @@ def test_every_row_is_accounted_for(tmp_path):
         assert report.rows == report.kept + sum(report.dropped.values())
     total = corpus.report["all"]
     assert total.rows == 45
-    assert total.dropped == {transcript.IDENTICAL: 1, transcript.EMPTY_CHOSEN: 1, UNREADABLE: 2}
-    assert total.noted == {transcript.PREFIX: 1}
-    assert total.examples[transcript.IDENTICAL] == "a.jsonl:41"
+    assert total.dropped == {replies.IDENTICAL: 1, replies.EMPTY_CHOSEN: 1, UNREADABLE: 2}
+    assert total.noted == {replies.PREFIX: 1}
+    assert total.examples[replies.IDENTICAL] == "a.jsonl:41"
     assert total.examples[UNREADABLE] == "a.jsonl:44"
     assert total.rows == corpus.report["train"].rows + corpus.report["test"].rows
 
@@ -228,7 +229,7 @@ def test_unusable_pairs_have_a_reason(prompt, row, reason):
         ({"prompt": "Hi", "chosen": [], "rejected": "b"}, r"column 'chosen' is a list \[\]; expected text or a list"),
         ({"prompt": 3, "chosen": "a", "rejected": "b"}, "column 'prompt' is a number 3"),
         (
-            {"prompt": [user("a"), {"role": "tool", "content": "b"}], "chosen": "a", "rejected": "b"},
+            {"prompt": [user("a"), {"role": "narrator", "content": "b"}], "chosen": "a", "rejected": "b"},
             "message 2: role is",
         ),
         ({"prompt": [user(None)], "chosen": "a", "rejected": "b"}, "message 1: content is null; expected text"),
@@ -280,3 +281,24 @@ def test_the_modules_load_without_torch_and_file_libraries():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_streamed_pairs_are_those_in_memory(tmp_path):
+    rows = [{**hh_row(f"q{i}", f"yes {j}\n\nno"), "id": i} for i in range(100) for j in range(2)]
+    path = write(tmp_path / "a.jsonl", rows)
+    whole, streamed = load(path, columns=("id",)), load(path, columns=("id",), streaming=True)
+    assert streamed.fingerprint == whole.fingerprint
+    assert streamed.facts == whole.facts and whole.facts
+    for split in ("train", "test"):
+        in_memory, on_disk = getattr(whole, split), getattr(streamed, split)
+        assert list(on_disk) == in_memory
+        assert len(on_disk) == len(in_memory)
+        assert on_disk[3] == in_memory[3] and on_disk[-1] == in_memory[-1] and on_disk[2:7] == in_memory[2:7]
+        with pytest.raises(IndexError):
+            on_disk[len(in_memory)]
+    assert streamed.prompts("test") == whole.prompts("test")
+    folder = Path(streamed.train._file.name).parent
+    assert folder.exists()
+    del streamed, on_disk
+    gc.collect()
+    assert not folder.exists(), "the files go with the corpus"

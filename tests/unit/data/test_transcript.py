@@ -1,4 +1,4 @@
-"""Transcripts ↔ messages, and how a pair of transcripts becomes a prompt and two replies."""
+r"""Messages ↔ transcripts: nothing is lost, and nobody can open a turn by typing its boundary."""
 
 import pytest
 from hypothesis import given
@@ -6,41 +6,108 @@ from hypothesis import strategies as st
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data import transcript
+from rlhf_lab.data.transcript import Conversation
 
 HISTORY = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye"
+SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"type": "function", "id": "1", "function": {"name": "search", "arguments": {"text": "\n\nHuman: tram"}}}
 
-contents = st.text(max_size=30).map(str.strip).filter(lambda text: not transcript.TURN.search("\n\n" + text))
-messages = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]), "content": contents}), max_size=6
+# Contents made of what could be mistaken: boundaries, quotes of boundaries, spaces, headers.
+pieces = st.sampled_from(
+    [
+        *(f"\n\n{word}:" for word in transcript.WORDS.split("|")),
+        *("\n\n\\Human:", "\n\n\\\\Tool:", "\n", "\\", " ", "    x"),
+        *('{"name": "a"}', "{}", "[]", "Human:", "\r\n"),
+    ]
 )
+contents = st.lists(pieces | st.text(max_size=5), max_size=6).map("".join)
+json_values = st.dictionaries(st.text(max_size=4), st.none() | st.integers() | contents, max_size=3)
+said = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]), "content": contents})
+calling = st.fixed_dictionaries(
+    {"role": st.just("assistant"), "content": contents, "tool_calls": st.lists(json_values, min_size=1, max_size=2)}
+)
+results = st.fixed_dictionaries(
+    {"role": st.just("tool"), "content": contents}, optional={"name": contents, "tool_call_id": contents}
+)
+messages = st.lists(said | calling | results, max_size=5)
+tools = st.lists(json_values, max_size=2)
 
 
-@given(messages)
-def test_messages_survive_the_way_through_a_transcript(turns):
-    assert transcript.parse(transcript.render(turns)) == turns
-    assert transcript.to_messages(transcript.render_prompt(turns)) == turns
+@given(messages, tools)
+def test_messages_and_tools_survive_the_way_through_a_transcript(turns, tools):
+    assert transcript.parse(transcript.render(turns, tools)) == Conversation(turns, tools)
 
 
-@given(messages.filter(bool), contents, contents)
-def test_a_pair_is_split_where_the_replies_start_not_where_they_differ(turns, shared, rest):
-    prompt = transcript.render_prompt(turns)
-    chosen, rejected = f"{shared} a{rest}".strip(), f"{shared} b{rest}".strip()
-    split = transcript.split_pair(f"{prompt} {chosen}", f"{prompt} {rejected}")
-    assert (split.prompt, split.chosen, split.rejected, split.drop) == (prompt, chosen, rejected, None)
+@given(messages.filter(bool), tools)
+def test_a_prompt_says_what_its_messages_say(turns, tools):
+    assert transcript.to_conversation(transcript.render_prompt(turns, tools)) == Conversation(turns, tools)
 
 
-def test_messages_render_as_turns_with_the_system_message_kept():
+@given(contents)
+def test_no_content_adds_a_turn(content):
+    prompt = transcript.render_prompt([{"role": "user", "content": content}])
+    assert [turn[1] for turn in transcript.TURN.finditer(prompt)] == ["Human", "Assistant"]
+
+
+@given(contents, st.lists(json_values, max_size=2))
+def test_a_reply_is_its_content_and_its_calls(content, calls):
+    message = {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
+    reply = transcript.reply_text(message)
+    if calls:
+        assert transcript.reply_message(reply) == message
+    if transcript.CALLS not in reply:
+        assert transcript.reply_message(reply) == message
+
+
+def test_text_that_looks_like_calls_is_text():
+    reply = "Two:\n\nCalls: to Ann, to Bob"
+    assert transcript.reply_message(reply) == {"role": "assistant", "content": reply}
+
+
+def test_a_conversation_with_tools_reads_like_this():
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "When does the tram go?"},
+        {"role": "assistant", "content": "I look it up.", "tool_calls": [CALL]},
+        {"role": "tool", "content": "at nine", "name": "search", "tool_call_id": "1"},
+        {"role": "assistant", "content": "At nine."},
+    ]
+    text = transcript.render(turns, [{"name": "search"}])
+    assert text == (
+        '\n\nTools: [{"name": "search"}]\n\nSystem: Be brief.\n\nHuman: When does the tram go?'
+        '\n\nAssistant: I look it up.\n\nCalls: [{"type": "function", "id": "1", "function": '
+        '{"name": "search", "arguments": {"text": "\\n\\nHuman: tram"}}}]'
+        '\n\nTool: {"name": "search", "tool_call_id": "1"}\nat nine\n\nAssistant: At nine.'
+    )
+    assert transcript.parse(text) == Conversation(turns, [{"name": "search"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("\n\nTools: a hammer", r"Tools:\" turn must be the first turn and hold a JSON list; found 'a hammer'"),
+        ("\n\nHuman: a\n\nTools: []", "must be the first turn"),
+        ("\n\nHuman: a\n\nCalls: []", "must follow an Assistant turn"),
+        ("\n\nAssistant: a\n\nCalls: none", r"if it is text, write .*Calls:\", with a backslash"),
+    ],
+)
+def test_turns_of_tools_that_are_out_of_place(text, problem):
+    with pytest.raises(DataError, match=problem):
+        transcript.parse(text)
+
+
+def test_messages_render_as_turns_with_their_spaces():
     turns = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": " Hi "},
         {"role": "assistant", "content": ""},
         {"role": "user", "content": "Well?"},
     ]
-    assert transcript.render(turns) == "\n\nSystem: Be brief.\n\nHuman: Hi\n\nAssistant:\n\nHuman: Well?"
+    assert transcript.render(turns) == "\n\nSystem: Be brief.\n\nHuman:  Hi \n\nAssistant:\n\nHuman: Well?"
 
 
 def test_a_transcript_may_have_lost_its_first_newlines():
-    assert transcript.parse("Human: Hi\n\nAssistant: Yo") == [
+    assert transcript.parse("Human: Hi\n\nAssistant: Yo").messages == [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Yo"},
     ]
@@ -61,42 +128,6 @@ def test_text_before_the_first_turn_is_an_error_that_shows_it():
 )
 def test_prompts_end_where_the_reply_starts(text, prompt):
     assert transcript.as_prompt(text) == prompt
-
-
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "reason"),
-    [
-        (f"{HISTORY}\n\nAssistant: a", f"{HISTORY}\n\nAssistant: a ", transcript.IDENTICAL),
-        (f"{HISTORY}\n\nAssistant: ", f"{HISTORY}\n\nAssistant: a", transcript.EMPTY_CHOSEN),
-        (f"{HISTORY}\n\nAssistant: a", f"{HISTORY}\n\nAssistant:", transcript.EMPTY_REJECTED),
-        (f"{HISTORY}!\n\nAssistant: a", f"{HISTORY}\n\nAssistant: b", transcript.DIFFERENT_HISTORY),
-        (f"{HISTORY}\n\nAssistant: a\n\nHuman: b", f"{HISTORY}\n\nAssistant: a", transcript.NO_REPLY),
-        ("no turns", "at all", transcript.NO_REPLY),
-    ],
-)
-def test_unusable_pairs_have_a_reason(chosen, rejected, reason):
-    assert transcript.split_pair(chosen, rejected).drop == reason
-
-
-@pytest.mark.parametrize(
-    ("history", "chosen", "rejected", "notes"),
-    [
-        (HISTORY, "yes", "no", []),
-        (HISTORY, "You're welcome.", "You're welcome. Bye!", [transcript.PREFIX]),
-        ("\n\nHuman: a\n\nHuman: b", "c", "d", [transcript.NOT_ALTERNATING]),
-        ("\n\nHuman: a\n\nAssistant: two assistant turns", "c", "d", [transcript.NOT_ALTERNATING]),
-        ("\n\nSystem: s\n\nHuman: a", "c", "d", []),
-        ("\n\nAssistant: a\n\nHuman: b", "c", "d", [transcript.NO_HUMAN_FIRST]),
-        ("\n\nHuman: a\nHuman: b", "c", "d", [transcript.MARKER_IN_BODY]),
-        ("\n\nHuman: a", "Human: c", "d", [transcript.MARKER_IN_BODY]),
-        ("\n\nHuman: a superhuman: b", "c", "d", []),
-    ],
-)
-def test_kept_oddities_are_noted(history, chosen, rejected, notes):
-    prompt = history + transcript.REPLY
-    split = transcript.split_pair(f"{prompt} {chosen}", f"{prompt} {rejected}")
-    assert split.drop is None
-    assert split.notes == notes
 
 
 @pytest.mark.parametrize(

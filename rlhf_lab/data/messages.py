@@ -1,0 +1,106 @@
+"""Columns of a row that hold messages or tools: checked, and brought to one form.
+
+    messages   a list of {role, content}, roles system, user, assistant, tool; the content text, or a list of parts of
+               text; an assistant's message may have tool_calls, a tool's result name and tool_call_id
+    tools      a list of definitions as chat templates take them, or the JSON of one
+
+What is null is left out: tables (Parquet, the hub) fill the keys that other rows have. Contents keep their spaces.
+Images and other parts are errors; further keys of a message (such as weight) are not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from rlhf_lab.core.types import Message
+from rlhf_lab.data.rows import RowProblem, column, describe
+from rlhf_lab.data.transcript import ROLES
+
+FORM = "text or a list of {role, content} messages"
+
+
+def text_or_messages(values: Mapping[str, Any], name: str) -> str | list[Message]:
+    """A column as text or as a non-empty list of messages. Raises RowProblem for anything else."""
+    value = column(values, name)
+    return value if isinstance(value, str) else read_messages(value, name, FORM)
+
+
+def messages_column(values: Mapping[str, Any], name: str) -> list[Message]:
+    """A column as a non-empty list of messages. Raises RowProblem for anything else."""
+    return read_messages(column(values, name), name, "a list of {role, content} messages")
+
+
+def read_messages(value: object, name: str, form: str) -> list[Message]:
+    """Messages as a row has them → messages. Raises RowProblem that names the column, the message and the field."""
+    if not isinstance(value, list) or not value:
+        raise RowProblem(f"column {name!r} is {describe(value)}; expected {form}")
+    return [_message(item, f"column {name!r}, message {number}") for number, item in enumerate(value, start=1)]
+
+
+def _message(item: object, where: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise RowProblem(f"{where} is {describe(item)}; expected an object {{role, content}}")
+    role = item.get("role")
+    if role not in ROLES:
+        raise RowProblem(f"{where}: role is {describe(role)}; expected one of {', '.join(ROLES)}")
+    calls = item.get("tool_calls") or None
+    message: Message = {"role": role, "content": _content(item, where, optional=bool(calls))}
+    if calls is not None:
+        if role != "assistant":
+            raise RowProblem(f"{where}: a {role} message has tool_calls; only an assistant calls tools")
+        message["tool_calls"] = _objects(calls, f"{where}: tool_calls", "a list of calls")
+    if role == "tool":
+        for key in ("name", "tool_call_id"):
+            known = item.get(key)
+            if known is not None and not isinstance(known, str):
+                raise RowProblem(f"{where}: {key} is {describe(known)}; expected text")
+            if known is not None:
+                message[key] = known
+    return message
+
+
+def _content(item: Mapping[str, Any], where: str, *, optional: bool) -> str:
+    content = item.get("content")
+    if content is None and optional:
+        return ""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        if all(isinstance(part, str) for part in parts):
+            return "".join(cast("list[str]", parts))
+        raise RowProblem(f"{where}: content has parts that are not text; leave rows with images or audio out")
+    if not isinstance(content, str):
+        raise RowProblem(f"{where}: content is {describe(content)}; expected text")
+    return content
+
+
+def read_tools(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The tools of a row; none where the column is not there or empty. Raises RowProblem for another form."""
+    value = values.get(name) if name else None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError:
+            raise RowProblem(f"column {name!r} is {describe(value)}; expected a JSON list of tools") from None
+    return _objects(value, f"column {name!r}", "a list of tools") if value else []
+
+
+def _objects(value: object, where: str, form: str) -> list[dict[str, Any]]:
+    if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+        return [_without_nulls(item) for item in value]
+    raise RowProblem(f"{where} is {describe(value)}; expected {form}, each an object")
+
+
+def _without_nulls(value: Any) -> Any:
+    """A JSON value without the keys that a table filled with null."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def completion_text(text: str) -> str:
+    """A completion column of text → reply: the one space that joins it to its prompt and trailing space go."""
+    return text.removeprefix(" ").rstrip()

@@ -1,0 +1,353 @@
+"""Every kind of data from a file: what becomes of a row, what a wrong row is told, and which algorithms take it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support import checked
+
+from rlhf_lab.config.registry import build
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.data import prompts, sft, unpaired, verifiable
+from rlhf_lab.data.facts import NOT_JSON, OTHER_FACTS, TOO_LARGE
+from rlhf_lab.data.mix import OVER_RATIO, shares
+from rlhf_lab.data.rows import RowProblem
+from rlhf_lab.data.settings import Demonstrations, Mix, Pairs, Prompts, Unpaired, Verifiable
+from rlhf_lab.data.transcript import reply_message, to_conversation
+
+DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
+USER, CODE = {"role": "user", "content": "  Indent it. "}, {"role": "assistant", "content": "    return x\n"}
+CALL = [{"type": "function", "function": {"name": "now", "arguments": {}}}]
+TOOLS = [{"type": "function", "function": {"name": "now"}}]
+
+
+def real(name: str) -> Path:
+    if not (DATA / name).exists():
+        pytest.skip(f"{name} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
+    return DATA / name
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+# Demonstrations
+
+
+def test_a_conversation_keeps_its_messages_tools_and_spaces():
+    calling = {"role": "assistant", "content": None, "tool_calls": CALL, "name": None}
+    result = {"role": "tool", "content": "nine", "name": "now", "tool_call_id": None}
+    row = {"messages": [USER, calling, result, CODE], "tools": json.dumps(TOOLS), "id": 1}
+    split = sft.parse_row(row, Demonstrations(path="x"))
+    messages, tools = to_conversation(split.prompt)
+    assert tools == TOOLS
+    assert messages == [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": CALL},
+        {"role": "tool", "content": "nine", "name": "now"},
+    ]
+    assert split.chosen == "    return x"
+    assert split.meta == {"learn_from": 0}
+
+
+def test_a_call_of_a_tool_is_a_reply():
+    row = {"messages": [USER, {"role": "assistant", "content": "Wait.", "tool_calls": CALL}], "tools": TOOLS}
+    split = sft.parse_row(row, Demonstrations(path="x"))
+    assert reply_message(split.chosen) == {"role": "assistant", "content": "Wait.", "tool_calls": CALL}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "reply", "learn_from"),
+    [
+        ({"prompt": "Hi", "completion": " Yo \n"}, "\n\nHuman: Hi\n\nAssistant:", "Yo", None),
+        ({"prompt": "Hi", "completion": "    x"}, "\n\nHuman: Hi\n\nAssistant:", "   x", None),
+        ({"prompt": [USER], "completion": [CODE]}, "\n\nHuman:   Indent it. \n\nAssistant:", "    return x", 1),
+        ({"text": "\n\nHuman: a\n\nAssistant: b"}, "\n\nHuman: a\n\nAssistant:", "b", 0),
+        ({"text": "Once upon a time.\n"}, "", "Once upon a time.", None),
+    ],
+)
+def test_the_columns_of_a_row_say_its_form(row, prompt, reply, learn_from):
+    split = sft.parse_row(row, Demonstrations(path="x"))
+    assert (split.prompt, split.chosen, split.drop) == (prompt, reply, None)
+    assert split.meta.get("learn_from") == learn_from
+
+
+def test_turns_nobody_answers_are_left_out_and_said():
+    split = sft.parse_row({"messages": [USER, CODE, USER]}, Demonstrations(path="x"))
+    assert split.chosen == "    return x" and sft.UNANSWERED in split.notes
+    assert sft.parse_row({"messages": [USER]}, Demonstrations(path="x")).drop
+
+
+def test_plain_text_is_split_by_itself(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"text": f"story {i}"} for i in range(60)])
+    corpus = build("data", Demonstrations(path=path, test_fraction=0.3))
+    assert len(corpus.train) > 20 and len(corpus.test) > 5
+
+
+# Prompts
+
+
+def test_prompts_carry_their_columns():
+    split = prompts.parse_row({"prompt": "Why?", "id": 3, "category": "safe", "none": None}, Prompts(path="x"))
+    assert split.prompt == "\n\nHuman: Why?\n\nAssistant:"
+    assert split.facts == {"id": 3, "category": "safe"}
+
+
+def test_the_first_of_several_turns_is_asked_and_all_are_facts():
+    split = prompts.parse_row({"turns": ["One?", "Two?"], "question_id": 81}, Prompts(path="x", prompt="turns"))
+    assert split.prompt == "\n\nHuman: One?\n\nAssistant:"
+    assert split.facts == {"turns": ["One?", "Two?"], "question_id": 81}
+
+
+# Unpaired
+
+
+@pytest.mark.parametrize("label", [True, 1, "true", "True", "1"])
+def test_a_liked_reply_is_the_chosen_side(label):
+    split = unpaired.parse_row({"prompt": "Hi", "completion": " Yo", "label": label}, Unpaired(path="x"))
+    assert (split.chosen, split.rejected, split.drop) == ("Yo", "", None)
+
+
+@pytest.mark.parametrize("label", [False, 0, "false", "0"])
+def test_a_disliked_reply_is_the_rejected_side(label):
+    split = unpaired.parse_row({"prompt": [USER], "completion": [CODE], "label": label}, Unpaired(path="x"))
+    assert (split.chosen, split.rejected, split.drop) == ("", "    return x", None)
+
+
+def test_unpaired_data_need_both_labels(tmp_path):
+    rows = [{"prompt": f"{i}?", "completion": "x", "label": True} for i in range(40)]
+    with pytest.raises(DataError, match=r"are liked; unpaired data need both kinds: check the column data.label"):
+        build("data", Unpaired(path=write(tmp_path / "a.jsonl", rows)))
+
+
+# Verifiable
+
+
+def test_answers_and_further_columns_of_verifiable_data(tmp_path):
+    rows = [{"prompt": f"  {i} + 1?\n", "answer": i + 1, "level": i % 3} for i in range(40)]
+    rows.append({"prompt": "  0 + 1?\n", "answer": 7, "level": 0})
+    corpus = build("data", Verifiable(path=write(tmp_path / "a.jsonl", rows)))
+    prompt = "\n\nHuman:   0 + 1?\n\n\nAssistant:"
+    assert corpus.answers[prompt] == "1"
+    assert corpus.facts[prompt] == {"answer": 1, "level": 0}
+    assert corpus.oracle.measure([prompt, prompt], ["#### 1", "#### 2"])["correct"].tolist() == [1, 0]
+    assert corpus.report["all"].dropped == {verifiable.CONTRADICTS: 1}
+    assert to_conversation(prompt).messages[0]["content"] == "  0 + 1?\n"  # a completion of code goes on right there
+
+
+# What is wrong with a row
+
+
+@pytest.mark.parametrize(
+    ("parse", "settings", "row", "problem"),
+    [
+        (
+            sft,
+            Demonstrations,
+            {"conversation": []},
+            "'messages' is missing; the row has 'conversation'; expected mess",
+        ),
+        (sft, Demonstrations, {"prompt": "a"}, "'completion' is missing; .* data.prompt=COLUMN data.completion=COLUMN"),
+        (sft, Demonstrations, {"messages": "Hi"}, r"'messages' is text 'Hi'; expected a list of \{role, content\}"),
+        (
+            sft,
+            Demonstrations,
+            {"messages": [{"role": "human", "content": "a"}]},
+            "message 1: role is text 'human'; e",
+        ),
+        (sft, Demonstrations, {"messages": [USER, {"role": "assistant"}]}, "message 2: content is null; expected text"),
+        (
+            sft,
+            Demonstrations,
+            {"messages": [USER | {"content": [{"type": "image"}]}]},
+            "parts that are not text",
+        ),
+        (sft, Demonstrations, {"messages": [USER | {"tool_calls": CALL}]}, "only an assistant calls tools"),
+        (
+            sft,
+            Demonstrations,
+            {"messages": [USER, CODE], "tools": "now"},
+            "'tools' is text 'now'; expected a JSON",
+        ),
+        (sft, Demonstrations, {"messages": [USER, CODE], "tools": [1]}, "expected a list of tools, each an object"),
+        (prompts, Prompts, {"question": "a"}, "did you mean 'question'[?] then write data.prompt=question"),
+        (prompts, Prompts, {"prompt": 3}, "'prompt' is a number 3; expected text, a list of"),
+        (
+            unpaired,
+            Unpaired,
+            {"prompt": "a", "completion": "b", "label": "good"},
+            "'label' is text 'good'; expected",
+        ),
+        (unpaired, Unpaired, {"prompt": "a", "response": "b", "label": 1}, "data.completion=COLUMN, where"),
+        (verifiable, Verifiable, {"prompt": "a"}, r"'answer' is missing; .*\(or data.answer= when rewards read other"),
+        (verifiable, Verifiable, {"prompt": "a", "answer": True}, "'answer' is a truth value True; expected text or a"),
+    ],
+)
+def test_a_wrong_row_is_told_its_field_the_expected_form_and_the_fix(parse, settings, row, problem, tmp_path):
+    chosen = settings(path=str(tmp_path / "a.jsonl"))
+    with pytest.raises(RowProblem, match=problem):
+        split = parse.parse_row(row, chosen)
+        verifiable._answer(row, chosen.answer) if parse is verifiable else split
+    write(tmp_path / "a.jsonl", [row])
+    with pytest.raises(DataError, match=r"a.jsonl, row 1: "):
+        build("data", chosen)
+
+
+# Facts
+
+
+def test_facts_belong_to_a_prompt_and_to_the_fingerprint(tmp_path):
+    def corpus(rows, **settings):
+        return build("data", Pairs(path=write(tmp_path / "a.jsonl", rows), **settings))
+
+    rows = [{"prompt": f"{i}?", "chosen": "a", "rejected": "b", "score": i} for i in range(40)]
+    plain = [{key: value for key, value in row.items() if key != "score"} for row in rows]
+    with_scores, without = corpus(rows), corpus(plain)
+    assert with_scores.facts["\n\nHuman: 3?\n\nAssistant:"] == {"score": 3}
+    assert without.facts == {} and corpus(rows, columns=()).fingerprint == without.fingerprint
+    assert with_scores.fingerprint != without.fingerprint
+    with pytest.raises(DataError, match="column 'id' is missing"):
+        corpus(rows, columns=("id",))
+    twice = corpus([*rows, {**rows[0], "chosen": "c", "score": -1}, {**rows[1], "big": "x" * 70_000}])
+    assert twice.report["all"].noted == {OTHER_FACTS: 2, TOO_LARGE: 1}
+    assert twice.facts["\n\nHuman: 0?\n\nAssistant:"] == {"score": 0}
+
+
+def test_what_json_cannot_hold_is_left_out_and_said():
+    split = prompts.parse_row({"prompt": "a", "image": b"png", "id": 1}, Prompts(path="x"))
+    assert split.facts == {"id": 1} and NOT_JSON in split.notes
+
+
+# Mixes
+
+
+def source(path: Path, kind: str, count: int, start: int = 0, **more) -> dict:
+    rows = [{"prompt": f"{kind} {i}?", "chosen": f"a{i}", "rejected": "b"} for i in range(start, start + count)]
+    return {"kind": "pairs", "path": write(path / f"{kind}{start}.jsonl", rows), "test_fraction": 0.2, **more}
+
+
+def test_a_mix_keeps_its_ratios_and_its_order(tmp_path):
+    sources = {"small": source(tmp_path, "s", 50, weight=1), "large": source(tmp_path, "l", 400, weight=2)}
+    corpus = build("data", Mix(sources=sources))
+    again = build("data", Mix(sources=sources))
+    other = build("data", Mix(sources=sources, seed=1))
+    parts = [pair.meta["part"] for pair in corpus.train]
+    assert abs(parts.count("large") - 2 * parts.count("small")) <= 1
+    assert [pair.prompt for pair in corpus.train] == [pair.prompt for pair in again.train]
+    assert [pair.prompt for pair in corpus.train] != [pair.prompt for pair in other.train]
+    assert corpus.fingerprint == again.fingerprint != other.fingerprint
+    assert parts[:10] != sorted(parts[:10]), "the sources are interleaved"
+    report = corpus.report["large/train"]
+    assert report.kept == parts.count("large") and report.dropped[OVER_RATIO] == report.rows - report.kept
+    for split in corpus.report.values():
+        assert split.rows == split.kept + sum(split.dropped.values())
+
+
+def test_shares_of_a_mix():
+    # 10 rows at weight 1 allow 30 at weight 3; 100 there are more than enough.
+    assert shares([10, 100], [1, 3]) == [10, 30]
+    assert shares([100, 30], [1, 3]) == [10, 30]
+    assert shares([5, 7], [None, None]) == [5, 7]
+    assert shares([10, 100], [1, 3], limit=20) == [5, 15]
+    assert shares([10, 30], [None, None], limit=20) == [5, 15]
+
+
+def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
+    first = source(tmp_path, "s", 100)
+    sources = {"first": first, "second": {**first, "test_fraction": 0.5}}
+    corpus = build("data", Mix(sources=sources))
+    assert not set(corpus.prompts("train")) & set(corpus.prompts("test"))
+
+
+@pytest.mark.parametrize(
+    ("sources", "problem"),
+    [
+        ({}, "sources is empty; write data.sources.NAME.kind=KIND"),
+        ({"a": {"path": "x"}}, r"sources.a.kind is not set; write data.sources.a.kind=… with one of"),
+        ({"a": {"kind": "pears", "path": "x"}}, "sources.a: data.kind=pears is not registered"),
+        ({"a": {"kind": "pairs", "path": "x", "prmpt": "q"}}, "sources.a.prmpt is not a setting; did you mean prompt"),
+        (
+            {"a": {"kind": "pairs", "path": "x", "weight": 1}, "b": {"kind": "pairs", "path": "x"}},
+            "give every source",
+        ),
+    ],
+)
+def test_a_wrong_mix(sources, problem):
+    with pytest.raises((ConfigError, ValueError), match=problem):
+        Mix(sources=sources)
+
+
+# Which algorithms take what
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "problem"),
+    [
+        (
+            "dpo",
+            ["data=unpaired"],
+            "data=unpaired has single replies with a label; use algorithm=kto",
+        ),
+        ("dpo", ["data=prompts"], "needs preference pairs; data=prompts has prompts only"),
+        (
+            "sft",
+            ["data=prompts"],
+            "has none to imitate; use data=sft or other.*needs.policy=FOLDER",
+        ),
+        ("grpo", ["data=prompts", "algorithm.ptx_weight=1"], "has none to imitate"),
+        (
+            "grpo",
+            ["data=prompts", "reward=length", "reward.terms.length.standardise=corpus"],
+            "use .*=fixed",
+        ),
+        (
+            "grpo",
+            ["data=verifiable", "data.answer=", "reward=verifier", "needs.reward=null"],
+            "data with answers",
+        ),
+    ],
+)
+def test_data_that_an_algorithm_cannot_use_are_refused(recipe, overrides, problem):
+    with pytest.raises(ConfigError, match=problem):
+        checked(recipe, "data.path=x.jsonl", *overrides)
+
+
+def test_data_that_algorithms_take():
+    checked("dpo", "algorithm.loss=kto", "algorithm.beta=0.1", "data=unpaired", "data.path=x.jsonl", "needs.policy=x")
+    checked("grpo", "data=prompts", "data.path=x.jsonl", "needs.policy=x", "reward=length", "needs.reward=null")
+    checked("sft", "data=sft", "data.path=x.jsonl")
+    sources = ["data.sources.a.kind=sft", "data.sources.a.path=a.jsonl", "data.sources.a.weight=2"]
+    sources += ["data.sources.b.kind=gsm8k", "data.sources.b.path=b.jsonl", "data.sources.b.weight=1"]
+    config = checked("sft", "data=mix", *sources)
+    assert config.data.demonstrations and not config.data.preferences and not config.data.answers
+
+
+# Real files
+
+
+def test_human_eval():
+    path = real("HumanEval.jsonl.gz")
+    data = checked("sft", "data=humaneval", f"data.path={path}").data
+    corpus = build("data", data)
+    assert corpus.report["all"].kept == 164
+    assert len(corpus.facts) == 164
+    for pair in (*corpus.train, *corpus.test):
+        facts = corpus.facts[pair.prompt]
+        assert set(facts) == {"task_id", "entry_point", "test"}
+        program = to_conversation(pair.prompt).messages[0]["content"] + pair.chosen
+        compile(program, facts["task_id"], "exec")  # indentation is there, on both sides of the joint
+
+
+def test_xstest_and_mt_bench():
+    path = real("xstest_prompts.csv")
+    corpus = build("data", checked("grpo", "data=xstest", f"data.path={path}", "needs.policy=x").data)
+    assert corpus.report["all"].kept == 450
+    assert {facts["label"] for facts in corpus.facts.values()} == {"safe", "unsafe"}
+    path = real("mt_bench_question.jsonl")
+    corpus = build("data", checked("grpo", "data=mt_bench", f"data.path={path}", "needs.policy=x").data)
+    assert corpus.report["all"].kept == 80
+    assert all(len(facts["turns"]) == 2 for facts in corpus.facts.values())

@@ -1,0 +1,103 @@
+"""Conversations as one row: each turn of the assistant is learned, and nothing that others say."""
+
+from __future__ import annotations
+
+import pytest
+from support import gpt2_tokenizer
+from test_chat import FAMILIES, TOOLS_TEMPLATE, tokenizer_of
+
+from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.row_file import RowFile
+from rlhf_lab.models.turns import conversation_row
+
+TALK = [
+    {"role": "user", "content": "hello you"},
+    {"role": "assistant", "content": "    def f(x):"},
+    {"role": "user", "content": "write a function"},
+]
+ANSWER = "return x + 1"
+
+
+def learned_spans(encoder, row, mask):
+    """The text of each learned stretch."""
+    spans, current = [], []
+    for token, learned in zip(row[1], [*mask], strict=True):
+        if learned:
+            current.append(token)
+        elif current:
+            spans.append(current)
+            current = []
+    return [encoder.tokenizer.decode(span) for span in [*spans, current] if span]
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_every_turn_of_the_assistant_is_learned_with_its_end(name):
+    family = FAMILIES[name]
+    encoder = Encoder(tokenizer_of(family), to_conversation)
+    prompt = render_prompt(TALK)
+    row, mask = conversation_row(encoder, prompt, ANSWER, 400, learn_from=0)
+    spans = [span.removeprefix(" ") if name == "mistral" else span for span in learned_spans(encoder, row, mask)]
+    assert spans == [f"    def f(x):{family.end}", f"{ANSWER}{family.end}"]
+    assert row[0] == encoder.prompt(render_prompt(TALK[:1]))
+    # Apart from indentation, which some templates strip, the row is what the template writes.
+    messages = [*TALK, {"role": "assistant", "content": ANSWER}]
+    written = encoder.tokenizer.apply_chat_template(messages, tokenize=False)
+    end = written.rindex(family.end) + len(family.end)
+    assert "".join(encoder.tokenizer.decode([*row[0], *row[1]]).split()) == "".join(written[:end].split())
+
+
+def test_only_the_completion_of_a_row_may_be_learned():
+    encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
+    for learn_from in (None, 2):
+        row, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from)
+        assert row == encoder.row(render_prompt(TALK), ANSWER, 400)
+        assert all(mask)
+
+
+def test_a_plain_transcript_ends_each_learned_turn_with_eos():
+    encoder = Encoder(gpt2_tokenizer(["hello you write a function return x"]))
+    row, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
+    eos = encoder.tokenizer.eos_token
+    assert learned_spans(encoder, row, mask) == [f"     def f(x):{eos}", f" {ANSWER}{eos}"]
+    whole = encoder.tokenizer.decode([*row[0], *row[1]])
+    assert (
+        whole == f"{render_prompt(TALK[:1])}     def f(x):{eos}\n\nHuman: write a function\n\nAssistant: {ANSWER}{eos}"
+    )
+
+
+def test_calls_of_tools_are_learned_and_their_results_are_not():
+    tokenizer = tokenizer_of(FAMILIES["chatml"])
+    tokenizer.chat_template = TOOLS_TEMPLATE
+    encoder = Encoder(tokenizer, to_conversation)
+    call = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    messages = [
+        TALK[0],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "<|im_end|> nine", "name": "now"},
+    ]
+    row, mask = conversation_row(encoder, render_prompt(messages, [{"name": "now"}]), "at nine", 400, learn_from=0)
+    assert learned_spans(encoder, row, mask) == ["<call>now</call><|im_end|>", "at nine<|im_end|>"]
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert row[1].count(end) == 3, "what a tool writes ends no turn"
+    reply = reply_text({"role": "assistant", "content": "hello", "tool_calls": [call]})
+    assert tokenizer.decode(encoder.response(reply)) == "hello<call>now</call><|im_end|>"
+
+
+def test_a_long_conversation_is_cut_at_its_end_and_its_mask_with_it():
+    encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
+    whole, mask = conversation_row(encoder, render_prompt(TALK), ANSWER, 400, learn_from=0)
+    cut, cut_mask = conversation_row(encoder, render_prompt(TALK), ANSWER, len(whole[0]) + 9, learn_from=0)
+    assert cut == (whole[0], whole[1][:9]) and cut_mask == mask[:9]
+
+
+def test_rows_on_disk_are_those_that_were_put_there():
+    rows = [(([1, 2], [3, 4]), [True, False]), (([], [0, 70_000]), [False, True]), (([5], []), [])]
+    file = RowFile()
+    for row in rows:
+        file.append(row)
+    assert list(file) == rows and len(file) == 3 and file[1] == rows[1] and file[1:] == rows[1:]
+    file.append(rows[0])
+    assert file[3] == rows[0]
+    with pytest.raises(IndexError):
+        file[4]
