@@ -6,6 +6,7 @@ that kind. Of `model` and `algorithm` that is most, so `Config` leaves those two
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -29,6 +30,17 @@ class DataSource(Protocol):
 
     @property
     def drawn(self) -> bool: ...
+
+    @property
+    def unpaired(self) -> bool: ...
+
+    @property
+    def demonstrations(self) -> bool: ...
+
+    @property
+    def sources(self) -> Mapping[str, Any]: ...
+
+    def parts(self) -> Mapping[str, Any]: ...
 
     @property
     def true_reward(self) -> bool: ...

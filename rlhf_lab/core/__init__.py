@@ -1,5 +1,6 @@
 """The foundation of the other packages: data types, errors, files, processes.
 
-types.py (what flows between parts), episodes.py (tasks, episodes, environments), errors.py (what a user is told),
-files.py and seal.py (complete or absent), ranks.py (the processes of a stage), console.py (progress). Nothing here imports another package of the lab.
+types.py (what flows between parts), messages.py, episodes.py (tasks, episodes, environments), errors.py (what a user is
+told), files.py and seal.py (complete or absent), ranks.py (the processes of a stage), console.py (progress).
+Nothing here imports another package of the lab.
 """

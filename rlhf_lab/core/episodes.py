@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,12 @@ class Step:
     """What an environment makes of a reply.
 
     Attributes:
-        messages: {role, content} each, which the policy reads before its next turn; none where the episode is over.
+        messages: which the policy reads before its next turn; none where the episode is over.
         reward: for this turn. The rewards of an episode's turns add up to its return.
         done: whether the episode is over.
     """
 
-    messages: Sequence[Mapping[str, Any]] = ()
+    messages: Sequence[Message] = ()
     reward: float = 0.0
     done: bool = True
 

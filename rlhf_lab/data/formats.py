@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import Message, Pair
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import Pair
 from rlhf_lab.data.transcript import (
     REPLY,
     SAID,

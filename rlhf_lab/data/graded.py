@@ -18,7 +18,8 @@ from hashlib import sha256
 from typing import Any
 
 from rlhf_lab.config.overrides import literal
-from rlhf_lab.core.types import Corpus, Message, Rubric
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import Corpus, Rubric
 from rlhf_lab.data.facts import facts_of
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, check, read_prompt

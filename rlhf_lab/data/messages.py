@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rlhf_lab.core.types import Message
+from rlhf_lab.core.messages import Message
 from rlhf_lab.data.rows import RowProblem, column, describe
 from rlhf_lab.data.transcript import ROLES
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rlhf_lab.core.types import Corpus, Message
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import completion_text, messages_column, read_tools, text_or_messages
 from rlhf_lab.data.replies import NO_REPLY, Split, prompt_oddities, read_prompt, read_transcript

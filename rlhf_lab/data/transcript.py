@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import Message
+from rlhf_lab.core.messages import Message
 
 ROLES = {"user": "Human", "assistant": "Assistant", "system": "System", "tool": "Tool"}
 SPEAKERS = {speaker: role for role, speaker in ROLES.items()}

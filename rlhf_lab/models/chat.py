@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import Message
+from rlhf_lab.core.messages import Message
 
 MARK = "\ue000{}\ue001"
 """Stands for the text of a message while a template is rendered: characters that no template changes or strips."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.types import Message
+from rlhf_lab.core.messages import Message
 from rlhf_lab.data.transcript import render_prompt, reply_message
 from rlhf_lab.models.chat import ChatTemplate
 

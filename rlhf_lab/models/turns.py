@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_lab.core.types import Message
+from rlhf_lab.core.messages import Message
 from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text, to_conversation
 from rlhf_lab.models.encoding import Encoder, Row
 

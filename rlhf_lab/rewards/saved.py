@@ -18,7 +18,8 @@ import yaml
 from rlhf_lab.config import registry, schema
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError
-from rlhf_lab.core.types import FloatArray, Message, RewardBatch, TextReward
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import FloatArray, RewardBatch, TextReward
 from rlhf_lab.data.transcript import as_prompt, render_prompt
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.rewards.learned import bt
