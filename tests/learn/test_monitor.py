@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
+from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, said, stop_at
 
 from rlhf_lab.cli.commands import monitor_command
 from rlhf_lab.config import registry
@@ -209,7 +209,7 @@ def test_disagreement_of_an_ensemble_is_overheard():
         return RewardBatch(size, {"disagreement": size / 10})
 
     listener = Listener(GraphReward({"bt": CheckedReward("bt", reward)}, RewardGraph(terms={"bt": BradleyTerry()})))
-    listener(["p", "p"], ["a", "bb"])
-    listener(["q"], ["ccc"])
-    assert listener.disagreement(["q", "p", "x"], ["ccc", "bb", "y"]).tolist()[:2] == [0.3, 0.2]
-    assert np.isnan(listener.disagreement(["q"], ["ccc"])).all()  # forgotten
+    listener(said(["p", "p"], ["a", "bb"]))
+    listener(said(["q"], ["ccc"]))
+    assert listener.disagreement(said(["q", "p", "x"], ["ccc", "bb", "y"])).tolist()[:2] == [0.3, 0.2]
+    assert np.isnan(listener.disagreement(said(["q"], ["ccc"]))).all()  # forgotten

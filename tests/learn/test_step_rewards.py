@@ -100,7 +100,7 @@ def test_monte_carlo_labels_by_hand(tmp_path, estimate, expected):
     assert [each.correct for each in solutions] == [1, 0, 0]
     labelled = source.complete(solutions, 4, estimate)
     assert [each.labels for each in labelled] == expected
-    assert sorted(source.sampler.asked) == sorted(script)
+    assert sorted(source.collector.sampler.asked) == sorted(script)
 
 
 def test_annotated_labels_are_the_worlds_and_an_answer_key_has_none(tmp_path):
@@ -162,7 +162,7 @@ def test_both_are_terms_of_the_reward_graph(tmp_path, policy, judges):
     config = checked("grpo_math", *SMALL, "reward=[verifier,prm,orm]", "reward.terms.prm.aggregate=mean", *named)
     run = Run(tmp_path, config, needs)
     reward, pairs = build_reward(run), run.corpus.train[:3]
-    found = reward([pair.prompt for pair in pairs], [pair.chosen for pair in pairs])
+    found = reward(run.corpus.episodes([pair.prompt for pair in pairs], [pair.chosen for pair in pairs]))
     assert {"verifier", "prm", "orm", "prm/min", "prm/mean", "prm/prod", "prm/last", "prm/steps"} <= set(found.parts)
     np.testing.assert_allclose(found.parts["prm"], found.parts["prm/mean"])
     expected = found.parts["verifier"] + found.parts["prm"] + found.parts["orm"]
