@@ -43,7 +43,7 @@ def commands(page: str) -> list[str]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 
 
 def slug(heading: str) -> str:
@@ -156,13 +156,13 @@ def test_the_mistakes_shown_are_the_mistakes_reported() -> None:
 @pytest.mark.parametrize("page", [*PAGES, ".ci/run", ".pre-commit-config.yaml"])
 def test_make_targets_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = {name for pair in re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", text, re.M) for name in pair if name}
+    named = {name for pair in re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", text, re.M) for name in pair if name}
     assert named <= make_targets()
 
 
 def test_every_make_target_has_a_help_line() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    helped = set(re.findall(r"^([a-z]+):.*## .+", text, re.M))
+    helped = set(re.findall(r"^([a-z-]+):.*## .+", text, re.M))
     assert helped == make_targets()
     phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
     assert phony and set(phony[1].split()) == helped
