@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,9 +75,12 @@ def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
     assert before["policies"][0]["metrics"]["kl"]["mean"] == 0.0
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK_STUDIES else pytest.param(name, marks=pytest.mark.slow) for name in STUDIES]
-)
+def slow(name: str) -> Any:
+    """A study that any worker may take: the store of the session is shared, and builds a stage once."""
+    return pytest.param(name, marks=(pytest.mark.slow, pytest.mark.xdist_group(name)))
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK_STUDIES else slow(name) for name in STUDIES])
 def test_study(lab, sized, name):
     run = lab.run if name == "study/buffers" else lab.inside  # in processes of their own, and here
     more = [] if name == "study/buffers" else ["study.processes=1"]

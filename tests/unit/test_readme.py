@@ -170,6 +170,15 @@ def test_every_make_target_has_a_help_line() -> None:
     assert phony and set(phony[1].split()) == helped
 
 
+def test_the_two_test_commands_are_the_whole_suite_and_ci_runs_both() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = dict(re.findall(r"^(test|test-all):.*\n\t@\$\(TESTS\) (.*)$", makefile, re.M))
+    assert commands == {"test": "-m 'not slow' tests", "test-all": "-m slow tests"}
+    last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
+    assert last.startswith("make ") and last.endswith(" check test test-all")
+    assert all(f"make {name}" in README for name in commands)
+
+
 @pytest.mark.parametrize("page", LINKING)
 def test_links_resolve(page: str) -> None:
     path = ROOT / page
