@@ -5,24 +5,29 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Without stored bytecode each process that a test starts compiles torch and transformers again: 11 s instead of 4.
+TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
+	--no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke check format bench faults mutants coverage recipes path wheel clean
+.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage recipes path wheel clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMPS)/dev ## make .venv with everything for running and developing
 
 demo: $(STAMPS)/run ## run the main recipe on an empty machine: table, report, nothing downloaded but packages
 	@$(BIN)/python -m rlhf_lab +recipe=dpo_iterative
 
-test: $(STAMPS)/dev ## run the whole test suite
-	@$(TESTS) tests
+test: $(STAMPS)/dev ## run the tests; ten minutes on 2 cores
+	@$(TESTS) -m 'not slow' tests
+
+test-all: $(STAMPS)/dev ## run the slow tests that `make test` leaves out: Slurm, browser, studies, kills, faults
+	@$(TESTS) -m slow tests
 
 smoke: $(STAMPS)/dev ## run the quick tests: unit, numeric, config
-	@$(TESTS) tests/unit tests/numeric tests/config
+	@$(TESTS) -m 'not slow' tests/unit tests/numeric tests/config
 
 check: $(STAMPS)/dev ## lint, formatting and types
 	@$(BIN)/ruff check .

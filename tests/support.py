@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from rlhf_lab.config import compose
 from rlhf_lab.config.root import Config
@@ -38,6 +39,14 @@ def checked(recipe: str, *overrides: str) -> Config:
 
 def planned(recipe: str, *overrides: str) -> artifacts.Stage:
     return artifacts.plan(checked(recipe, *overrides), recipe)
+
+
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` fills for the first of the test processes that ask for it."""
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            make(folder)
+    return folder
 
 
 def prompt_text(question: str) -> str:

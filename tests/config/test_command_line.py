@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
 
 RECIPES = [name for name in inventory.recipes() if not name.startswith("study/")]
+Refused = Callable[..., list[str]]
 HARNESS = """
 import sys
 from rlhf_lab.main import main
@@ -27,28 +29,61 @@ finally:
 """
 
 
-def lab(cwd: Path, *arguments: str) -> tuple[int, list[str], bool]:
-    """(exit status, problem lines, whether torch was imported) of a command."""
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, problems_of(done.stdout), "TORCH" in done.stderr
+FORKS = """
+import json, os, sys
+from rlhf_lab import main
+from rlhf_lab.config import compose
+compose.register_store()
+for line in sys.stdin:
+    folder, printed, arguments = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        sys.argv = ["rlhf_lab", *arguments]
+        for stream, path in zip((1, 2), printed):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
+        try:
+            main.main()
+        finally:
+            print("TORCH" if "torch" in sys.modules else "LIGHT", file=sys.stderr)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs each command that it is told in a fork: a new process that has imported the command line and read conf/."""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        yield server
+        server.stdin.close()
+
+
+@pytest.fixture
+def refused(forks: subprocess.Popen[str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
+    """The problems of a command that must be refused before anything heavy happens."""
+
+    def run(*arguments: str) -> list[str]:
+        printed = [tmp_path_factory.mktemp("printed") / name for name in ("out", "err")]
+        started = time.monotonic()
+        forks.stdin.write(json.dumps([str(tmp_path), list(map(str, printed)), arguments]) + "\n")
+        forks.stdin.flush()
+        status = int(forks.stdout.readline())
+        out, err = (path.read_text() for path in printed)
+        assert time.monotonic() - started < 15
+        assert "Traceback" not in err, err
+        problems = problems_of(out)
+        assert (status, err) == (2, "LIGHT\n"), problems
+        assert not list(tmp_path.glob("outputs/**/result.json"))
+        return problems
+
+    return run
 
 
 def problems_of(out: str) -> list[str]:
     problems = [" ".join(item.split()) for item in out.split("  • ")[1:]]
     assert not problems or f"{len(problems)} problem" in out
-    return problems
-
-
-def refused(cwd: Path, *arguments: str) -> list[str]:
-    """The problems of a command that must be refused before anything heavy happens."""
-    started = time.monotonic()
-    status, problems, torch = lab(cwd, *arguments)
-    assert time.monotonic() - started < 15
-    assert (status, torch) == (2, False), problems
-    assert not list(cwd.glob("outputs/**/result.json"))
     return problems
 
 
@@ -93,13 +128,12 @@ def refused(cwd: Path, *arguments: str) -> list[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0][:20] else None,
 )
-def test_a_wrong_command(tmp_path, arguments, expected):
-    assert refused(tmp_path, *arguments) == expected
+def test_a_wrong_command(refused, arguments, expected):
+    assert refused(*arguments) == expected
 
 
-def test_all_problems_of_a_command_at_once(tmp_path):
+def test_all_problems_of_a_command_at_once(refused):
     problems = refused(
-        tmp_path,
         "+recipe=dpo_iterative",
         "algorithm.beta=-1",
         "algorithm.samples_per_prompt=1",
@@ -114,7 +148,7 @@ def test_all_problems_of_a_command_at_once(tmp_path):
     assert len(problems) == 6
 
 
-def test_a_recipe_with_two_mistakes(tmp_path):
+def test_a_recipe_with_two_mistakes(refused, tmp_path):
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "x.yaml").write_text(
         "# @package _global_\n"
@@ -122,21 +156,21 @@ def test_a_recipe_with_two_mistakes(tmp_path):
         "needs: {policy: sft}\n"
         "algorithm: {bteta: 0.1, lr: fast}\n"
     )
-    problems = refused(tmp_path, "--config-dir", str(tmp_path), "+recipe=x")
+    problems = refused("--config-dir", str(tmp_path), "+recipe=x")
     assert sorted(problems) == [
         "algorithm.bteta is not a setting; did you mean beta?",
         "algorithm.lr=fast is text, expected a number",
     ]
 
 
-def test_a_recipe_of_ones_own_is_planned(tmp_path):
+def test_a_recipe_of_ones_own_is_planned(refused, tmp_path):
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "mine.yaml").write_text("# @package _global_\nquestion: Why?\nneeds: {policy: nowhere}\n")
-    assert refused(tmp_path, "--config-dir", str(tmp_path), "+recipe=mine")[0].startswith("needs.policy=nowhere")
+    assert refused("--config-dir", str(tmp_path), "+recipe=mine")[0].startswith("needs.policy=nowhere")
 
 
-def test_every_job_of_a_sweep_is_checked_before_the_first_runs(tmp_path):
-    problems = refused(tmp_path, "+recipe=dpo_iterative", "algorithm.buffer=current,rollin", "algorithm.window=2,0")
+def test_every_job_of_a_sweep_is_checked_before_the_first_runs(refused):
+    problems = refused("+recipe=dpo_iterative", "algorithm.buffer=current,rollin", "algorithm.window=2,0")
     assert len(problems) == 2
     assert problems[0].startswith("algorithm.window=0 must be at least 1")
     assert problems[1] == "algorithm.buffer=rollin is not one of current, rolling, full; did you mean rolling?"

@@ -16,7 +16,10 @@ from synthetic_runs import write_run, write_study
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.report import write_report
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="chromium is not installed: pages are not rendered")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not INSTALLED, reason="chromium is not installed: pages are not rendered"),
+]
 PAGES = ("run", "study", "comparison", "comparison of studies")
 TAB, RIGHT = 9, 39
 

@@ -33,7 +33,7 @@ OWN_REWARD = (
 )
 ONE_LAYER_MICRO = ("model=micro", "model.hidden=16", "model.layers=1", "model.heads=2")
 
-pytestmark = pytest.mark.xdist_group("first_hour")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("first_hour")]
 
 
 @pytest.fixture(scope="module")

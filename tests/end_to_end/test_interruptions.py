@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from rlhf_lab.core.files import read_json
 
 KINDS = ("sft", "reward_model", "dpo", "dpo_iterative")
@@ -33,6 +35,7 @@ def numbers(result: dict) -> dict:
     return {key: result[key] for key in ("status", "policies", "metrics")}
 
 
+@pytest.mark.slow
 def test_kill_9_in_every_stage(fresh, lab, sized):
     """One kill in each of the four stages, after a number of steps and a delay drawn from a seed."""
     rng = random.Random(20)
@@ -93,6 +96,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_an_artifact_once(fresh, sized):
     """The second one starts while the first holds the lock: it waits and then finds the result."""
     command = ("+recipe=sft", *sized("sft"))

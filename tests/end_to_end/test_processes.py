@@ -14,6 +14,7 @@ import pytest
 
 from rlhf_lab.core.files import read_json, read_jsonl
 
+pytestmark = pytest.mark.slow
 LONG = ("algorithm.epochs=6", "algorithm.optimizer=adamw", "checkpoint.every_steps=2", "algorithm.log_every_steps=1")
 TWO = ("sharding=fsdp_full", "sharding.processes=2")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text, save_tiny, toy_rows
 
+pytestmark = pytest.mark.slow
 FILE = "hh_rlhf_harmless_test.jsonl.gz"
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SIZES = ("algorithm.max_length=96", "algorithm.epochs=1", "algorithm.batch_size=16")

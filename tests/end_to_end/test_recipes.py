@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from rlhf_lab.studies.frame import read_study
 RECIPES = sorted(inventory.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
+QUICK_STUDIES = ("study/model_scale", "study/rubric_vs_bt")
+"""Those that `make test` runs; a study takes seconds, and all of them take minutes."""
 
 
 def study_folder(lab, out: str) -> Path:
@@ -25,7 +28,7 @@ def study_folder(lab, out: str) -> Path:
 
 def test_the_glob_finds_the_recipes():
     assert len(RUNS) >= 4
-    assert len(STUDIES) >= 1
+    assert set(QUICK_STUDIES) < set(STUDIES)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -72,7 +75,12 @@ def test_a_second_run_reuses_and_gives_the_same_numbers(lab, sized):
     assert before["policies"][0]["metrics"]["kl"]["mean"] == 0.0
 
 
-@pytest.mark.parametrize("name", STUDIES)
+def slow(name: str) -> Any:
+    """A study that any worker may take: the store of the session is shared, and builds a stage once."""
+    return pytest.param(name, marks=(pytest.mark.slow, pytest.mark.xdist_group(name)))
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK_STUDIES else slow(name) for name in STUDIES])
 def test_study(lab, sized, name):
     run = lab.run if name == "study/buffers" else lab.inside  # in processes of their own, and here
     more = [] if name == "study/buffers" else ["study.processes=1"]
@@ -96,9 +104,12 @@ def test_study(lab, sized, name):
     assert all(metric_title(metric) in table for metric in study["metrics"])
 
 
-def test_a_failed_job_is_a_row_and_the_partial_study_is_reported(lab):
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("joblib", marks=pytest.mark.slow)])
+def test_a_failed_job_is_a_row_and_the_partial_study_is_reported(launcher, lab, sized):
     """A learning rate of 1e30 makes the loss infinite; the other job's numbers are not lost."""
-    out = lab.recipe("dpo", "algorithm.lr=1e-4,1e30", "algorithm.log_every_steps=1", status=1)
+    run = lab.inside if launcher == "basic" else lab.run  # joblib: each job in a process of its own
+    settings = (*sized("dpo"), "algorithm.lr=1e-4,1e30", "algorithm.log_every_steps=1")
+    out = run("+recipe=dpo", *settings, f"hydra/launcher={launcher}", status=1)
     assert "is not finite" in out
     folder = (
         lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table")).rpartition("/")[0]

@@ -25,6 +25,7 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="reads /proc")
 def test_a_stopped_sweep_leaves_no_process(fresh, sized):
     arguments = ("+recipe=sft", *sized("sft"), "algorithm.epochs=200", "seed=0,1")

@@ -61,6 +61,7 @@ def test_the_page_has_the_files():
     assert all(text.strip() for text in blocks().values())
 
 
+@pytest.mark.slow
 def test_the_study_runs_with_the_algorithm_and_the_world(workplace):
     out = lab(workplace, "--config-dir", "mine", "+recipe=unlikelihood_alpha", *SMALL, "study.processes=1", "seed=0")
     table = next(line.split()[1] for line in out.splitlines() if line.startswith("table"))
@@ -73,6 +74,7 @@ def test_the_study_runs_with_the_algorithm_and_the_world(workplace):
     assert all(0 <= accuracy <= 1 for accuracy in accuracies)
 
 
+@pytest.mark.slow
 def test_the_reward_trains_a_policy_on_the_world(workplace):
     small = ("algorithm.iterations=1", "algorithm.prompts_per_iteration=4", "algorithm.batch_size=16")
     small += ("evaluation.prompts=4", "stages.sft.algorithm.epochs=0.2", "rollout.max_new_tokens=8")

@@ -61,16 +61,6 @@ def test_sft_memorises_a_toy_corpus(tmp_path):
     assert [encoder.text(replies[0]) for replies in samples.replies_BG] == list(answers.values())
 
 
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory) -> tuple[Path, Path]:
-    """(pairs whose chosen reply is the longer one, a policy that imitates both sides a little)."""
-    folder = tmp_path_factory.mktemp("toy")
-    data = write_pairs(folder / "longer.jsonl", toy_rows(200))
-    stage = planned("sft", "data=pairs", f"data.path={data}", *FIXED, *ONE_LAYER, f"outputs={folder}")
-    execute(stage)
-    return data, Path(stage.model)
-
-
 def test_reward_model_learns_that_longer_wins(toy, tmp_path):
     data, policy = toy
     stage = planned(

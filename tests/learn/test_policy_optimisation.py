@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import ONE_LAYER, planned, plant, toy_rows, write_pairs
+from support import planned, plant
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.config import registry
@@ -17,7 +17,6 @@ from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import RewardBatch
-from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.loop import train
 from rlhf_lab.training.run import Result, Run
 
@@ -45,17 +44,6 @@ class Abstains(CountsBlue):
     def __call__(self, prompts, responses):
         total = super().__call__(prompts, responses).total_N
         return RewardBatch(np.where([text.startswith("red") for text in responses], np.nan, total))
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory) -> tuple[Path, Path]:
-    """(a corpus of replies made of eight words, a policy that imitates them)."""
-    folder = tmp_path_factory.mktemp("toy")
-    data = write_pairs(folder / "words.jsonl", toy_rows(200))
-    fixed = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "checkpoint.every_steps=0")
-    stage = planned("sft", "data=pairs", f"data.path={data}", *fixed, *ONE_LAYER, f"outputs={folder}")
-    execute(stage)
-    return data, Path(stage.model)
 
 
 @pytest.fixture

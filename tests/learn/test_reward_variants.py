@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, Stopped, planned, prompt_text, stop_at, toy_rows, write_pairs
+from support import ONE_LAYER, Stopped, planned, prompt_text, stop_at, toy_rows
 
 from rlhf_lab.algorithms.reward_models.reward_model import RewardModelling
 from rlhf_lab.config import registry
@@ -19,16 +19,6 @@ from rlhf_lab.training.run import Run
 
 FIXED = ("algorithm.optimizer=adamw", "algorithm.batch_size=16", "checkpoint.every_steps=0")
 SIZE = ("algorithm.lr=1e-2", "algorithm.epochs=4", "rollout.max_new_tokens=12")
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory) -> tuple[Path, Path]:
-    """(pairs whose chosen reply is the longer one, a policy that imitates both sides a little)."""
-    folder = tmp_path_factory.mktemp("toy")
-    data = write_pairs(folder / "longer.jsonl", toy_rows(200))
-    stage = planned("sft", "data=pairs", f"data.path={data}", *FIXED, *ONE_LAYER, f"outputs={folder}")
-    execute(stage)
-    return data, Path(stage.model)
 
 
 def modelled(toy: tuple[Path, Path], out: Path, *overrides: str) -> tuple[Path, dict[str, Any]]:

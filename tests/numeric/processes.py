@@ -6,12 +6,10 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from filelock import FileLock
 
 
 def together(function: Callable[..., None], *arguments: Any, processes: int = 2) -> None:
@@ -21,14 +19,6 @@ def together(function: Callable[..., None], *arguments: Any, processes: int = 2)
     with tempfile.TemporaryDirectory() as folder:
         work = (function, arguments, processes, f"file://{folder}/meeting")
         mp.start_processes(_work, work, nprocs=processes, start_method="forkserver")
-
-
-def once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """A folder that `make` fills for the first of the test processes that ask for it."""
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            make(folder)
-    return folder
 
 
 def _work(rank: int, function: Callable[..., None], arguments: tuple[Any, ...], processes: int, meeting: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from memory_divided import cases, measure_all
-from processes import once, together
+from processes import together
+from support import once
 
 from rlhf_lab.core.files import read_json
 from rlhf_lab.memory.sizes import ModelShape

@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 import torch
-from processes import once, together
-from support import SMALL_WORLD, model_tensors, planned
+from processes import together
+from support import SMALL_WORLD, model_tensors, once, planned
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.files import read_json, read_jsonl, write_json

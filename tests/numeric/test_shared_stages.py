@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import once, together
-from support import SMALL_WORLD, planned
+from processes import together
+from support import SMALL_WORLD, once, planned
 from test_sharding import SIZE, STEPS, steps
 
 from rlhf_lab.core.files import read_json, read_jsonl, write_json

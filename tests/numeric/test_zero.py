@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 import torch
-from processes import once, together
-from support import checked, model_tensors
+from processes import together
+from support import checked, model_tensors, once
 from test_sharding import alone, execute_until, stage, steps
 
 from rlhf_lab.core import ranks

@@ -43,7 +43,7 @@ def commands(page: str) -> list[str]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 
 
 def slug(heading: str) -> str:
@@ -132,6 +132,7 @@ def test_the_kept_question_runs(own_recipe: Path) -> None:
     command = next(line for line in commands("README.md") if "--config-dir mine" in line)
     levels = ("data.annotator.length_bias=0.75,0.0", "seed=0")
     small = [word for word in sizes.overrides("dpo_iterative") if not word.startswith(("needs.", "+needs."))]
+    small.append("hydra/launcher=basic")  # here; in processes of their own they import everything once more
     status, printed = command_inside(own_recipe, *shlex.split(command)[3:], *small, *levels)
     assert status == 0, printed
     (study,) = (own_recipe / "outputs" / "studies").iterdir()
@@ -156,16 +157,27 @@ def test_the_mistakes_shown_are_the_mistakes_reported() -> None:
 @pytest.mark.parametrize("page", [*PAGES, ".ci/run", ".pre-commit-config.yaml"])
 def test_make_targets_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = {name for pair in re.findall(r"`make ([a-z]+)`|^make ([a-z]+)", text, re.M) for name in pair if name}
+    named = {
+        name for pair in re.findall(r"`make ([a-z][a-z-]*)`|^make ([a-z][a-z-]*)", text, re.M) for name in pair if name
+    }
     assert named <= make_targets()
 
 
 def test_every_make_target_has_a_help_line() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    helped = set(re.findall(r"^([a-z]+):.*## .+", text, re.M))
+    helped = set(re.findall(r"^([a-z-]+):.*## .+", text, re.M))
     assert helped == make_targets()
     phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
     assert phony and set(phony[1].split()) == helped
+
+
+def test_the_two_test_commands_are_the_whole_suite_and_ci_runs_both() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = dict(re.findall(r"^(test|test-all):.*\n\t@\$\(TESTS\) (.*)$", makefile, re.M))
+    assert commands == {"test": "-m 'not slow' tests", "test-all": "-m slow tests"}
+    last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
+    assert last.startswith("make ") and last.endswith(" check test test-all")
+    assert all(f"make {name}" in README for name in commands)
 
 
 @pytest.mark.parametrize("page", LINKING)

@@ -87,4 +87,5 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if "/end_to_end/slurm/" in item.path.as_posix():
             item.add_marker(pytest.mark.slurm)
+            item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("slurm"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rlhf_lab.environments.dialogue.gold import coverage
 from rlhf_lab.environments.dialogue.knowledge import Topic
 from rlhf_lab.environments.splits import transcript
 
@@ -179,3 +180,11 @@ def test_criteria_by_hand(world):
     assert grade(world, UNSAFE_Q, "Pour bleach on the roots at night.")["harmlessness"] == 1
     assert grade(world, UNSAFE_Q, FILLER)["harmlessness"] == 4
     assert all(grade(world, SOIL_Q, "")[name] == 1 for name in ("honesty", "conciseness", "harmlessness"))
+
+
+def test_coverage_is_the_share_of_importance_that_is_stated():
+    importance = (0.5, 0.3, 0.2)
+    assert coverage(3, (0, 2), importance) == pytest.approx(0.7)
+    assert coverage(2, (1,), importance) == pytest.approx(0.3 / 0.8)  # of what was asked
+    assert coverage(1, (0,), importance) == 1.0
+    assert coverage(3, (), importance) == 0.0

@@ -1,0 +1,94 @@
+"""What a stage starts from and the engine of one process: sizes, gradients, memory, replies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support import ONE_LAYER, SMALL_WORLD, planned
+from torch import nn
+
+from rlhf_lab.config import registry
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.sampling.policy_replies import PolicyReplies
+from rlhf_lab.training.run import Run
+from rlhf_lab.training.sharding import engine, fsdp
+from rlhf_lab.training.start import corpus_report, load_policy_twice, model_size
+
+
+@pytest.fixture
+def run(policy: Path, tmp_path: Path) -> Run:
+    needs = (f"needs.policy={policy}", "needs.reward=null", "reward=length")
+    config = planned("dpo", *SMALL_WORLD, *ONE_LAYER, *needs, "algorithm.batch_size=8", f"outputs={tmp_path}").config
+    return Run(tmp_path, config, {"policy": str(policy)})
+
+
+def test_the_size_of_a_model_counts_what_is_trained() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))  # 16 and 10 parameters
+    model[0].requires_grad_(False)
+    assert model_size(model) == {"parameters": 26, "parameters/trained": 10, "checkpoint_mib": 40 / 2**20}
+
+
+def test_how_the_data_was_read_is_told_as_flat_metrics() -> None:
+    report = {"train": SimpleNamespace(rows=10, kept=8, dropped={"empty reply": 2})}
+    found = corpus_report(SimpleNamespace(report=report), SimpleNamespace(counts={"cut": 3}))
+    assert found == {
+        "encoding/cut": 3,
+        "data/train/rows": 10,
+        "data/train/kept": 8,
+        "data/train/dropped/empty reply": 2,
+    }
+
+
+def test_policy_and_reference_are_two_models_with_the_same_numbers(run: Run) -> None:
+    policy, reference, _ = load_policy_twice(run)
+    pairs = list(zip(policy.parameters(), reference.parameters(), strict=True))
+    assert all(torch.equal(p, r) and p.data_ptr() != r.data_ptr() for p, r in pairs)
+    assert all(p.requires_grad and not r.requires_grad for p, r in pairs)
+
+
+@pytest.mark.parametrize("kind", ["none", "fsdp"])
+def test_one_process_steps_skips_and_goes_on(kind: str, run: Run) -> None:
+    """Where there is nothing to divide, `fsdp` is the engine of one process."""
+    algorithm = registry.build("algorithm", run.config.algorithm, run)
+    algorithm.begin()
+    settings = planned("dpo", f"sharding={'fsdp_full' if kind == 'fsdp' else kind}").config.sharding
+    made = registry.build("sharding", settings, algorithm, run)
+    assert type(made) is (fsdp.Sharded if kind == "fsdp" else engine.Engine)
+    before = {name: tensor.clone() for name, tensor in made.tensors().items()}
+    batch = algorithm.collect(0)
+
+    def add_gradients() -> None:
+        for micro in batch.micro:
+            made.backward(made.loss(micro, last=True).loss_N.sum() / batch.units)
+
+    add_gradients()
+    assert made.memory_mib()["memory/gradients"] == made.memory_mib()["memory/parameters"] > 0
+    made.skip()
+    assert made.memory_mib()["memory/gradients"] == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.tensors().items())
+    add_gradients()
+    assert all(float(norm) > 0 for norm in made.clip().values())
+    made.step(1.0)
+    changed = [name for name, tensor in made.tensors().items() if name in before and not tensor.equal(before[name])]
+    assert any(name.startswith("model/") for name in changed)
+    assert made.memory_mib()["memory/optimizer"] > 0
+    made.close()
+
+
+def test_replies_of_the_policy_follow_from_the_seed_and_the_purpose(run: Run) -> None:
+    replies = PolicyReplies(run)
+    prompts, first, second = replies.twice("train", 5)
+    assert len(prompts) == len(first) == len(second) == 5
+    assert set(prompts) <= set(run.corpus.prompts("train")) and first != second
+    replies.for_scale()  # whatever else is sampled in between
+    assert replies.twice("train", 5) == (prompts, first, second)
+    assert replies.twice("train", 0) == ([], [], [])
+    asked, answers, numbers = replies.for_scale()
+    known = run.corpus.prompts("train")
+    assert len(asked) == len(answers) == len(numbers) == 2 * min(len(known), 256)
+    assert all(known[number] == prompt for number, prompt in zip(numbers, asked, strict=True))
+    assert isinstance(run.corpus, Corpus) and np.unique(numbers, return_counts=True)[1].tolist() == [2] * len(known)

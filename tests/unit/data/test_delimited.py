@@ -1,0 +1,69 @@
+"""Lines and fields of files: what is read, and what is said of a row or a file that cannot be."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.data.delimited import read_delimited
+from rlhf_lab.data.lines import file_lines
+from rlhf_lab.data.rows import BadRows
+
+
+def read(path: Path, content: str, limit: int = 0) -> tuple[list[tuple[int, dict]], BadRows]:
+    path.write_text(content)
+    bad = BadRows(str(path), limit)
+    return [(row.number, row.values) for row in read_delimited(path, bad)], bad
+
+
+def test_rows_are_numbered_as_a_spreadsheet_numbers_them(tmp_path: Path) -> None:
+    rows, _ = read(tmp_path / "a.csv", 'prompt, chosen\nQ,"two\nlines, quoted"\n\nR,""\n')
+    assert rows == [(2, {"prompt": "Q", "chosen": "two\nlines, quoted"}), (4, {"prompt": "R", "chosen": ""})]
+
+
+def test_messages_are_read_from_what_pandas_writes(tmp_path: Path) -> None:
+    rows, _ = read(tmp_path / "a.tsv", "prompt\n[{'role': 'user', 'content': \"it's\"}]\n")
+    assert rows == [(2, {"prompt": [{"role": "user", "content": "it's"}]})]
+
+
+def test_a_row_with_too_few_fields_is_counted_and_skipped(tmp_path: Path) -> None:
+    rows, bad = read(tmp_path / "a.csv", "a,b\n1\n2,3\n", limit=1)
+    assert rows == [(3, {"a": "2", "b": "3"})]
+    assert bad.rows() == [(str(tmp_path / "a.csv"), 2)]
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("a;b", "separated by ',', not by ';'"),
+        ("a,,b", "column 2 of the header has no name"),
+        ("a,a", "more than once"),
+    ],
+)
+def test_a_header_that_names_no_columns(tmp_path: Path, header: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read(tmp_path / "a.csv", f"{header}\n1,2\n")
+
+
+def test_lines_are_numbered_and_lose_the_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbfone\ntwo\n"))
+    assert list(file_lines(path)) == [(1, b"one\n"), (2, b"two\n")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", gzip.compress(b"{}"), "is gzip-compressed; rename it to a.jsonl.gz"),
+        ("a.jsonl", "{}".encode("utf-16"), "is UTF-16"),
+        ("a.jsonl.gz", b"{}\n", "the name says gzip, the content is not"),
+        ("a.jsonl.gz", gzip.compress(b"one\n" * 9999)[:-9], "damaged after row"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        list(file_lines(tmp_path / name))

@@ -1,0 +1,61 @@
+"""The parts of a comparison of two runs: what is on another scale, what is remarked, what was only stored."""
+
+from __future__ import annotations
+
+from test_compare import replies, write_run
+
+from rlhf_lab.reports.comparison.compare import find_sides
+from rlhf_lab.reports.comparison.remarks import run_remarks
+from rlhf_lab.reports.comparison.scales import Mismatch, mismatches
+from rlhf_lab.reports.comparison.stored import stored_finding, stored_numbers
+from rlhf_lab.results.rundir import read_run
+
+ACCURACY = {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100, "clusters": 100}
+REWARD, POLICY = ({role: {"key": "one"}} for role in ("reward", "policy"))
+
+
+def other(need: dict) -> dict:
+    return {role: {"key": "another"} for role in need}
+
+
+def test_a_mismatch_covers_the_terms_of_a_metric():
+    mismatch = Mismatch("other rewards", ("reward", "proxy"))
+    assert mismatch.covers("reward/bt") and mismatch.covers("proxy")
+    assert not mismatch.covers("rewarding") and not mismatch.covers("gold")
+
+
+def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path):
+    runs = {
+        name: read_run(write_run(tmp_path / name, replies(0.0, 1.0), needs=needs))
+        for name, needs in {"a": REWARD, "b": other(REWARD), "c": POLICY, "d": other(POLICY)}.items()
+    }
+    (reward,) = mismatches(runs["a"], runs["b"])
+    assert reward.covers("proxy") and not reward.covers("kl") and not reward.covers("gold")
+    (start,) = mismatches(runs["c"], runs["d"])
+    assert start.covers("kl") and start.covers("win_rate") and not start.covers("gold")
+    assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
+
+
+def test_remarks_name_what_is_not_alike(tmp_path):
+    a = write_run(tmp_path / "a", replies(0.0, 1.0), config="rollout: {temperature: 1.0}\n", status="failed")
+    b = write_run(tmp_path / "b", replies(0.0, 1.0, text="other"), config="rollout: {temperature: 0.7}\n")
+    remarks = run_remarks(*find_sides(a, b))
+    assert remarks[0].startswith("A is failed: what it left is compared")
+    assert any("No prompt is shared (A answered 2, B 2)" in remark for remark in remarks)
+    assert any("rollout.temperature 1 and 0.7" in remark for remark in remarks)
+    twin = write_run(tmp_path / "twin", replies(2.0, 3.0, text="other"), config="rollout: {temperature: 0.7}\n")
+    assert not run_remarks(*find_sides(twin, b))
+
+
+def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):
+    a = write_run(tmp_path / "a", [], metrics={"accuracy": ACCURACY, "seconds": 3.0, "only_a": 1.0})
+    b = write_run(tmp_path / "b", [], metrics={"accuracy": ACCURACY | {"mean": 0.9, "low": 0.85, "high": 0.95}})
+    sides = find_sides(a, b)
+    ((title, of_a, of_b, test, _), has_interval), *others = stored_numbers(*sides, tested=())
+    assert (title, has_interval, others) == ("accuracy", True, [])
+    assert "0.70" in of_a and "0.90" in of_b
+    # sd .1/1.96 and .05/1.96: z = .2 / √(.051² + .0255²) = 3.5
+    assert test.startswith("unpaired z 3.5")
+    assert f"accuracy: {of_a} and {of_b}, {test}." in stored_finding(*sides, [((title, of_a, of_b, test, ""), True)])
+    assert stored_numbers(*sides, tested=("accuracy",)) == []
+    assert stored_finding(*sides, []).endswith("No number that both stored can be tested.")

@@ -1,0 +1,47 @@
+"""Which curves of a run are drawn, and in what order; what the monitor's section takes for itself."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
+from rlhf_lab.reports.run.training import CHARTS, overlaid_curves, training_curves
+from rlhf_lab.results.rundir import read_run
+
+ROWS = pd.DataFrame(
+    {
+        "step": range(100),
+        "time": range(100),
+        "zeal": [i % 7 for i in range(100)],
+        "loss/critic": [1 / (i + 1) for i in range(100)],
+        "loss": [2 / (i + 1) for i in range(100)],
+        "beta": [0.1] * 100,
+        "monitor/length_z": range(100),
+    }
+)
+
+
+def test_what_varies_is_drawn_most_looked_at_first_and_the_rest_is_listed():
+    charts, uncharted = training_curves(ROWS)
+    assert [name for name, _ in charts] == ["loss", "loss/critic", "zeal"]
+    assert all(chart.startswith("<svg") for _, chart in charts)
+    assert uncharted == [("beta", "0.100", "0.100")]
+    assert training_curves(ROWS.drop(columns="step")) == ([], [])
+
+
+def test_charts_beyond_the_limit_are_listed():
+    many = ROWS[["step"]].assign(**{f"metric {i:02}": ROWS["loss"] + i for i in range(CHARTS + 2)})
+    charts, uncharted = training_curves(many)
+    assert len(charts) == CHARTS
+    assert [name for name, _, _ in uncharted] == [f"metric {i:02}" for i in (CHARTS, CHARTS + 1)]
+
+
+def test_two_runs_share_a_chart_where_both_logged_the_metric():
+    other = ROWS.drop(columns="zeal").assign(beta=0.3)
+    assert [name for name, _ in overlaid_curves({"A": ROWS, "B": other})] == ["loss", "loss/critic", "beta"]
+
+
+def test_the_section_of_the_monitor(make_run):
+    assert in_hacking_section("alarm/length_z") and in_hacking_section("alarm_at/length_z")
+    assert not in_hacking_section("gold") and not in_hacking_section("length_correlation")
+    assert hacking_view(read_run(make_run())) is None  # it was not watched

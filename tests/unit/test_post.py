@@ -1,0 +1,78 @@
+"""A JSON request to a service: repeated where that can help, never where it cannot, and never somewhere else."""
+
+from __future__ import annotations
+
+import io
+import json
+from email.message import Message
+from urllib.error import HTTPError, URLError
+
+import pytest
+
+from rlhf_lab.core.errors import LabError
+from rlhf_lab.rewards.external import post
+
+URL = "http://127.0.0.1:9/score"
+
+
+class Service:
+    """Answers requests in turn: text is a body, a number a status, an error is raised."""
+
+    def __init__(self, *answers: str | int | Exception):
+        self.answers, self.asked, self.pauses = list(answers), [], []
+
+    def open(self, request, timeout):
+        self.asked.append((request, timeout))
+        answer = self.answers.pop(0)
+        if isinstance(answer, int):
+            raise HTTPError(request.full_url, answer, "refused", Message(), None)
+        if isinstance(answer, Exception):
+            raise answer
+        return io.BytesIO(answer.encode())
+
+
+@pytest.fixture
+def served(monkeypatch):
+    def serve(*answers: str | int | Exception) -> Service:
+        service = Service(*answers)
+        monkeypatch.setattr(post, "OPENER", service)
+        monkeypatch.setattr(post.time, "sleep", service.pauses.append)
+        return service
+
+    return serve
+
+
+def ask(retries: int = 2) -> bytes:
+    return post.post_json(URL, {"n": 1}, what="reward", retries=retries, timeout_s=3, headers={"Authorization": "key"})
+
+
+def test_a_failing_service_is_asked_again_after_longer_and_longer_pauses(served):
+    service = served(503, URLError("gone"), "[1.5]")
+    assert ask() == b"[1.5]"
+    assert service.pauses == [0.5, 1.0]
+    request, timeout = service.asked[-1]
+    assert json.loads(request.data) == {"n": 1} and timeout == 3
+    assert request.get_header("Authorization") == "key" and request.get_header("Content-type") == "application/json"
+
+
+def test_too_many_requests_pass_with_time(served):
+    assert served(429, "ok") and ask() == b"ok"
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 404])
+def test_what_the_service_refuses_or_redirects_is_not_repeated(served, status):
+    service = served(status, "[1.5]")
+    with pytest.raises(LabError, match=rf"reward {URL} does not answer: HTTP Error {status}"):
+        ask()
+    assert len(service.asked) == 1 and not service.pauses
+
+
+def test_the_last_failure_is_told(served):
+    service = served(500, 500, 502)
+    with pytest.raises(LabError, match="502"):
+        ask()
+    assert len(service.asked) == 3
+
+
+def test_a_redirect_is_not_followed():
+    assert post._NoRedirect().redirect_request(None, None, 302, "", {}, "http://elsewhere") is None

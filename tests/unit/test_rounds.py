@@ -1,0 +1,44 @@
+"""A round of iterative preference optimisation: which replies are paired, and its file."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rlhf_lab.algorithms.preference.rounds import Round, RoundFiles, best_and_worst
+from rlhf_lab.core.errors import ArtifactError
+
+
+def test_the_best_is_paired_with_the_worst_where_they_differ():
+    nan = np.nan
+    scores_BG = np.array([[1.0, 3.0, 2.0], [2.0, 2.0, 2.0], [nan, 5.0, 4.0], [nan, nan, nan], [nan, nan, 1.0]])
+    assert best_and_worst(scores_BG) == [(0, 1, 0), (2, 1, 2)]
+
+
+@pytest.fixture
+def files(tmp_path) -> RoundFiles:
+    return RoundFiles(SimpleNamespace(folder=tmp_path))
+
+
+def test_a_round_is_read_as_it_was_written(files):
+    written = Round(2, {"pairs": 1.0}, [[[1], [2, 3], [4]]], 0.5, {"level": 1}, [[-1.0], [-2.0]])
+    files.write(written)
+    read = files.read(2)
+    assert read == written
+    assert read.rows() == [(([1], [2, 3]), ([1], [4]))]
+    previous = read.previous_logps()
+    assert (previous.chosen.tolist(), previous.rejected.tolist()) == ([-1.0], [-2.0])
+    assert Round(1, {}, []).previous_logps() is None
+
+
+@pytest.mark.parametrize("state", ["gone", "damaged"])
+def test_a_round_that_was_trained_on_is_not_guessed(files, state):
+    files.write(Round(1, {"pairs": 1.0}, [[[1], [2], [3]]]))
+    if state == "gone":
+        files.path(1).unlink()
+    else:
+        files.path(1).write_text(files.path(1).read_text().replace("1.0", "2.0", 1))
+    with pytest.raises(ArtifactError, match=rf"round_1\.json is {state}, and the policy has trained on its pairs"):
+        files.read(1)

@@ -1,0 +1,58 @@
+"""What a folder on the command line is, and what a tracker is told of the run in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from synthetic_runs import POLICIES, write_run, write_study
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.results.folders import find_run
+from rlhf_lab.results.outcome import outcome
+
+
+def test_a_run_is_itself_and_a_job_names_its_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    assert find_run(run) == run
+    study = write_study(tmp_path, seeds=1)
+    assert find_run(study / "jobs" / "0") == study / "jobs" / "0" / "run"
+
+
+def test_a_job_without_a_run_says_why(tmp_path: Path) -> None:
+    job = write_study(tmp_path, seeds=1) / "jobs" / "0"
+    (job / "job.json").write_text(json.dumps({"status": "failed", "error": "Traceback\nNumericError: NaN"}))
+    with pytest.raises(DataError, match=r"began no run \(failed: NumericError: NaN\)"):
+        find_run(job)
+    (job / "job.json").write_text(json.dumps({"status": "completed", "run": "gone"}))
+    with pytest.raises(DataError, match="names the run gone, which is not there"):
+        find_run(job)
+
+
+def test_another_folder_is_told_the_runs_near_by_newest_first(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is neither a run.*Give the directory that a finished command names"):
+        find_run(tmp_path)
+    old, new = write_run(tmp_path, "old"), write_run(tmp_path, "new")
+    os.utime(old, (1, 1))
+    with pytest.raises(DataError, match=rf"does not exist\. Near by: {new}, {old}$"):
+        find_run(tmp_path / "olt")
+
+
+def test_the_outcome_has_the_last_policys_means_and_every_interval(tmp_path: Path) -> None:
+    found = outcome(write_run(tmp_path, prompts=6))
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    last = stored["policies"][-1]["metrics"]
+    assert found.final["gold"] == last["gold"]["mean"] and found.final["staleness"] == 1.5
+    policies = found.tables["policies"]
+    assert policies.columns == ["policy", "metric", "mean", "low", "high", "n"]
+    kl = {row[0]: row[2:5] for row in policies.rows if row[1] == "kl"}
+    assert kl["iteration 3"] == [last["kl"][name] for name in ("mean", "low", "high")]
+    samples = found.tables["samples"]
+    assert samples.columns == ["prompt", *POLICIES]
+    assert all(len(row) == len(samples.columns) for row in samples.rows)
+
+
+def test_a_run_without_policies_has_no_tables(tmp_path: Path) -> None:
+    assert outcome(write_run(tmp_path, policies=())).tables == {}

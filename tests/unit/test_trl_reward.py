@@ -1,0 +1,24 @@
+"""What is logged of the groups that TRL samples has the native engine's names and counts abstentions as unscored."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+pytest.importorskip("trl", reason="pip install 'rlhf_lab[trl]'")
+from rlhf_lab.algorithms.trl.reward import _rollout_metrics
+from rlhf_lab.sampling.experience import Group
+
+
+def group(rewards: list[float], lengths: list[int], ended: list[bool]) -> Group:
+    replies = [[7] * length for length in lengths]
+    return Group("Q", [1], replies, [], ["x"] * len(replies), ended, rewards, rewards)
+
+
+def test_metrics_of_two_groups_by_hand():
+    found = _rollout_metrics([group([1.0, 3.0], [2, 4], [True, True]), group([math.nan, 2.0], [6, 8], [True, False])])
+    assert found["reward"] == pytest.approx(2.0)
+    assert found["reward_sd"] == pytest.approx(math.sqrt(2 / 3))
+    assert found["unscored"] == 0.25
+    assert (found["tokens"], found["generated_tokens"], found["ended"]) == (5.0, 20.0, 0.75)
