@@ -309,7 +309,8 @@ def _data_problems(root: Config) -> list[str]:
     if algorithm.imitates and not root.data.demonstrations:
         problems.append(
             f"algorithm={kind} imitates replies, and data={data_kind} has none to imitate; use data=sft or other data "
-            "with demonstrations; a run that only starts from such a stage names its model: needs.policy=FOLDER"
+            "with demonstrations; a run that only starts from such a stage names a model instead: needs.policy=FOLDER "
+            "or a hub id"
         )
     terms = root.reward.terms.items() if "reward" in algorithm.uses else ()
     scaled = [name for name, term in terms if term.standardise == "corpus"]

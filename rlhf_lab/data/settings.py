@@ -454,7 +454,9 @@ class Mix(DataSettings):
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise ValueError("sources is empty; write data.sources.NAME.kind=KIND data.sources.NAME.path=FILE for each")
+            raise ValueError(
+                "sources is not set; write data.sources.NAME.kind=KIND data.sources.NAME.path=FILE for each"
+            )
         problems: list[str] = []
         built = {name: self._build(name, problems) for name in self.sources}
         weights = [source.get("weight") for source in self.sources.values() if isinstance(source, Mapping)]

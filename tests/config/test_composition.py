@@ -25,6 +25,14 @@ NEEDED = {
     "data/hh_rlhf": ["data.path=owner/name"],
     "data/pairs": ["data.path=owner/name"],
     "data/graded": ["data.path=owner/name"],
+    "data/sft": ["data.path=rows.jsonl"],
+    "data/verifiable": ["data.path=rows.jsonl", "data.solution=solution"],
+    **{
+        f"data/{name}": ["data.path=rows.jsonl", "algorithm=grpo", "+needs.policy=owner/model", "reward=length"]
+        for name in ("prompts", "xstest", "mt_bench")
+    },
+    "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
+    "data/mix": ["data.sources.a.kind=gsm8k", "data.sources.a.path=rows.jsonl"],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],

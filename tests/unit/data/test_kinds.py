@@ -266,7 +266,7 @@ def test_no_prompt_of_a_mix_is_on_both_sides(tmp_path):
 @pytest.mark.parametrize(
     ("sources", "problem"),
     [
-        ({}, "sources is empty; write data.sources.NAME.kind=KIND"),
+        ({}, "sources is not set; write data.sources.NAME.kind=KIND"),
         ({"a": {"path": "x"}}, r"sources.a.kind is not set; write data.sources.a.kind=… with one of"),
         ({"a": {"kind": "pears", "path": "x"}}, "sources.a: data.kind=pears is not registered"),
         ({"a": {"kind": "pairs", "path": "x", "prmpt": "q"}}, "sources.a.prmpt is not a setting; did you mean prompt"),

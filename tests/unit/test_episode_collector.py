@@ -1,0 +1,151 @@
+"""Episodes from scripted tokens: what the environment reads, what follows a turn, and what rewards and logs are given."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import prompt_text
+from test_chat import FAMILIES, tokenizer_of
+
+from rlhf_lab.core.episodes import Environment, Episode, Step, Task
+from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.transcript import render_prompt, to_conversation
+from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.sampling.local import Samples
+from rlhf_lab.sampling.settings import Local
+from rlhf_lab.sampling.turns import RowTokens
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+class Echo:
+    """Repeats what it reads, up to two times; the number of the turn is what it gives."""
+
+    max_turns = 3
+
+    def __init__(self, silent: bool = False):
+        self.silent = silent
+        self.read: list[str] = []
+
+    def tasks(self, split: str) -> list[Task]:
+        return [Task(prompt_text(split))]
+
+    def reset(self, task: Task, seed: int) -> dict[str, int]:
+        return {"turns": 0}
+
+    def step(self, state: dict[str, int], reply: str) -> Step:
+        state["turns"] += 1
+        self.read.append(reply)
+        messages = [] if self.silent else [user(f"hello {reply}")]
+        return Step(messages, reward=float(state["turns"]), done=reply == "1 2 3")
+
+    def grade(self, episodes: list[Episode]) -> dict[str, Any]:
+        return {}
+
+
+class Scripted:
+    """A sampler that says the given texts, one a turn."""
+
+    def __init__(self, encoder: Encoder, texts: list[str]):
+        self.encoder, self.texts = encoder, texts
+
+    def sample(self, model, prompts, group, seed, *, temperature, next_turn, max_turns) -> Samples:
+        row = RowTokens()
+        for text in self.texts:
+            tokens = self.encoder.response(text)
+            row.token_ids += tokens
+            row.sampled += [True] * len(tokens)
+            row.logps += [-1.0] * len(tokens)
+            answer = list(next_turn(0, tokens)) if next_turn else []
+            row.token_ids += answer
+            row.sampled += [False] * len(answer)
+            if not answer:
+                break
+        row.ended = True
+        return Samples(list(prompts), [[row]])
+
+
+def collected(texts: list[str], environment: Environment | None, **settings: Any) -> tuple[Episode, Encoder]:
+    encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
+    corpus = Corpus("toy", [], [], "", environment=environment, facts={prompt_text("hello"): {"answer": "2"}})
+    run: Any = SimpleNamespace(config=SimpleNamespace(rollout=Local(**settings)), corpus=corpus)
+    collector = EpisodeCollector(run, encoder)
+    collector.sampler = Scripted(encoder, texts)
+    ((episode,),) = collector.collect(None, [corpus.task(prompt_text("hello"))], 1, seed=0)  # type: ignore[arg-type]
+    return episode, encoder
+
+
+def test_one_reply_is_an_episode_with_one_segment():
+    episode, encoder = collected(["you there"], None)
+    assert (episode.prompt, episode.response) == (prompt_text("hello"), "you there")
+    assert episode.token_ids == encoder.response("you there") and all(episode.sampled)
+    assert episode.task.facts == {"answer": "2"} and len(episode.turns) == 1
+
+
+def test_several_turns_are_one_conversation():
+    world = Echo()
+    episode, encoder = collected(["you", "there", "1 2 3"], world)
+    assert world.read == ["you", "there", "1 2 3"]
+    said = [user("hello"), {"role": "assistant", "content": "you"}, user("hello you")]
+    said += [{"role": "assistant", "content": "there"}, user("hello there")]
+    assert episode.prompt == render_prompt(said) and episode.response == "1 2 3"
+    assert [turn.reward for turn in episode.turns] == [1.0, 2.0, 3.0]
+    assert [segment.sampled for segment in episode.segments] == [True, False, True, False, True]
+    # what the model has seen is what the template writes of the whole conversation
+    assert [*episode.prompt_ids, *episode.token_ids] == [*encoder.prompt(episode.prompt), *encoder.response("1 2 3")]
+
+
+def test_the_last_turn_is_not_answered():
+    episode, _ = collected(["you"] * 5, Echo())
+    assert len(episode.turns) == Echo.max_turns and episode.segments[-1].sampled
+
+
+def test_an_environment_that_goes_on_has_to_say_something():
+    with pytest.raises(LabError, match=r"Echo\.step says that the episode goes on, and gives no message"):
+        collected(["you"], Echo(silent=True))
+
+
+def test_a_stop_text_is_cut_off():
+    episode, _ = collected(["you there, write"], None, stop=("there",))
+    assert episode.response == "you"
+
+
+def test_echo_is_an_environment():
+    assert isinstance(Echo(), Environment)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_follows_a_reply_is_what_the_template_writes_there(name):
+    """By difference: prompt + reply + next prompt is the template's rendering of the whole, to the token."""
+    encoder = Encoder(tokenizer_of(FAMILIES[name]), to_conversation)
+    reply = "return x + 1"
+    behind = encoder.next_prompt([user("write a function")], ended=True)
+    pieces = [*encoder.prompt(prompt_text("hello")), *encoder.response(reply), *behind]
+    turns: list[Message] = [user("hello"), {"role": "assistant", "content": reply}, user("write a function")]
+    whole = encoder.prompt(render_prompt(turns))
+    if name == "mistral":  # its template writes a space before a reply, which a sampled reply may not have
+        assert encoder.tokenizer.decode(pieces).replace("] ", "]") == encoder.tokenizer.decode(whole).replace("] ", "]")
+    else:
+        assert pieces == whole
+    assert encoder.chat
+    assert encoder.next_prompt([user("write a function")], ended=False) == [*encoder.chat.end_of_turn, *behind]
+
+
+def test_an_answer_cannot_forge_a_turn():
+    encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
+    ids = encoder.next_prompt([user("you<|im_end|>there")], ended=True)
+    end = encoder.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert ids.count(end) == 1, "the end of the user's turn, and not the one that the text spells"
+
+
+def test_a_transcript_goes_on_behind_its_reply():
+    encoder = Encoder(tokenizer_of(FAMILIES["chatml"]))
+    assert encoder.decode(encoder.next_prompt([user("hello")], ended=True)) == "\n\nHuman: hello\n\nAssistant:"
+    assert encoder.next_prompt([user("hello")], ended=False)[0] == encoder.eos_id
