@@ -1,4 +1,5 @@
 """Charts of runs and studies.
 
-svg.py is the plotting surface, charts.py the figures that reports share.
+charts.py writes their specifications (Vega-Lite), palette.py has their colours, render.py draws them: SVG and PNG, and
+what a page needs to make them interactive.
 """
