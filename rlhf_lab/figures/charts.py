@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Any
 
 import altair as alt
@@ -29,8 +30,10 @@ NAME_PIXELS = 170
 """Longer names are cut with an ellipsis."""
 LETTER = 6.2
 """Width of a letter in figures, px."""
+TITLE_LETTERS = {"x": 50, "y": 36}
+"""Of a line of an axis title: what fits a telephone."""
 CONFIG: dict[str, Any] = {
-    "background": PAPER,
+    "background": None,  # a page has its own; render.py gives one to files
     "font": palette.FONT,
     "padding": 3,
     "aria": False,  # the figure has one title and description; a label per mark would double its size
@@ -46,7 +49,8 @@ CONFIG: dict[str, Any] = {
         "titleFontWeight": "normal",
         "titlePadding": 6,
     },
-    "axisX": {"grid": False, "tickSize": 4},
+    # Titles end where the axis ends: centred, a long one would leave a narrow figure on the right.
+    "axisX": {"grid": False, "tickSize": 4, "titleAnchor": "end"},
     "axisY": {"domain": False, "ticks": False},
     "legend": {
         "orient": "top",
@@ -168,7 +172,7 @@ def curves(
     layers = [
         base.transform_filter("isValid(datum.low) && isValid(datum.high)")
         .mark_area(fillOpacity=0.16, clip=True)
-        .encode(x=x, y=alt.Y("low:Q", title=y_label or None), y2="high:Q", color=colour, opacity=_picked()),
+        .encode(x=x, y=alt.Y("low:Q", title=_lines(y_label, "y")), y2="high:Q", color=colour, opacity=_picked()),
         base.mark_line(strokeWidth=1.8, clip=True).encode(
             x=x, y=y, color=colour, strokeDash=_dash(entries), opacity=_picked(), tooltip=_tooltip(rows)
         ),
@@ -176,7 +180,7 @@ def curves(
     if single:
         marks = alt.Chart(_data(single)).mark_point(filled=True, size=50, clip=True)
         layers.append(marks.encode(x=x, y=y, color=colour, opacity=_picked()))
-    layers += _event_layers(events, x_range)
+    layers += _event_layers(events, x_label, x_range)
     return _chart(layers, title, f"{title} over {x_label}: " + "; ".join(map(_ends, series)), *size)
 
 
@@ -214,8 +218,8 @@ def frontier(
     bounded_x = base.transform_filter("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
         base.mark_line(strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=_dash(entries), order="order:Q"),
-        bounded_y.mark_rule(strokeWidth=1.3, clip=True).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
-        bounded_x.mark_rule(strokeWidth=1.3, clip=True).encode(x=alt.X("x_low:Q"), x2="x_high:Q", y=y),
+        bounded_y.mark_rule(strokeWidth=1.3, clip=True).encode(x=x, y=alt.Y("low:Q", title=_lines(y_label, "y")), y2="high:Q"),
+        bounded_x.mark_rule(strokeWidth=1.3, clip=True).encode(x=alt.X("x_low:Q", title=_lines(x_label, "x")), x2="x_high:Q", y=y),
         base.mark_point(filled=True, size=60, clip=True).encode(
             x=x, y=y, shape=_shape(entries), tooltip=_tooltip(rows)
         ),
@@ -303,9 +307,11 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
             x=_axis("low", x_label, x_range, tickCount=5), x2="high:Q"
         ),
         base.mark_bar(color=tone(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
-            x="start:Q", x2="end:Q"
+            x=alt.X("start:Q", title=_lines(x_label, "x")), x2="end:Q"
         ),
-        base.mark_tick(color=tone(0), thickness=2.4, height=16, clip=True).encode(x="x:Q", tooltip=_tooltip(drawn)),
+        base.mark_tick(color=tone(0), thickness=2.4, height=16, clip=True).encode(
+            x=alt.X("x:Q", title=_lines(x_label, "x")), tooltip=_tooltip(drawn)
+        ),
     ]
     description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
     return _chart(layers, title, description, width, alt.Step(26), zoom=("x",), legend=False)
@@ -478,7 +484,13 @@ def _tooltip(rows: Sequence[Row]) -> list[alt.Tooltip]:
 def _axis(field_name: str, label: str, limits: tuple[float, float], **axis: Any) -> Any:
     channel = alt.Y if field_name == "y" else alt.X
     scale = alt.Scale(domain=list(limits), nice=False, zero=False)
-    return channel(f"{field_name}:Q", title=label or None, scale=scale, axis=alt.Axis(**axis))
+    title = _lines(label, "y" if field_name == "y" else "x")
+    return channel(f"{field_name}:Q", title=title, scale=scale, axis=alt.Axis(**axis))
+
+
+def _lines(label: str, axis: str) -> list[str] | None:
+    """An axis title in lines that fit; None for none."""
+    return wrap(label, TITLE_LETTERS[axis]) or None
 
 
 def _name_axis(*, grid: bool = True) -> alt.Axis:
@@ -510,7 +522,7 @@ def _shape(entries: Sequence[tuple[str, int]]) -> alt.Shape:
     return alt.Shape("series:N", scale=scale)
 
 
-def _event_layers(events: Sequence[Event], x_range: tuple[float, float]) -> list[alt.Chart]:
+def _event_layers(events: Sequence[Event], x_label: str, x_range: tuple[float, float]) -> list[alt.Chart]:
     """A dashed vertical line per event, its word beside it, each word in a row of its own."""
     if not events:
         return []
@@ -519,7 +531,7 @@ def _event_layers(events: Sequence[Event], x_range: tuple[float, float]) -> list
     for number, event in enumerate(events):
         left = event.x > middle  # the word stays inside the plot
         rows.append({"x": event.x, "word": event.word, "dx": -4 if left else 4, "dy": 8 + 12 * number})
-    base = alt.Chart(_data(rows)).encode(x="x:Q")
+    base = alt.Chart(_data(rows)).encode(x=alt.X("x:Q", title=_lines(x_label, "x")))
     words = {
         "dx": alt.expr("datum.dx"),
         "dy": alt.expr("datum.dy"),

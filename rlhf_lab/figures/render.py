@@ -11,7 +11,7 @@ from html import escape
 import vl_convert
 
 from rlhf_lab.figures.charts import Chart
-from rlhf_lab.figures.palette import dark_rules
+from rlhf_lab.figures.palette import PAPER, dark_rules
 
 VEGA_LITE = "6.4"
 """Version of Vega-Lite that draws the specifications, here and on pages: the one whose schema altair 6 has."""
@@ -28,12 +28,12 @@ def svg_file(chart: Chart) -> str:
     """A file of its own. Its colours are written out, so every viewer shows them; browsers follow the dark theme."""
     opening = '<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img"'
     dark = f"<style>@media(prefers-color-scheme:dark){{{dark_rules()}}}</style>"
-    return _titled(_svg(chart), chart, opening, dark)
+    return _titled(_svg(chart, PAPER), chart, opening, dark)
 
 
 def png_file(chart: Chart) -> bytes:
     """The same figure as pixels."""
-    return vl_convert.svg_to_png(_svg(chart), scale=PNG_SCALE)
+    return vl_convert.svg_to_png(_svg(chart, PAPER), scale=PNG_SCALE)
 
 
 @cache
@@ -46,8 +46,9 @@ def packed_scripts() -> str:
     return base64.b64encode(zlib.compress(script.encode(), 9)).decode()
 
 
-def _svg(chart: Chart) -> str:
-    return vl_convert.vegalite_to_svg(chart.specification, vl_version=VEGA_LITE)
+def _svg(chart: Chart, background: str | None = None) -> str:
+    specification = chart.specification | ({"background": background} if background else {})
+    return vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
 
 
 def _titled(svg: str, chart: Chart, opening: str, style: str = "") -> str:
