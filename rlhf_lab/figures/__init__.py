@@ -1,5 +1,5 @@
 """Charts of runs and studies.
 
-charts.py writes their specifications (Vega-Lite), palette.py has their colours, render.py draws them: SVG and PNG, and
-what a page needs to make them interactive.
+charts.py first: it writes their specifications, in Vega-Lite, from layers.py, tables.py and labels.py. render.py draws
+them, as SVG and PNG, and packs the script that makes them interactive on a page. palette.py has the colours.
 """

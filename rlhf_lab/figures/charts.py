@@ -7,78 +7,33 @@ chart's rows: none of them becomes an expression, a field or markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from textwrap import wrap
-from typing import Any
 
 import altair as alt
 
 from rlhf_lab.figures import palette
-from rlhf_lab.figures.labels import Label, place_labels
-from rlhf_lab.figures.palette import GREY, INK, PAPER, SOFT, tone
+from rlhf_lab.figures.labels import Label
+from rlhf_lab.figures.layers import (
+    Chart,
+    Event,
+    axis_of,
+    colour_of,
+    dash_of,
+    event_layers,
+    finish,
+    label_layers,
+    legend_columns,
+    name_axis,
+    picked,
+    shape_of,
+    span,
+    title_lines,
+)
+from rlhf_lab.figures.palette import GREY, INK, SOFT, tone
+from rlhf_lab.figures.tables import Facts, Row, Tables, plain, set_facts, tooltip
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.inference import Estimate
-
-Row = dict[str, Any]
-Facts = Mapping[str, str]
-"""What a tooltip says: title → text."""
-
-FAINT = 0.06
-"""Opacity of series that the reader has switched off in the legend."""
-NAME_PIXELS = 170
-"""Longer names are cut with an ellipsis."""
-LETTER = 6.2
-"""Width of a letter in figures, px."""
-TITLE_LETTERS = {"x": 50, "y": 36}
-"""Of a line of an axis title: what fits a telephone."""
-CONFIG: dict[str, Any] = {
-    "background": None,  # a page has its own; render.py gives one to files
-    "font": palette.FONT,
-    "padding": 3,
-    "aria": False,  # the figure has one title and description; a label per mark would double its size
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": SOFT,
-        "titleColor": INK,
-        "gridColor": palette.GRID,
-        "domainColor": SOFT,
-        "tickColor": SOFT,
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "titlePadding": 6,
-    },
-    # Titles end where the axis ends: centred, a long one would leave a narrow figure on the right.
-    "axisX": {"grid": False, "tickSize": 4, "titleAnchor": "end"},
-    "axisY": {"domain": False, "ticks": False},
-    "legend": {
-        "orient": "top",
-        "labelColor": INK,
-        "labelFontSize": 11,
-        "labelLimit": NAME_PIXELS,
-        "title": None,
-        "offset": 6,
-        "rowPadding": 2,
-        "columnPadding": 14,
-        "layout": {"direction": "vertical", "anchor": "start"},
-    },
-}
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A figure.
-
-    Attributes:
-        title: what it is called.
-        description: what it shows, in words.
-        specification: Vega-Lite, as JSON values.
-    """
-
-    title: str
-    description: str
-    specification: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -123,14 +78,6 @@ class Level:
     units: str = "prompts"
 
 
-@dataclass(frozen=True)
-class Event:
-    """A vertical line with a word on it."""
-
-    x: float
-    word: str
-
-
 def estimate_facts(name: str, value: Estimate, *, units: str = "prompts") -> dict[str, str]:
     """An estimate for a tooltip: its value, interval, rows and independent units."""
     facts = {name: compact(value.mean)}
@@ -162,26 +109,26 @@ def curves(
     x_range = span([row["x"] for row in rows if row["x"] is not None], pad=0.0)
     shown = [value for row in rows for value in (row["y"], row["low"], row["high"])]
     integers = x_label in ("step", "iteration")
-    x = _axis("x", x_label, x_range, tickCount=4, **({"tickMinStep": 1, "format": "~s"} if integers else {}))
-    y = _axis("y", y_label, span(shown), tickCount=4)
+    x = axis_of("x", x_label, x_range, tickCount=4, **({"tickMinStep": 1, "format": "~s"} if integers else {}))
+    y = axis_of("y", y_label, span(shown), tickCount=4)
     entries = [(one.name, one.colour) for one in series]
-    colour = _colour(entries, legend=len(series) > 1 if legend is None else legend, symbol="stroke")
-    # A point between two gaps has no line to either side.
-    single = [row for row, before, after in _neighbours(rows) if before is None and after is None]
-    base = alt.Chart(_data(rows))
+    colour = colour_of(entries, legend=len(series) > 1 if legend is None else legend, symbol="stroke")
+    single = _single_points(rows)
+    tables = Tables()
+    base = tables.chart(rows)
     layers = [
         base.transform_filter("isValid(datum.low) && isValid(datum.high)")
         .mark_area(fillOpacity=0.16, clip=True)
-        .encode(x=x, y=alt.Y("low:Q", title=_lines(y_label, "y")), y2="high:Q", color=colour, opacity=_picked()),
+        .encode(x=x, y=alt.Y("low:Q", title=title_lines(y_label, "y")), y2="high:Q", color=colour, opacity=picked()),
         base.mark_line(strokeWidth=1.8, clip=True).encode(
-            x=x, y=y, color=colour, strokeDash=_dash(entries), opacity=_picked(), tooltip=_tooltip(rows)
+            x=x, y=y, color=colour, strokeDash=dash_of(entries), opacity=picked(), tooltip=tooltip(rows)
         ),
     ]
     if single:
-        marks = alt.Chart(_data(single)).mark_point(filled=True, size=50, clip=True)
-        layers.append(marks.encode(x=x, y=y, color=colour, opacity=_picked()))
-    layers += _event_layers(events, x_label, x_range)
-    return _chart(layers, title, f"{title} over {x_label}: " + "; ".join(map(_ends, series)), *size)
+        marks = tables.chart(single).mark_point(filled=True, size=50, clip=True)
+        layers.append(marks.encode(x=x, y=y, color=colour, opacity=picked()))
+    layers += event_layers(tables, events, x_label, x_range)
+    return finish(tables, layers, title, f"{title} over {x_label}: " + "; ".join(map(_ends, series)), *size)
 
 
 def frontier(
@@ -209,29 +156,34 @@ def frontier(
     kept = [0.0] if origin else list(diagonal or ())
     x_range = span([row[key] for row in rows for key in ("x", "x_low", "x_high")], include=kept)
     y_range = span([row[key] for row in rows for key in ("y", "low", "high")], pad=0.08, include=kept)
-    x = _axis("x", x_label, x_range, **({"tickMinStep": 1, "format": "d"} if integers else {}))
-    y = _axis("y", y_label, y_range, tickCount=6)
+    x = axis_of("x", x_label, x_range, **({"tickMinStep": 1, "format": "d"} if integers else {}))
+    y = axis_of("y", y_label, y_range, tickCount=6)
     entries = [(one.name, one.colour) for one in series]
-    colour = _colour(entries, legend=True, symbol=None)
-    base = alt.Chart(_data(rows)).encode(color=colour, opacity=_picked())
+    colour = colour_of(entries, legend=True, symbol=None)
+    tables = Tables()
+    base = tables.chart(rows).encode(color=colour, opacity=picked())
+    # All layers give an axis the same title: Vega-Lite would name every field of them.
+    low = alt.Y("low:Q", title=title_lines(y_label, "y"))
+    x_low = alt.X("x_low:Q", title=title_lines(x_label, "x"))
     bounded_y = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
     bounded_x = base.transform_filter("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
-        base.mark_line(strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=_dash(entries), order="order:Q"),
-        bounded_y.mark_rule(strokeWidth=1.3, clip=True).encode(x=x, y=alt.Y("low:Q", title=_lines(y_label, "y")), y2="high:Q"),
-        bounded_x.mark_rule(strokeWidth=1.3, clip=True).encode(x=alt.X("x_low:Q", title=_lines(x_label, "x")), x2="x_high:Q", y=y),
+        base.mark_line(strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=dash_of(entries), order="order:Q"),
+        bounded_y.mark_rule(strokeWidth=1.3, clip=True).encode(x=x, y=low, y2="high:Q"),
+        bounded_x.mark_rule(strokeWidth=1.3, clip=True).encode(x=x_low, x2="x_high:Q", y=y),
         base.mark_point(filled=True, size=60, clip=True).encode(
-            x=x, y=y, shape=_shape(entries), tooltip=_tooltip(rows)
+            x=x, y=y, shape=shape_of(entries), tooltip=tooltip(rows)
         ),
     ]
     if origin:
-        layers.append(alt.Chart(_data([{"y": 0}])).mark_rule(color=SOFT).encode(y=y))
+        layers.append(tables.chart([{"y": 0}]).mark_rule(color=SOFT).encode(y=y))
     if diagonal:
         ends = [{"x": end, "y": end} for end in diagonal]
-        line = alt.Chart(_data(ends)).mark_line(color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
+        line = tables.chart(ends).mark_line(color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
         layers.append(line.encode(x=x, y=y))
-    layers += _label_layers([point for one in series for point in one.points], x, y, x_range, y_range, size[1])
-    return _chart(layers, title, description or "; ".join(map(_ends, series)), *size)
+    labels = [Label(point.x, point.y, point.label) for one in series for point in one.points]
+    layers += label_layers(tables, labels, x, y, x_range, y_range, size[1])
+    return finish(tables, layers, title, description or "; ".join(map(_ends, series)), *size)
 
 
 def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420) -> Chart:
@@ -241,48 +193,65 @@ def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420)
     bounds = [bound for value in estimates if value.bounded for bound in (value.low, value.high)]
     x_range = span(_near(values, bounds))
     names = unique([level.name for level in levels])
-    means, runs, missing, references = [], [], [], []
+    means: list[Row] = []
+    runs: list[Row] = []
     for name, level in zip(names, levels, strict=True):
-        number = GREY if level.reference else level.colour
-        look = {"name": name, "colour": tone(number), "shape": palette.shape(level.colour)}
-        value = level.estimate
-        if not math.isfinite(value.mean):
-            missing.append({"name": name, "word": "no result"})
-            continue
-        bounded = {"low": value.low, "high": value.high} if value.bounded else {"low": None, "high": None}
-        facts = {"level": level.name, **estimate_facts(x_label, value, units=level.units)}
-        means.append({**look, "x": value.mean, **bounded, "facts": facts})
-        if level.reference:
-            references.append({"x": value.mean})
-        run_names = level.run_names or [""] * len(level.runs)
-        for run_name, run in zip(run_names, level.runs, strict=True):
-            if math.isfinite(run):
-                facts = {"level": level.name, **({"run": run_name} if run_name else {}), x_label: compact(run)}
-                runs.append({**look, "x": run, "facts": facts})
-    x = _axis("x", x_label, x_range, tickCount=5)
-    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=_name_axis())
-    look_channels = {"color": alt.Color("colour:N", scale=None), "shape": alt.Shape("shape:N", scale=None)}
-    _set_facts(means)
-    _set_facts(runs)
+        means += _mean_rows(name, level, x_label)
+        runs += _run_rows(name, level, x_label)
+    with_result = {row["name"] for row in means}
+    missing = [{"name": name, "word": "no result"} for name in names if name not in with_result]
+    references = [{"x": row["x"]} for row in means if row["colour"] == tone(GREY)]
+    x = axis_of("x", x_label, x_range, tickCount=5)
+    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=name_axis())
+    colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
+    set_facts(means)
+    set_facts(runs)
+    tables = Tables()
     # The order of the layers: the scales of the first one decide how the levels are sorted.
     layers = [
-        alt.Chart(_data(means))
+        tables.chart(means)
         .transform_filter("isValid(datum.low)")
         .mark_rule(strokeWidth=1.3, clip=True)
-        .encode(x=_axis("low", x_label, x_range, tickCount=5), x2="high:Q", y=y, color=look_channels["color"]),
-        alt.Chart(_data(references)).mark_rule(color=SOFT, strokeDash=[3, 3]).encode(x=x),
-        alt.Chart(_data(runs))
+        .encode(x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q", y=y, color=colour),
+        tables.chart(references).mark_rule(color=SOFT, strokeDash=[3, 3]).encode(x=x),
+        tables.chart(runs)
         .mark_circle(size=16, fillOpacity=0.55, opacity=1, yOffset=8, clip=True)
-        .encode(x=x, y=y, color=look_channels["color"], tooltip=_tooltip(runs)),
-        alt.Chart(_data(means))
+        .encode(x=x, y=y, color=colour, tooltip=tooltip(runs)),
+        tables.chart(means)
         .mark_point(filled=True, size=60, opacity=1, clip=True)
-        .encode(x=x, y=y, **look_channels, tooltip=_tooltip(means)),
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip(means)),
     ]
     if missing:
-        words = alt.Chart(_data(missing)).mark_text(align="left", color=SOFT, dx=6)
+        words = tables.chart(missing).mark_text(align="left", color=SOFT, dx=6)
         layers.append(words.encode(x=alt.value(0), y=y, text="word:N"))
     description = "; ".join(f"{level.name}: {compact(level.estimate)}" for level in levels)
-    return _chart(layers, title, description, width, alt.Step(30), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, alt.Step(30), zoom=("x",), legend=False)
+
+
+def _look(name: str, level: Level) -> Row:
+    """The row of a level and how its marks look."""
+    number = GREY if level.reference else level.colour
+    return {"name": name, "colour": tone(number), "shape": palette.shape(level.colour)}
+
+
+def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
+    """The row of a level's estimate; none where it has no result."""
+    value = level.estimate
+    if not math.isfinite(value.mean):
+        return []
+    bounds = {"low": value.low, "high": value.high} if value.bounded else {}
+    facts = {"level": level.name, **estimate_facts(x_label, value, units=level.units)}
+    return [{**_look(name, level), "x": value.mean, **bounds, "facts": facts}]
+
+
+def _run_rows(name: str, level: Level, x_label: str) -> list[Row]:
+    """A row per single run of a level."""
+    rows = []
+    for run_name, run in zip(level.run_names or [""] * len(level.runs), level.runs, strict=True):
+        facts = {"level": level.name, "run": run_name or "–", x_label: compact(run)}
+        if math.isfinite(run):
+            rows.append({**_look(name, level), "x": run, "facts": facts})
+    return rows
 
 
 def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, width: int = 480) -> Chart:
@@ -298,23 +267,24 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
         }
         numbers = {"low": low, "start": start, "x": middle, "end": end, "high": high}
         drawn.append({"name": name, **numbers, "facts": facts})
-    _set_facts(drawn)
+    set_facts(drawn)
     x_range = span([value for five in rows.values() for value in five])
-    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=_name_axis(grid=False))
-    base = alt.Chart(_data(drawn)).encode(y=y)
+    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=name_axis(grid=False))
+    tables = Tables()
+    base = tables.chart(drawn).encode(y=y)
     layers = [
         base.mark_rule(color=tone(0), strokeWidth=1.3, clip=True).encode(
-            x=_axis("low", x_label, x_range, tickCount=5), x2="high:Q"
+            x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q"
         ),
         base.mark_bar(color=tone(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
-            x=alt.X("start:Q", title=_lines(x_label, "x")), x2="end:Q"
+            x=alt.X("start:Q", title=title_lines(x_label, "x")), x2="end:Q"
         ),
         base.mark_tick(color=tone(0), thickness=2.4, height=16, clip=True).encode(
-            x=alt.X("x:Q", title=_lines(x_label, "x")), tooltip=_tooltip(drawn)
+            x=alt.X("x:Q", title=title_lines(x_label, "x")), tooltip=tooltip(drawn)
         ),
     ]
     description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
-    return _chart(layers, title, description, width, alt.Step(26), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, alt.Step(26), zoom=("x",), legend=False)
 
 
 def gain_curves(
@@ -335,53 +305,44 @@ def gain_curves(
         levels: in the order of the palette.
     """
     x_range = span([0.0, *(row["x"] for row in points)], pad=0.03)
-    x = _axis("x", x_label, x_range)
-    y = _axis("y", y_label, span([row["y"] for row in points], include=[0.0]), tickCount=7)
-    colour = _colour([(level, number) for number, level in enumerate(levels)], legend=True, symbol="circle")
-    _set_facts(points)
+    x = axis_of("x", x_label, x_range)
+    y = axis_of("y", y_label, span([row["y"] for row in points], include=[0.0]), tickCount=7)
+    colour = colour_of([(level, number) for number, level in enumerate(levels)], legend=True, symbol="circle")
+    set_facts(points)
     kinds = ["gold", "proxy"]
     dashes = alt.StrokeDash(
         "metric:N",
         scale=alt.Scale(domain=kinds, range=[[1, 0], [5, 4]]),
         legend=alt.Legend(
             title=None,
+            orient="bottom",
             symbolType="stroke",
             symbolStrokeColor=INK,
             labelExpr="datum.label == 'gold' ? 'gold: solid line, filled marks' : 'proxy: dashed line, crosses'",
-            columns=_columns(30),
+            columns=legend_columns(30),
         ),
     )
-    metric_points = {kind: _data([row for row in points if row["metric"] == kind]) for kind in kinds}
-    cross = alt.Chart(metric_points["proxy"]).mark_point(
+    metric_points = {kind: [row for row in points if row["metric"] == kind] for kind in kinds}
+    tables = Tables()
+    cross = tables.chart(metric_points["proxy"]).mark_point(
         shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
     )
-    filled = alt.Chart(metric_points["gold"]).mark_point(filled=True, size=26, fillOpacity=0.45, clip=True)
-    lines = alt.Chart(_data(fits))
+    filled = tables.chart(metric_points["gold"]).mark_point(filled=True, size=26, fillOpacity=0.45, clip=True)
+    lines = tables.chart(fits)
     layers = [
-        cross.encode(x=x, y=y, color=colour, opacity=_picked(), tooltip=_tooltip(points)),
-        filled.encode(x=x, y=y, color=colour, opacity=_picked(), tooltip=_tooltip(points)),
+        cross.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
+        filled.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
         lines.mark_line(clip=True).encode(
             x=x,
             y=y,
             color=colour,
             strokeDash=dashes,
             strokeWidth=alt.condition("datum.metric == 'gold'", alt.value(2.2), alt.value(1.3)),
-            opacity=_picked(),
+            opacity=picked(),
         ),
-        alt.Chart(_data([{"y": 0}])).mark_rule(color=SOFT).encode(y=y),
+        tables.chart([{"y": 0}]).mark_rule(color=SOFT).encode(y=y),
     ]
-    return _chart(layers, title, description, *size)
-
-
-def span(values: Iterable[float | None], pad: float = 0.06, include: Sequence[float] = ()) -> tuple[float, float]:
-    """The range of the finite values, padded by a fraction; never empty."""
-    finite = [value for value in (*values, *include) if value is not None and math.isfinite(value)]
-    if not finite:
-        return 0.0, 1.0
-    low, high = min(finite), max(finite)
-    if low == high:
-        return low - (abs(low) * 0.1 or 1.0), high + (abs(high) * 0.1 or 1.0)
-    return low - pad * (high - low), high + pad * (high - low)
+    return finish(tables, layers, title, description, *size)
 
 
 def unique(names: Sequence[str]) -> list[str]:
@@ -392,53 +353,6 @@ def unique(names: Sequence[str]) -> list[str]:
         counts[name] = counts.get(name, 0) + 1
         distinct.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
     return distinct
-
-
-def _chart(
-    layers: Sequence[alt.Chart],
-    title: str,
-    description: str,
-    width: int,
-    height: int | alt.Step,
-    *,
-    zoom: Sequence[str] = ("x", "y"),
-    legend: bool = True,
-) -> Chart:
-    """The layers with what a reader can do: pan and zoom, and choose series in the legend."""
-    # The wheel alone scrolls the page.
-    params = [alt.selection_interval(name="zoom", bind="scales", encodings=list(zoom), zoom="wheel![event.ctrlKey]")]
-    if legend:
-        params.append(_pick())
-    first, *others = layers
-    layered = alt.layer(first.add_params(*params), *others).properties(
-        width=width, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")
-    )
-    return Chart(title, description, layered.to_dict() | {"config": CONFIG})
-
-
-def _pick() -> alt.Parameter:
-    """The series chosen in the legend; none chosen shows all. Each click adds or removes one."""
-    return alt.selection_point(name="pick", fields=["series"], bind="legend", toggle="true")
-
-
-def _picked() -> Any:
-    return alt.condition(_pick(), alt.value(1), alt.value(FAINT))
-
-
-def _data(rows: Sequence[Row]) -> alt.InlineData:
-    """Rows for Vega, without numbers that are not finite; y stays, as null, because it breaks a line."""
-    cleaned = []
-    for row in rows:
-        values = {key: _json_value(value) for key, value in row.items() if key != "facts"}
-        cleaned.append({key: value for key, value in values.items() if value is not None or key == "y"})
-    return alt.InlineData(values=cleaned)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, (str, type(None))):
-        return value
-    number = float(value)
-    return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
 def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
@@ -459,129 +373,25 @@ def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
             place = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
             facts = {"series": one.name, **(point.facts or place)}
             numbers = {"order": order, "x": point.x, "y": point.y, **interval, **x_interval}
-            cleaned = {key: _json_value(value) for key, value in numbers.items()}
+            cleaned = {key: plain(value) for key, value in numbers.items()}
             rows.append({"series": one.name, **cleaned, "facts": facts})
-    _set_facts(rows)
+    set_facts(rows)
     return rows
 
 
-def _set_facts(rows: Sequence[Row]) -> None:
-    """Give every row its facts as fields t0, t1, …, in one order for all rows; "–" where a row has none."""
-    titles = _titles(rows)
-    for row in rows:
-        row |= {f"t{number}": row["facts"].get(title, "–") for number, title in enumerate(titles)}
+def _single_points(rows: Sequence[Row]) -> list[Row]:
+    """Rows without a neighbour in their series that has a value: no line leads to them."""
 
+    def has_value(place: int, series: str) -> bool:
+        return 0 <= place < len(rows) and rows[place]["series"] == series and rows[place]["y"] is not None
 
-def _titles(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(title for row in rows for title in row["facts"]))
-
-
-def _tooltip(rows: Sequence[Row]) -> list[alt.Tooltip]:
-    """The fields of a tooltip, see `_set_facts`."""
-    return [alt.Tooltip(f"t{number}:N", title=title) for number, title in enumerate(_titles(rows))]
-
-
-def _axis(field_name: str, label: str, limits: tuple[float, float], **axis: Any) -> Any:
-    channel = alt.Y if field_name == "y" else alt.X
-    scale = alt.Scale(domain=list(limits), nice=False, zero=False)
-    title = _lines(label, "y" if field_name == "y" else "x")
-    return channel(f"{field_name}:Q", title=title, scale=scale, axis=alt.Axis(**axis))
-
-
-def _lines(label: str, axis: str) -> list[str] | None:
-    """An axis title in lines that fit; None for none."""
-    return wrap(label, TITLE_LETTERS[axis]) or None
-
-
-def _name_axis(*, grid: bool = True) -> alt.Axis:
-    return alt.Axis(labelLimit=NAME_PIXELS, labelColor=INK, labelPadding=8, grid=grid)
-
-
-def _columns(longest: int) -> Any:
-    """As many columns of a legend as fit its width; `longest` is the length of its longest name."""
-    return alt.expr(f"max(1, floor(width / {34 + LETTER * min(longest, NAME_PIXELS / LETTER):.0f}))")
-
-
-def _colour(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str | None) -> alt.Color:
-    names = [name for name, _ in entries]
-    scale = alt.Scale(domain=names, range=[tone(number) for _, number in entries])
-    if not legend:
-        return alt.Color("series:N", scale=scale, legend=None)
-    look = {"symbolType": symbol} if symbol else {"symbolDash": [], "symbolStrokeWidth": 0, "symbolSize": 60}
-    longest = max(map(len, names), default=1)
-    return alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, columns=_columns(longest), **look))
-
-
-def _dash(entries: Sequence[tuple[str, int]]) -> alt.StrokeDash:
-    scale = alt.Scale(domain=[name for name, _ in entries], range=[palette.dash(number) for _, number in entries])
-    return alt.StrokeDash("series:N", scale=scale, legend=None)
-
-
-def _shape(entries: Sequence[tuple[str, int]]) -> alt.Shape:
-    scale = alt.Scale(domain=[name for name, _ in entries], range=[palette.shape(number) for _, number in entries])
-    return alt.Shape("series:N", scale=scale)
-
-
-def _event_layers(events: Sequence[Event], x_label: str, x_range: tuple[float, float]) -> list[alt.Chart]:
-    """A dashed vertical line per event, its word beside it, each word in a row of its own."""
-    if not events:
-        return []
-    middle = sum(x_range) / 2
-    rows = []
-    for number, event in enumerate(events):
-        left = event.x > middle  # the word stays inside the plot
-        rows.append({"x": event.x, "word": event.word, "dx": -4 if left else 4, "dy": 8 + 12 * number})
-    base = alt.Chart(_data(rows)).encode(x=alt.X("x:Q", title=_lines(x_label, "x")))
-    words = {
-        "dx": alt.expr("datum.dx"),
-        "dy": alt.expr("datum.dy"),
-        "align": alt.expr("datum.dx < 0 ? 'right' : 'left'"),
-    }
-    lines = base.mark_rule(color=SOFT, strokeDash=[4, 3], clip=True)
-    halo = base.mark_text(**words, stroke=PAPER, strokeWidth=3, color=PAPER).encode(y=alt.value(0), text="word:N")
-    text = base.mark_text(**words, color=INK).encode(y=alt.value(0), text="word:N")
-    return [lines, halo, text]
-
-
-def _label_layers(
-    points: Sequence[Point], x: Any, y: Any, x_range: tuple[float, float], y_range: tuple[float, float], height: int
-) -> list[alt.Chart]:
-    """Labels of points on the first side that is clear, with a halo so that lines do not cross them."""
-    labels = [
-        Label(point.x, point.y, point.label) for point in points if math.isfinite(point.x) and math.isfinite(point.y)
-    ]
-    if not any(label.text for label in labels):
-        return []
-    rows = [
-        {"x": label.x, "y": label.y, "word": label.text, "dx": dx, "dy": dy}
-        for label, dx, dy in place_labels(labels, x_range, y_range, height=height)
-    ]
-    base = alt.Chart(_data(rows)).encode(x=x, y=y, text="word:N")
-    words = {
-        "dx": alt.expr("datum.dx"),
-        "dy": alt.expr("datum.dy"),
-        "align": alt.expr("datum.dx < 0 ? 'right' : 'left'"),
-        "baseline": "middle",
-        "limit": NAME_PIXELS,
-    }
-    return [
-        base.mark_text(**words, stroke=PAPER, strokeWidth=3, color=PAPER),
-        base.mark_text(**words, color=INK),
-    ]
-
-
-def _neighbours(rows: Sequence[Row]) -> list[tuple[Row, float | None, float | None]]:
-    """Each row that has a value, with the values before and after it in its series; None where there is none."""
-    found = []
-    for number, row in enumerate(rows):
-        if row["y"] is None:
-            continue
-        before, after = (
-            rows[place]["y"] if 0 <= place < len(rows) and rows[place]["series"] == row["series"] else None
-            for place in (number - 1, number + 1)
-        )
-        found.append((row, before, after))
-    return found
+    single = []
+    for place, row in enumerate(rows):
+        series = row["series"]
+        alone = not has_value(place - 1, series) and not has_value(place + 1, series)
+        if has_value(place, series) and alone:
+            single.append(row)
+    return single
 
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:

@@ -10,7 +10,7 @@ from html import escape
 
 import vl_convert
 
-from rlhf_lab.figures.charts import Chart
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import PAPER, dark_rules
 
 VEGA_LITE = "6.4"
@@ -19,9 +19,14 @@ PNG_SCALE = 2
 """Pixels of a PNG per pixel of its SVG."""
 
 
-def page_svg(chart: Chart) -> str:
-    """An `svg` element for a page, whose style sheet gives it the colours of the theme."""
-    return _titled(_svg(chart), chart, '<svg class="plot" role="img"')
+def page_svg(chart: Chart, number: int = 0) -> str:
+    """An `svg` element for a page, whose style sheet gives it the colours of the theme.
+
+    Args:
+        number: of the figure on its page: an element's id is that of a whole page.
+    """
+    svg = re.sub(r'(id="|url\(#)(?=clip)', rf"\1figure{number}-", _svg(chart))
+    return _titled(svg, chart, '<svg class="plot" role="img"')
 
 
 def svg_file(chart: Chart) -> str:

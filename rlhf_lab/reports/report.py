@@ -17,17 +17,14 @@ from markupsafe import Markup, escape
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import write_bytes, write_text
 from rlhf_lab.figures import render
-from rlhf_lab.figures.charts import Chart
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import DARK, LIGHT, dark_rules
 from rlhf_lab.reports.drawing import PageFigures
-from rlhf_lab.reports.run.reward_view import reliability_plot
-from rlhf_lab.reports.run.run_view import kl_frontier, run_markdown, run_view
-from rlhf_lab.reports.study.curve_view import curve_figure
+from rlhf_lab.reports.run.run_view import run_markdown, run_view
 from rlhf_lab.reports.study.study_view import primary_dots, study_view
 from rlhf_lab.results.folders import no_result_message
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, is_run, read_run
-from rlhf_lab.studies.curves import level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.table import build_sections, write_tables
@@ -58,11 +55,11 @@ def write_run_report(folder: Path | str) -> Path:
 def write_report_of(run: Run) -> Path:
     """`write_run_report` of a run that is already read."""
     view = run_view(run)
-    if plot := kl_frontier(run):
-        write_plot(run.path / "plot", plot)
+    if view["frontier"]:
+        write_plot(run.path / "plot", view["frontier"])
         write_text(run.path / "table.md", run_markdown(view))
-    elif reliability := reliability_plot(run):
-        write_plot(run.path / "plot", reliability)
+    elif view["reward"] and view["reward"]["reliability"]:
+        write_plot(run.path / "plot", view["reward"]["reliability"])
     return write_page(run.path / "report.html", "run.html.j2", **view)
 
 
@@ -73,9 +70,10 @@ def write_study_report(folder: Path | str) -> Path:
     finding = write_finding(study, sections)
     write_tables(study, sections, finding)
     write_plot(study.path / "plot", primary_dots(study, sections))
-    if study.curves and (curves := level_curves(study)):
-        write_plot(study.path / study.curves, curve_figure(curves))
-    return write_page(study.path / "report.html", "study.html.j2", **study_view(study, sections, finding))
+    view = study_view(study, sections, finding)
+    if study.curves and view["curves"]:
+        write_plot(study.path / study.curves, view["curves"]["figure"])
+    return write_page(study.path / "report.html", "study.html.j2", **view)
 
 
 def write_plot(path: Path, chart: Chart) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.figures.charts import Chart, Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.comparison.compare import Difference, Side, run_differences
 from rlhf_lab.reports.comparison.remarks import run_remarks, study_remarks
 from rlhf_lab.reports.comparison.scales import mismatches

@@ -15,7 +15,8 @@ import numpy as np
 
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.figures.charts import Chart, Event, Point, Series, curves
+from rlhf_lab.figures.charts import Point, Series, curves
+from rlhf_lab.figures.layers import Chart, Event
 from rlhf_lab.figures.palette import GREY
 from rlhf_lab.monitoring.detector import LEVELS, Batch
 from rlhf_lab.monitoring.metrics import DETECTOR, MONITOR_OF_A_RUN

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.metrics import titled
-from rlhf_lab.figures.charts import Chart, Level, Point, Series, dots, estimate_facts, frontier, spread
+from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier, spread
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.rundir import Run, read_json
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import Estimate
@@ -42,12 +43,6 @@ def benchmark_dots(run: Run) -> Chart | None:
         return None
     levels = [Level(metric_title(name), value) for name, value in run.results.items() if value.n]
     return dots(levels, title="Scores by the benchmark's own rule", x_label="score") if levels else None
-
-
-def reliability_plot(run: Run) -> Chart | None:
-    """The reliability diagram of a run; None for a run that left no report card."""
-    report_card = read_json(run.path / FILE, []) if (run.path / FILE).is_file() else {}
-    return reliability(report_card.get("reliability") or {})
 
 
 def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart | None:

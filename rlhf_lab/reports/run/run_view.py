@@ -8,7 +8,8 @@ from typing import Any
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.metrics import titled
-from rlhf_lab.figures.charts import Chart, Point, Series, estimate_facts, frontier, spread
+from rlhf_lab.figures.charts import Point, Series, estimate_facts, frontier, spread
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
 from rlhf_lab.reports.run.training import training_curves
@@ -214,7 +215,8 @@ def kl_frontier(run: Run) -> Chart | None:
     scales = _common_scales(run, later_names)
     series = []
     for colour, metric in enumerate(("proxy", "gold")):
-        start = {"policy": first, "KL": compact(kl[first]) if kl[first] else "0", "gain": "0"}
+        kl_of_first = kl[first]
+        start = {"policy": first, "KL": compact(kl_of_first) if kl_of_first else "0", "gain": "0"}
         label = first if metric == "proxy" else ""
         points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=label, facts=start)]
         for name in later_names:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from rlhf_lab.figures.charts import Chart, Point, Series, curves
+from rlhf_lab.figures.charts import Point, Series, curves
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.wording import compact
 
 BINS = 60

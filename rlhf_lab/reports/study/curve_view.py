@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.figures.charts import Chart, gain_curves
+from rlhf_lab.figures.charts import gain_curves
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.wording import compact
 from rlhf_lab.studies.curves import HEADINGS, NAME, NOTE, LevelCurve, fit_rows, level_curves
 from rlhf_lab.studies.frame import Study

@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.figures.charts import Chart, Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.study.curve_view import curve_view
 from rlhf_lab.reports.study.policy_view import policy_view
 from rlhf_lab.results.answer import Answer
