@@ -54,14 +54,18 @@
     tip.hidden = false;
   }
 
-  // A scale of Vega-Lite's `zoom` by a factor around its middle.
-  function zoom(view, factor) {
-    for (const axis of ["x", "y"]) {
-      const name = "zoom_" + axis;
-      if (!(name in view.getState({ signals: (signal) => signal === name }).signals)) continue;
-      const [low, high] = view.scale(axis).domain();
+  // The limits of the axes that `zoom` of the specification moves.
+  function limits(view) {
+    const names = Object.keys(view.getState({ signals: (name) => /^zoom_[xy]$/.test(name) }).signals);
+    return names.map((name) => [name, view.scale(name.slice(-1)).domain()]);
+  }
+
+  // Zoom by a factor around the middle; 0 goes back to the limits of the beginning.
+  function zoom(view, factor, beginning) {
+    if (!factor) for (const [name, whole] of beginning) view.signal(name, whole);
+    else for (const [name, [low, high]] of limits(view)) {
       const middle = (low + high) / 2, half = ((high - low) / 2) * factor;
-      view.signal(name, factor ? [middle - half, middle + half] : null);
+      view.signal(name, [middle - half, middle + half]);
     }
     return view.runAsync();
   }
@@ -98,6 +102,7 @@
     ring.className = "ring";
     ring.hidden = true;
     figure.append(ring);
+    const beginning = limits(view);
     let at = -1;
 
     function hide() {
@@ -135,7 +140,7 @@
     live.addEventListener("click", () => changed(view.runAsync()));
     figure.addEventListener("pointerleave", hide);
     figure.addEventListener("focusout", hide);
-    live.addEventListener("dblclick", () => changed(zoom(view, 0)));
+    live.addEventListener("dblclick", () => changed(zoom(view, 0, beginning)));
     figure.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const key = event.key;
@@ -147,7 +152,7 @@
       }
       const items = readable(view), factor = { "+": 1 / 1.5, "=": 1 / 1.5, "-": 1.5, 0: 0 }[key];
       if (key === "Escape") hide();
-      else if (factor !== undefined) changed(zoom(view, factor));
+      else if (factor !== undefined) changed(zoom(view, factor, beginning));
       else if ((key === "ArrowRight" || key === "ArrowLeft") && items.length) {
         at = at < 0 ? (key === "ArrowRight" ? 0 : items.length - 1)
           : (at + (key === "ArrowRight" ? 1 : -1) + items.length) % items.length;
