@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
         "titlePadding": 6,
     },
     # Titles end where the axis ends: centred, a long one would leave a narrow figure on the right.
-    "axisX": {"grid": False, "tickSize": 4, "titleAnchor": "end"},
+    "axisX": {"grid": False, "tickSize": 4, "titleAnchor": "end", "labelOverlap": "parity", "labelSeparation": 6},
     "axisY": {"domain": False, "ticks": False},
     "legend": {
         "orient": "top",
