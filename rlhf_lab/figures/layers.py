@@ -26,7 +26,7 @@ TITLE_LETTERS = {"x": 50, "y": 36}
 CONFIG: dict[str, Any] = {
     "background": "transparent",  # a page has its own; render.py gives one to files
     "font": palette.FONT,
-    "padding": 3,
+    "padding": {"left": 3, "top": 3, "bottom": 3, "right": 12},  # half of a number at the end of the axis
     "aria": False,  # the figure has one title and description; a label per mark would double its size
     "view": {"stroke": None},
     "axis": {
