@@ -95,14 +95,21 @@ class Browser:
             self.requests.append(message["params"]["request"]["url"])
         return message
 
-    def open(self, page: Path, *, dark: bool = False) -> None:
-        """Load a page from disk in the light or the dark theme."""
+    def open(self, page: Path, *, dark: bool = False, width: int = 1200, scripts: bool = True) -> None:
+        """Load a page from disk in the light or the dark theme, and wait until its figures are interactive."""
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         theme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=theme)
         self.requests.clear()
         self.call("Page.navigate", url=page.as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
+        live = "!document.getElementById('vega') || document.documentElement.dataset.charts === 'live'"
+        end = time.monotonic() + PATIENCE
+        while scripts and not self.run(live):
+            assert time.monotonic() < end, "the figures do not become interactive"
+            time.sleep(0.05)
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression in the page."""
@@ -114,6 +121,15 @@ class Browser:
         """Press a key as a person would."""
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def move(self, x: float, y: float) -> None:
+        """Move the pointer to a place in the window."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, x: float, y: float) -> None:
+        """Click at a place in the window."""
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def picture(self, box: dict[str, float] | None = None) -> np.ndarray:
         """The page, or a rectangle of it (x, y, width, height in CSS pixels), as (height, width, 3) bytes."""

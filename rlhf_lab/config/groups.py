@@ -37,9 +37,6 @@ class DataSource(Protocol):
     @property
     def demonstrations(self) -> bool: ...
 
-    @property
-    def sources(self) -> Mapping[str, Any]: ...
-
     def parts(self) -> Mapping[str, Any]: ...
 
     @property

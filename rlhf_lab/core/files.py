@@ -179,6 +179,13 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    if not _writes:
+        return
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json_text(value))
 

@@ -1,4 +1,8 @@
-"""The four figures of the reports, as inline SVG: curves, frontier, dots with whiskers, and spread of samples."""
+"""The figures of the reports, as Vega-Lite specifications: curves, frontier, dots with whiskers, spread of samples.
+
+A specification serves the page, where it is interactive, and the static files. Names from data are values of the
+chart's rows: none of them becomes an expression, a field or markup.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,35 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlhf_lab.figures.svg import GREY, Canvas, dash, legend_extra, short, span, tone
+import altair as alt
+
+from rlhf_lab.figures import palette
+from rlhf_lab.figures.labels import Label
+from rlhf_lab.figures.layers import (
+    Chart,
+    Event,
+    axis_of,
+    colour_of,
+    dash_of,
+    event_layers,
+    finish,
+    label_layers,
+    legend_columns,
+    name_axis,
+    picked,
+    shape_of,
+    span,
+    title_lines,
+)
+from rlhf_lab.figures.palette import GREY, INK, SOFT, tone
+from rlhf_lab.figures.tables import Facts, Row, Tables, plain, set_facts, tooltip
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.inference import Estimate
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point with optional error bars and label; infinite bounds are not drawn."""
+    """A point with optional error bars, label and tooltip; infinite bounds are not drawn."""
 
     x: float
     y: float
@@ -22,6 +47,7 @@ class Point:
     x_low: float = math.nan
     x_high: float = math.nan
     label: str = ""
+    facts: Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -35,13 +61,31 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """One line of a dot plot: an estimate, and the single runs behind it. `colour` also chooses the marker."""
+    """One line of a dot plot: an estimate, and the single runs behind it. `colour` also chooses the marker.
+
+    Attributes:
+        runs: their values.
+        run_names: what each run is, such as its seed, in the order of `runs`.
+        units: the independent units of the estimate.
+    """
 
     name: str
     estimate: Estimate
     runs: Sequence[float] = field(default_factory=tuple)
     reference: bool = False
     colour: int = 0
+    run_names: Sequence[str] = field(default_factory=tuple)
+    units: str = "prompts"
+
+
+def estimate_facts(name: str, value: Estimate, *, units: str = "prompts") -> dict[str, str]:
+    """An estimate for a tooltip: its value, interval, rows and independent units."""
+    facts = {name: compact(value.mean)}
+    if value.bounded and value.low < value.high:
+        facts[f"{100 * value.level:.0f} % interval"] = f"{compact(value.low)} to {compact(value.high)}"
+    if value.n:
+        facts |= {"n": str(value.n), units: str(value.clusters)}
+    return facts
 
 
 def curves(
@@ -50,34 +94,41 @@ def curves(
     title: str,
     x_label: str = "step",
     y_label: str = "",
-    size: tuple[int, int] = (330, 190),
-) -> str:
-    """Lines over x with a band between each point's low and high."""
-    points = [point for one in series for point in one.points]
-    shown = [p.y for p in points] + [bound for p in points for bound in (p.low, p.high)]
-    extra = legend_extra([one.name for one in series], size[0]) if len(series) > 1 else 0
-    canvas = Canvas(
-        size[0],
-        size[1] + extra,
-        span([p.x for p in points], pad=0.0),
-        span(shown),
-        title,
-        f"{title} over {x_label}: " + "; ".join(map(_ends, series)),
-        top=24 + extra if len(series) > 1 else 10,
-        left=50,
-        bottom=34,
-    )
-    canvas.y_axis(y_label)
-    canvas.x_axis(x_label, integers=x_label == "step")
-    for one in series:
-        canvas.band([(p.x, p.low, p.high) for p in one.points], one.colour)
-    for one in series:
-        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=dash(one.colour))
-        if len(one.points) == 1:
-            canvas.marker(one.points[0].x, one.points[0].y, one.colour)
-    if len(series) > 1:
-        canvas.legend([(one.name, one.colour) for one in series], marks=False)
-    return canvas.render()
+    size: tuple[int, int] = (312, 140),
+    legend: bool | None = None,
+    events: Sequence[Event] = (),
+) -> Chart:
+    """Lines over x with a band between each point's low and high.
+
+    Args:
+        size: width of the figure and height of its plot, px.
+        legend: None shows it for two or more series.
+        events: vertical lines.
+    """
+    rows = _rows(series, {x_label: "x", title: "y"})
+    x_range = span([row["x"] for row in rows if row["x"] is not None], pad=0.0)
+    shown = [value for row in rows for value in (row["y"], row["low"], row["high"])]
+    integers = x_label in ("step", "iteration")
+    x = axis_of("x", x_label, x_range, tickCount=4, **({"tickMinStep": 1, "format": "~s"} if integers else {}))
+    y = axis_of("y", y_label, span(shown), tickCount=4)
+    entries = [(one.name, one.colour) for one in series]
+    colour = colour_of(entries, legend=len(series) > 1 if legend is None else legend, symbol="stroke")
+    single = _single_points(rows)
+    tables = Tables()
+    base = tables.chart(rows)
+    layers = [
+        base.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        .mark_area(fillOpacity=0.16, clip=True)
+        .encode(x=x, y=alt.Y("low:Q", title=title_lines(y_label, "y")), y2="high:Q", color=colour, opacity=picked()),
+        base.mark_line(strokeWidth=1.8, clip=True).encode(
+            x=x, y=y, color=colour, strokeDash=dash_of(entries), opacity=picked(), tooltip=tooltip(rows)
+        ),
+    ]
+    if single:
+        marks = tables.chart(single).mark_point(filled=True, size=50, clip=True)
+        layers.append(marks.encode(x=x, y=y, color=colour, opacity=picked()))
+    layers += event_layers(tables, events, x_label, x_range)
+    return finish(tables, layers, title, f"{title} over {x_label}: " + "; ".join(map(_ends, series)), *size)
 
 
 def frontier(
@@ -88,142 +139,259 @@ def frontier(
     y_label: str,
     origin: bool = False,
     integers: bool = False,
-    size: tuple[int, int] = (520, 330),
-    standalone: bool = False,
-) -> str:
+    diagonal: tuple[float, float] | None = None,
+    description: str = "",
+    size: tuple[int, int] = (480, 230),
+) -> Chart:
     """Points with error bars in both directions, joined in order.
 
     Args:
-        origin: keep (0, 0) in view, with its axes.
+        origin: keep (0, 0) in view, with its horizontal axis.
         integers: only whole numbers are marked on the x axis.
+        diagonal: ends of a dashed line on which y equals x.
+        description: of the figure; empty names the ends of each series.
+        size: width of the figure and height of its plot, px.
     """
-    points = [point for one in series for point in one.points]
-    zero = [0.0] if origin else []
-    extra = legend_extra([one.name for one in series], size[0])
-    canvas = Canvas(
-        size[0],
-        size[1] + extra,
-        span([v for p in points for v in (p.x, p.x_low, p.x_high)], include=zero),
-        span([v for p in points for v in (p.y, p.low, p.high)], pad=0.08, include=zero),
-        title,
-        "; ".join(map(_ends, series)),
-        top=28 + extra,
-        left=56,
-        right=24,
-    )
-    canvas.y_axis(y_label)
-    canvas.x_axis(x_label, integers=integers)
+    rows = _rows(series, {x_label: "x", y_label: "y"})
+    kept = [0.0] if origin else list(diagonal or ())
+    x_range = span([row[key] for row in rows for key in ("x", "x_low", "x_high")], include=kept)
+    y_range = span([row[key] for row in rows for key in ("y", "low", "high")], pad=0.08, include=kept)
+    x = axis_of("x", x_label, x_range, **({"tickMinStep": 1, "format": "d"} if integers else {}))
+    y = axis_of("y", y_label, y_range, tickCount=6)
+    entries = [(one.name, one.colour) for one in series]
+    colour = colour_of(entries, legend=True, symbol=None)
+    tables = Tables()
+    base = tables.chart(rows).encode(color=colour, opacity=picked())
+    # All layers give an axis the same title: Vega-Lite would name every field of them.
+    low = alt.Y("low:Q", title=title_lines(y_label, "y"))
+    x_low = alt.X("x_low:Q", title=title_lines(x_label, "x"))
+    bounded_y = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
+    bounded_x = base.transform_filter("isValid(datum.x_low) && isValid(datum.x_high)")
+    layers = [
+        base.mark_line(strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=dash_of(entries), order="order:Q"),
+        bounded_y.mark_rule(strokeWidth=1.3, clip=True).encode(x=x, y=low, y2="high:Q"),
+        bounded_x.mark_rule(strokeWidth=1.3, clip=True).encode(x=x_low, x2="x_high:Q", y=y),
+        base.mark_point(filled=True, size=60, clip=True).encode(
+            x=x, y=y, shape=shape_of(entries), tooltip=tooltip(rows)
+        ),
+    ]
     if origin:
-        canvas.parts.append(f'<path class="axis" d="M{canvas.left} {canvas.y(0):.1f}H{canvas.width - canvas.right}"/>')
-    for one in series:
-        canvas.line([(p.x, p.y) for p in one.points], one.colour, dash=dash(one.colour), width=1.4)
-        for p in one.points:
-            if math.isfinite(p.low) and math.isfinite(p.high):
-                canvas.whisker((p.x, p.x), (p.low, p.high), one.colour)
-            if math.isfinite(p.x_low) and math.isfinite(p.x_high):
-                canvas.whisker((p.x_low, p.x_high), (p.y, p.y), one.colour)
-            canvas.marker(p.x, p.y, one.colour)
-    _labels(canvas, points)
-    canvas.legend([(one.name, one.colour) for one in series])
-    return canvas.render(standalone=standalone)
+        layers.append(tables.chart([{"y": 0}]).mark_rule(color=SOFT).encode(y=y))
+    if diagonal:
+        ends = [{"x": end, "y": end} for end in diagonal]
+        line = tables.chart(ends).mark_line(color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
+        layers.append(line.encode(x=x, y=y))
+    labels = [Label(point.x, point.y, point.label) for one in series for point in one.points]
+    layers += label_layers(tables, labels, x, y, x_range, y_range, size[1])
+    return finish(tables, layers, title, description or "; ".join(map(_ends, series)), *size)
 
 
-def dots(
-    levels: Sequence[Level], *, title: str, x_label: str, width: int = 430, standalone: bool = False, top: int = 10
-) -> str:
+def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420) -> Chart:
     """One line per level: mean as a dot, interval as a whisker, single runs as faint dots; baseline dotted through."""
-    values = [v for row in levels for v in (row.estimate.mean, *row.runs)]
-    bounds = [v for row in levels if row.estimate.bounded for v in (row.estimate.low, row.estimate.high)]
-    limits = span(_near(values, bounds))
-    step, left = 30, 24 + round(6.3 * max((len(short(row.name)) for row in levels), default=4))
-    canvas = Canvas(
-        width,
-        top + 40 + step * len(levels),
-        limits,
-        (len(levels) - 0.5, -0.5),
-        title,
-        "; ".join(f"{row.name}: {compact(row.estimate)}" for row in levels),
-        left=left,
-        right=16,
-        top=top,
-        bottom=40,
-    )
-    canvas.x_axis(x_label)
-    for place, row in enumerate(levels):
-        canvas.parts.append(f'<path class="grid" d="M{left} {canvas.y(place):.1f}H{width - 16}"/>')
-        canvas.text(left - 8, canvas.y(place) + 4, short(row.name), anchor="end")
-        if row.reference and math.isfinite(row.estimate.mean):
-            here = canvas.x(row.estimate.mean)
-            canvas.parts.append(
-                f'<path class="axis" stroke-dasharray="3 3" d="M{here:.1f} {top}V{canvas.height - 40}"/>'
-            )
-    for place, row in enumerate(levels):
-        colour = GREY if row.reference else row.colour
-        for run in row.runs:
-            if math.isfinite(run):
-                canvas.parts.append(_pip(canvas.x(run), canvas.y(place) + 8, colour))
-        if math.isfinite(row.estimate.mean):
-            if row.estimate.bounded:
-                canvas.whisker((row.estimate.low, row.estimate.high), (place, place), colour)
-            canvas.marker(row.estimate.mean, place, colour, shape=row.colour)
-        else:
-            canvas.text(left + 6, canvas.y(place) + 4, "no result", kind="soft")
-    return canvas.render(standalone=standalone)
+    estimates = [level.estimate for level in levels]
+    values = [value for level in levels for value in (level.estimate.mean, *level.runs)]
+    bounds = [bound for value in estimates if value.bounded for bound in (value.low, value.high)]
+    x_range = span(_near(values, bounds))
+    names = unique([level.name for level in levels])
+    means: list[Row] = []
+    runs: list[Row] = []
+    for name, level in zip(names, levels, strict=True):
+        means += _mean_rows(name, level, x_label)
+        runs += _run_rows(name, level, x_label)
+    with_result = {row["name"] for row in means}
+    missing = [{"name": name, "word": "no result"} for name in names if name not in with_result]
+    references = [{"x": row["x"]} for row in means if row["colour"] == tone(GREY)]
+    x = axis_of("x", x_label, x_range, tickCount=5)
+    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=name_axis())
+    colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
+    set_facts(means)
+    set_facts(runs)
+    tables = Tables()
+    # The order of the layers: the scales of the first one decide how the levels are sorted.
+    layers = [
+        tables.chart(means)
+        .transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.3, clip=True)
+        .encode(x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q", y=y, color=colour),
+        tables.chart(references).mark_rule(color=SOFT, strokeDash=[3, 3]).encode(x=x),
+        tables.chart(runs)
+        .mark_circle(size=16, fillOpacity=0.55, opacity=1, yOffset=8, clip=True)
+        .encode(x=x, y=y, color=colour, tooltip=tooltip(runs)),
+        tables.chart(means)
+        .mark_point(filled=True, size=60, opacity=1, clip=True)
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip(means)),
+    ]
+    if missing:
+        words = tables.chart(missing).mark_text(align="left", color=SOFT, dx=6)
+        layers.append(words.encode(x=alt.value(0), y=y, text="word:N"))
+    description = "; ".join(f"{level.name}: {compact(level.estimate)}" for level in levels)
+    return finish(tables, layers, title, description, width, alt.Step(30), zoom=("x",), legend=False)
 
 
-def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, width: int = 520) -> str:
+def _look(name: str, level: Level) -> Row:
+    """The row of a level and how its marks look."""
+    number = GREY if level.reference else level.colour
+    return {"name": name, "colour": tone(number), "shape": palette.shape(level.colour)}
+
+
+def _mean_rows(name: str, level: Level, x_label: str) -> list[Row]:
+    """The row of a level's estimate; none where it has no result."""
+    value = level.estimate
+    if not math.isfinite(value.mean):
+        return []
+    bounds = {"low": value.low, "high": value.high} if value.bounded else {}
+    facts = {"level": level.name, **estimate_facts(x_label, value, units=level.units)}
+    return [{**_look(name, level), "x": value.mean, **bounds, "facts": facts}]
+
+
+def _run_rows(name: str, level: Level, x_label: str) -> list[Row]:
+    """A row per single run of a level."""
+    rows = []
+    for run_name, run in zip(level.run_names or [""] * len(level.runs), level.runs, strict=True):
+        facts = {"level": level.name, "run": run_name or "–", x_label: compact(run)}
+        if math.isfinite(run):
+            rows.append({**_look(name, level), "x": run, "facts": facts})
+    return rows
+
+
+def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, width: int = 480) -> Chart:
     """Quantiles of samples per row: 5-95 % as a line, 25-75 % as a bar, the median as a tick. `rows` holds the five."""
-    left, step = 24 + round(6.3 * max((len(short(name)) for name in rows), default=4)), 26
-    canvas = Canvas(
-        width,
-        48 + step * len(rows),
-        span([v for five in rows.values() for v in five]),
-        (len(rows) - 0.5, -0.5),
-        title,
-        "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items()),
-        left=left,
-        right=16,
-        top=8,
-        bottom=40,
+    names = list(rows)
+    drawn: list[Row] = []
+    for name, (low, start, middle, end, high) in rows.items():
+        facts = {
+            "of": name,
+            "median": compact(middle),
+            "25 to 75 %": f"{compact(start)} to {compact(end)}",
+            "5 to 95 %": f"{compact(low)} to {compact(high)}",
+        }
+        numbers = {"low": low, "start": start, "x": middle, "end": end, "high": high}
+        drawn.append({"name": name, **numbers, "facts": facts})
+    set_facts(drawn)
+    x_range = span([value for five in rows.values() for value in five])
+    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=name_axis(grid=False))
+    tables = Tables()
+    base = tables.chart(drawn).encode(y=y)
+    layers = [
+        base.mark_rule(color=tone(0), strokeWidth=1.3, clip=True).encode(
+            x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q"
+        ),
+        base.mark_bar(color=tone(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
+            x=alt.X("start:Q", title=title_lines(x_label, "x")), x2="end:Q"
+        ),
+        base.mark_tick(color=tone(0), thickness=2.4, height=16, clip=True).encode(
+            x=alt.X("x:Q", title=title_lines(x_label, "x")), tooltip=tooltip(drawn)
+        ),
+    ]
+    description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
+    return finish(tables, layers, title, description, width, alt.Step(26), zoom=("x",), legend=False)
+
+
+def gain_curves(
+    points: Sequence[Row],
+    fits: Sequence[Row],
+    levels: Sequence[str],
+    *,
+    title: str,
+    description: str,
+    x_label: str,
+    y_label: str,
+    size: tuple[int, int] = (600, 300),
+) -> Chart:
+    """Single policies and fitted curves by level: gold as filled marks and solid lines, proxy as crosses and dashes.
+
+    Args:
+        points, fits: rows with series (the level), metric ("gold" or "proxy"), x, y; points also have `facts`.
+        levels: in the order of the palette.
+    """
+    x_range = span([0.0, *(row["x"] for row in points)], pad=0.03)
+    x = axis_of("x", x_label, x_range)
+    y = axis_of("y", y_label, span([row["y"] for row in points], include=[0.0]), tickCount=7)
+    colour = colour_of([(level, number) for number, level in enumerate(levels)], legend=True, symbol="circle")
+    set_facts(points)
+    kinds = ["gold", "proxy"]
+    dashes = alt.StrokeDash(
+        "metric:N",
+        scale=alt.Scale(domain=kinds, range=[[1, 0], [5, 4]]),
+        legend=alt.Legend(
+            title=None,
+            orient="bottom",
+            symbolType="stroke",
+            symbolStrokeColor=INK,
+            labelExpr="datum.label == 'gold' ? 'gold: solid line, filled marks' : 'proxy: dashed line, crosses'",
+            columns=legend_columns(30),
+        ),
     )
-    canvas.x_axis(x_label)
-    for place, (name, five) in enumerate(rows.items()):
-        here = canvas.y(place)
-        low, start, middle, end, high = (canvas.x(v) for v in five)
-        canvas.text(left - 8, here + 4, short(name), anchor="end")
-        canvas.parts.append(
-            f'<path d="M{low:.1f} {here:.1f}H{high:.1f}" stroke="{tone(0)}" stroke-width="1.3"/>'
-            f'<rect x="{start:.1f}" y="{here - 6:.1f}" width="{max(end - start, 1):.1f}" height="12" rx="2" '
-            f'fill="{tone(0)}" fill-opacity=".35"/>'
-            f'<path d="M{middle:.1f} {here - 8:.1f}v16" stroke="{tone(0)}" stroke-width="2.4"/>'
-        )
-    return canvas.render()
-
-
-def _labels(canvas: Canvas, points: Sequence[Point]) -> None:
-    """Write each label on the first side of its point that is clear of other labels, points and the frame."""
-    boxes = [(canvas.x(p.x) - 5, canvas.y(p.y) - 5, canvas.x(p.x) + 5, canvas.y(p.y) + 5) for p in points]
-    for point in points:
-        if not point.label:
-            continue
-        x, y, wide = canvas.x(point.x), canvas.y(point.y), 6.0 * len(point.label)
-        sides = [(x + 8, y - 8), (x + 8, y + 16), (x - 8 - wide, y - 8), (x - 8 - wide, y + 16)]
-        sides += [(x + 8, y - 22), (x - 8 - wide, y + 30)]
-        spots = [(left, base - 10, left + wide, base + 2) for left, base in sides]
-        box = min(spots, key=lambda spot: _covered(spot, boxes, canvas))
-        boxes.append(box)
-        canvas.text(box[0], box[3] - 2, point.label, kind="halo")
-
-
-Box = tuple[float, float, float, float]
-
-
-def _covered(spot: Box, boxes: Sequence[Box], canvas: Canvas) -> int:
-    """How many boxes a spot overlaps, counting a place outside the plot as several."""
-    outside = spot[0] < canvas.left or spot[2] > canvas.width or spot[1] < 14 or spot[3] > canvas.height - canvas.bottom
-    return 4 * outside + sum(
-        spot[0] < box[2] and box[0] < spot[2] and spot[1] < box[3] and box[1] < spot[3] for box in boxes
+    metric_points = {kind: [row for row in points if row["metric"] == kind] for kind in kinds}
+    tables = Tables()
+    cross = tables.chart(metric_points["proxy"]).mark_point(
+        shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
     )
+    filled = tables.chart(metric_points["gold"]).mark_point(filled=True, size=26, fillOpacity=0.45, clip=True)
+    lines = tables.chart(fits)
+    layers = [
+        cross.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
+        filled.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
+        lines.mark_line(clip=True).encode(
+            x=x,
+            y=y,
+            color=colour,
+            strokeDash=dashes,
+            strokeWidth=alt.condition("datum.metric == 'gold'", alt.value(2.2), alt.value(1.3)),
+            opacity=picked(),
+        ),
+        tables.chart([{"y": 0}]).mark_rule(color=SOFT).encode(y=y),
+    ]
+    return finish(tables, layers, title, description, *size)
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """The names, a repeated one with its number: two rows of a chart with one name would fall on one another."""
+    counts: dict[str, int] = {}
+    distinct = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        distinct.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return distinct
+
+
+def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
+    """A row per point. Without facts of its own a point's tooltip has its place on the axes.
+
+    Args:
+        axes: title → "x" or "y".
+    """
+    rows: list[Row] = []
+    for one in series:
+        for order, point in enumerate(one.points):
+            interval = {"low": point.low, "high": point.high}
+            if not (math.isfinite(point.low) and math.isfinite(point.high)):
+                interval = {"low": math.nan, "high": math.nan}
+            x_interval = {"x_low": point.x_low, "x_high": point.x_high}
+            if not (math.isfinite(point.x_low) and math.isfinite(point.x_high)):
+                x_interval = {"x_low": math.nan, "x_high": math.nan}
+            place = {title: compact(getattr(point, axis)) for title, axis in axes.items()}
+            facts = {"series": one.name, **(point.facts or place)}
+            numbers = {"order": order, "x": point.x, "y": point.y, **interval, **x_interval}
+            cleaned = {key: plain(value) for key, value in numbers.items()}
+            rows.append({"series": one.name, **cleaned, "facts": facts})
+    set_facts(rows)
+    return rows
+
+
+def _single_points(rows: Sequence[Row]) -> list[Row]:
+    """Rows without a neighbour in their series that has a value: no line leads to them."""
+
+    def has_value(place: int, series: str) -> bool:
+        return 0 <= place < len(rows) and rows[place]["series"] == series and rows[place]["y"] is not None
+
+    single = []
+    for place, row in enumerate(rows):
+        series = row["series"]
+        alone = not has_value(place - 1, series) and not has_value(place + 1, series)
+        if has_value(place, series) and alone:
+            single.append(row)
+    return single
 
 
 def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
@@ -234,10 +402,6 @@ def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
     low, high = min(finite), max(finite)
     room = 2 * (high - low) or math.inf
     return finite + [min(max(bound, low - room), high + room) for bound in bounds]
-
-
-def _pip(x: float, y: float, colour: int) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{tone(colour)}" fill-opacity=".55"/>'
 
 
 def _ends(series: Series) -> str:

@@ -1,7 +1,8 @@
 """Writes the report of a run or a study: one self-contained HTML file that opens from disk.
 
-The pages need no network and no library; a few lines of plain JavaScript choose which samples stand side by side, and
-without it the first prompt is shown. Sample text, config and errors are untrusted and always escaped.
+The pages need no network. A few lines of plain JavaScript choose which samples stand side by side, and without it the
+first prompt is shown; figures are static until the script of figures runs. Sample text, config and errors are untrusted
+and always escaped.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import write_text
-from rlhf_lab.figures.svg import DARK, LIGHT, STYLE
-from rlhf_lab.reports.run.reward_view import reliability_plot
-from rlhf_lab.reports.run.run_view import kl_frontier, run_markdown, run_view
+from rlhf_lab.core.files import write_bytes, write_text
+from rlhf_lab.figures import render
+from rlhf_lab.figures.layers import Chart
+from rlhf_lab.figures.palette import DARK, LIGHT, dark_rules
+from rlhf_lab.reports.drawing import PageFigures
+from rlhf_lab.reports.run.run_view import run_markdown, run_view
 from rlhf_lab.reports.study.study_view import primary_dots, study_view
 from rlhf_lab.results.folders import no_result_message
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, is_run, read_run
-from rlhf_lab.studies.curves import curve_figure, level_curves
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import is_study, read_study
 from rlhf_lab.studies.table import build_sections, write_tables
@@ -45,39 +47,46 @@ def write_report(folder: Path | str) -> Path:
 
 
 def write_run_report(folder: Path | str) -> Path:
-    """Write `report.html` into a run directory, however far the run came; `table.md` and `plot.svg` when it compares
-    policies; `plot.svg` alone when it audits a reward."""
+    """Write `report.html` into a run directory, however far the run came; `table.md`, `plot.svg` and `plot.png` when it
+    compares policies; the plots alone when it audits a reward."""
     return write_report_of(read_run(folder))
 
 
 def write_report_of(run: Run) -> Path:
     """`write_run_report` of a run that is already read."""
     view = run_view(run)
-    plot = kl_frontier(run, standalone=True)
-    if plot:
-        write_text(run.path / "plot.svg", plot)
+    if view["frontier"]:
+        write_plot(run.path / "plot", view["frontier"])
         write_text(run.path / "table.md", run_markdown(view))
-    elif reliability := reliability_plot(run):
-        write_text(run.path / "plot.svg", reliability)
+    elif view["reward"] and view["reward"]["reliability"]:
+        write_plot(run.path / "plot", view["reward"]["reliability"])
     return write_page(run.path / "report.html", "run.html.j2", **view)
 
 
 def write_study_report(folder: Path | str) -> Path:
-    """Write `report.html`, `table.md`, `table.csv`, `plot.svg` and what `curves` asks for into a study directory."""
+    """Write `report.html`, `table.md`, `table.csv`, the plots and what `curves` asks for into a study directory."""
     study = read_study(folder)
     sections = build_sections(study)
     finding = write_finding(study, sections)
     write_tables(study, sections, finding)
-    write_text(study.path / "plot.svg", primary_dots(study, sections, standalone=True))
-    if study.curves and (curves := level_curves(study)):
-        write_text(study.path / f"{study.curves}.svg", curve_figure(curves, standalone=True))
-    return write_page(study.path / "report.html", "study.html.j2", **study_view(study, sections, finding))
+    write_plot(study.path / "plot", primary_dots(study, sections))
+    view = study_view(study, sections, finding)
+    if study.curves and view["curves"]:
+        write_plot(study.path / study.curves, view["curves"]["figure"])
+    return write_page(study.path / "report.html", "study.html.j2", **view)
 
 
-def write_page(page: Path, template: str, **view: object) -> Path:
+def write_plot(path: Path, chart: Chart) -> None:
+    """Write a figure as `path`.svg and `path`.png."""
+    write_text(path.with_suffix(".svg"), render.svg_file(chart))
+    write_bytes(path.with_suffix(".png"), render.png_file(chart))
+
+
+def write_page(path: Path, template: str, **view: object) -> Path:
     """Render a template of this package to a self-contained file; returns its path."""
-    write_text(page, _template_environment().get_template(template).render(**view))
-    return page
+    text = _template_environment().get_template(template).render(page=PageFigures(), **view)
+    write_text(path, text)
+    return path
 
 
 @cache
@@ -89,10 +98,10 @@ def _template_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["svg"] = Markup  # only for what figures.charts wrote, which escapes its own text
+    environment.filters["json"] = Markup  # only for what samples.pack wrote, which cannot leave its script element
     environment.filters["code"] = _backticks_as_code
     environment.filters["term"] = term
-    environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), plot_style=Markup(STYLE))
+    environment.globals.update(light=Markup(LIGHT), dark=Markup(DARK), dark_figures=Markup(dark_rules(".chart svg")))
     return environment
 
 

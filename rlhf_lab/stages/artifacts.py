@@ -308,7 +308,7 @@ def _data_identity(settings: DataSource) -> dict[str, Any]:
     parts = settings.parts()
     if parts:
         identities = {name: _data_identity(part) for name, part in parts.items()}
-        weights = {name: settings.sources[name].get("weight") for name in parts}
+        weights = {name: values["sources"][name].get("weight") for name in parts}
         return {**values, "sources": identities, "weights": weights}
     if values["kind"] in WORLDS:
         return {**values, "world_version": import_module(WORLDS[values["kind"]]).VERSION}

@@ -17,7 +17,6 @@ import pandas as pd
 import yaml
 
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.figures.svg import Canvas, legend_extra, span, tone
 from rlhf_lab.results.answer import algorithm_settings
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.estimates import Estimate
@@ -199,61 +198,3 @@ def curve_markdown(study: Study) -> str:
     rows = [HEADINGS, ("---",) * 3 + ("---:",) * 5, *fit_rows(curves)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return f"\n## Over-optimisation\n\nFigure: `{NAME}.svg`. {NOTE}\n\n" + "\n".join(lines) + "\n"
-
-
-def curve_view(study: Study) -> dict[str, object] | None:
-    """What the report's section shows; None when the study asks for no curves or has none yet."""
-    curves = level_curves(study) if study.curves == NAME else []
-    if not curves:
-        return None
-    return {"headings": HEADINGS, "rows": fit_rows(curves), "figure": curve_figure(curves), "note": NOTE}
-
-
-def curve_figure(curves: Sequence[LevelCurve], *, standalone: bool = False) -> str:
-    """Gold (solid) and proxy (dashed) gains against √KL: single policies faint, the mean of the seeds' curves drawn."""
-    points = pd.concat([curve.points for curve in curves])
-    gains = [*points["gold"], *points["proxy"]]
-    extra = legend_extra([curve.level for curve in curves], 640)  # pixels that further rows of the legend take
-    canvas = Canvas(
-        640,
-        400 + extra,
-        span([0.0, *points["d"]], pad=0.03),
-        span(gains, pad=0.06, include=[0.0]),
-        "Proxy and gold reward gained against distance from the reference policy",
-        "; ".join(map(_last_point_in_words, curves)),
-        top=46 + extra,
-        left=56,
-        right=20,
-    )
-    canvas.y_axis("gain: gold in its points, proxy in sd of the first policy")
-    canvas.x_axis("√KL from the reference policy, √nats per response")
-    canvas.parts.append(f'<path class="axis" d="M{canvas.left} {canvas.y(0):.1f}H{canvas.width - canvas.right}"/>')
-    for colour, curve in enumerate(curves):
-        for metric, fits in (("proxy", curve.proxy), ("gold", curve.gold)):
-            _draw_curve(canvas, curve, metric, fits, colour)
-    canvas.legend([(curve.level, colour) for colour, curve in enumerate(curves)])
-    canvas.text(canvas.left, 33 + extra, "gold: solid line, filled marks · proxy: dashed line, crosses", kind="soft")
-    return canvas.render(standalone=standalone)
-
-
-def _draw_curve(canvas: Canvas, curve: LevelCurve, metric: str, fits: SeedFits | None, colour: int) -> None:
-    """One level's points of one metric and the mean of their fitted curves."""
-    for d, gain in zip(curve.points["d"], curve.points[metric], strict=True):
-        if math.isfinite(gain) and metric == "gold":
-            canvas.marker(d, gain, colour, faint=True)
-        elif math.isfinite(gain):
-            x, y = canvas.x(d), canvas.y(gain)
-            cross = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6"
-            canvas.parts.append(f'<path d="{cross}" stroke="{tone(colour)}" stroke-opacity=".55" fill="none"/>')
-    if fits is not None:
-        d_N = np.linspace(0.0, float(curve.points["d"].max()), 60)
-        line = list(zip(d_N.tolist(), fits.gain(d_N).tolist(), strict=True))
-        if metric == "gold":
-            canvas.line(line, colour, dash="", width=2.2)
-        else:
-            canvas.line(line, colour, dash="5 4", width=1.3)
-
-
-def _last_point_in_words(curve: LevelCurve) -> str:
-    last = curve.points.sort_values("d").iloc[-1]
-    return f"{curve.level}: at √KL {compact(last['d'])} gold {compact(last['gold'])}, proxy {compact(last['proxy'])}"

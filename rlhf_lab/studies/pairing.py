@@ -11,6 +11,13 @@ from rlhf_lab.config.overrides import level_name
 from rlhf_lab.studies.frame import Study
 
 
+def job_names(jobs: pd.DataFrame) -> list[str]:
+    """What a reader calls each job: its seed, or its number in a study that sets none."""
+    kind = "seed" if "seed" in jobs else "job"
+    column = jobs["seed"] if "seed" in jobs else jobs["index"]
+    return [f"{kind} {value}" for value in column]
+
+
 def seeds(jobs: pd.DataFrame) -> np.ndarray:
     """The seed of each job. Jobs of a study that sets none share one, and are no independent runs."""
     return jobs["seed"].astype(str).to_numpy() if "seed" in jobs else np.full(len(jobs), "the seed of all")

@@ -1,9 +1,11 @@
-"""The HTML reports in a real browser, offline and from disk: drawn, described, readable in both themes, by keyboard."""
+"""The HTML reports in a real browser, offline and from disk: drawn, described, readable in both themes and on a
+telephone, with tooltips, by pointer and by keyboard."""
 
 from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +44,7 @@ CONTRAST = """(() => {
   for (let text = walker.nextNode(); text; text = walker.nextNode()) {
     const node = text.parentElement;
     if (!text.data.trim() || !node.checkVisibility() || node.closest("script, style, title, desc, option")) continue;
+    if (node.closest("svg") && node.getAttribute("stroke")) continue; // the halo behind a label
     const style = getComputedStyle(node), ink = node.closest("svg") ? style.fill : style.color;
     const [a, b] = [light(parse(ink)), light(ground(node))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
@@ -52,7 +55,9 @@ CONTRAST = """(() => {
 # Text of figures that is cut off by its frame or drawn over other text of the same figure.
 MISPLACED = """[...document.querySelectorAll("svg.plot")].flatMap((figure) => {
   const frame = figure.getBoundingClientRect(), found = [];
-  const boxes = [...figure.querySelectorAll("text")].map((node) => [node.textContent, node.getBoundingClientRect()]);
+  const shown = (node) => !node.getAttribute("stroke") && node.getAttribute("opacity") !== "0";  // not a halo
+  const texts = [...figure.querySelectorAll("text")].filter(shown);
+  const boxes = texts.map((node) => [node.textContent, node.getBoundingClientRect()]);
   boxes.forEach(([words, box], place) => {
     const inside = box.left >= frame.left - 1 && box.right <= frame.right + 1;
     if (!inside || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
@@ -124,20 +129,121 @@ def test_figures_have_axes_a_legend_and_a_description(browser, pages, name):
     for figure in browser.run(
         "[...document.querySelectorAll('svg.plot')].map((node) => ({role: node.getAttribute('role'), "
         "title: node.querySelector('title').textContent, said: node.querySelector('desc').textContent, "
-        "ticks: node.querySelectorAll('text.soft').length, "
-        "words: [...node.querySelectorAll('text:not(.soft):not(.halo)')].map((text) => text.textContent), "
-        "tones: [...new Set([...node.querySelectorAll('path[stroke^=var]')].map((p) => p.getAttribute('stroke')))]}))"
+        "ticks: node.querySelectorAll('.role-axis-label text').length, "
+        "axes: node.querySelectorAll('.role-axis-title text').length, "
+        "legend: node.querySelectorAll('.role-legend-label text').length, "
+        "lines: new Set([...node.querySelectorAll('.mark-line path')].map((p) => p.getAttribute('stroke'))).size}))"
     ):
         assert figure["role"] == "img" and figure["title"] and figure["said"], figure
-        assert figure["ticks"] >= 2 and figure["words"], figure  # numbers on an axis, and what they are
-        if len(figure["tones"]) > 1:
-            assert len(figure["words"]) >= 1 + len(figure["tones"]), f"{figure['title']}: no legend"
+        assert figure["ticks"] >= 2 and figure["axes"], figure  # numbers on an axis, and what they are
+        if figure["lines"] > 1:
+            assert figure["legend"] >= figure["lines"], f"{figure['title']}: no legend"
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("name", PAGES)
+def test_words_in_figures_are_neither_cut_nor_covered(browser, pages, name, width):
+    browser.open(pages[name], width=width)
+    assert browser.run(MISPLACED) == []
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_wider_than_the_window(browser, pages, name, width):
+    """Figures fit; a table either fits or scrolls in a frame of its own, which the keyboard reaches."""
+    browser.open(pages[name], width=width)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    cut = "[...document.querySelectorAll('.chart')].filter((node) => node.scrollWidth > node.clientWidth + 1).length"
+    assert browser.run(cut) == 0
+    unframed = """[...document.querySelectorAll("table")].filter((table) => {
+      const frame = table.closest(".wide[tabindex='0']");
+      return !frame || getComputedStyle(frame).overflowX !== "auto";
+    }).length"""
+    assert browser.run(unframed) == 0
+    small = """[...document.querySelectorAll("svg.plot text")].filter((node) => {
+      const turned = node.getScreenCTM();
+      return parseFloat(getComputedStyle(node).fontSize) * Math.hypot(turned.a, turned.b) < 9;
+    }).length"""
+    assert browser.run(small) == 0
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_words_in_figures_are_neither_cut_nor_covered(browser, pages, name):
+def test_figures_are_there_without_scripts(browser, pages, name):
+    browser.open(pages[name], scripts=False)
+    whole = browser.picture({"x": 0, "y": 0, "width": 1200, "height": 2400}).astype(int)
+    saturation = whole.max(axis=2) - whole.min(axis=2)
+    assert (saturation > 60).mean() > 0.0005, "no coloured line or mark"
     browser.open(pages[name])
-    assert browser.run(MISPLACED) == []
+
+
+TIP = "document.querySelector('.tip').hidden ? null : document.querySelector('.tip').innerText"
+
+
+def test_a_point_says_its_value_interval_and_counts(browser, pages):
+    browser.open(pages["run"])
+    browser.run("document.querySelector('.chart').scrollIntoView({block: 'center'})")
+    spot = """(() => {
+      const mark = [...document.querySelector(".chart").querySelectorAll(".mark-symbol.role-mark path")].at(-1);
+      const box = mark.getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2];
+    })()"""
+    x, y = browser.run(spot)
+    browser.move(x, y)
+    words = browser.run(TIP)
+    for part in ("policy", "gain", "95 % interval", "n", "prompts"):
+        assert part in words.split("\n"), words
+    browser.move(2, 2)
+    assert browser.run(TIP) is None
+
+
+def test_a_seed_has_a_tooltip_of_its_own(browser, pages):
+    browser.open(pages["study"])
+    browser.run("document.querySelector('.chart').focus()")
+    seen = []
+    for _ in range(12):
+        browser.press("ArrowRight", RIGHT)
+        seen.append(browser.run(TIP))
+    assert any("seed 1" in words for words in seen)
+    assert any("95 % interval" in words and "seeds" in words for words in seen)
+    assert browser.run("document.querySelector('.tip').getAttribute('aria-live')") == "polite"
+
+
+def test_a_name_in_the_legend_switches_series_by_pointer_and_by_keyboard(browser, pages):
+    browser.open(pages["run"])
+    browser.run("document.querySelector('.chart').scrollIntoView({block: 'center'})")
+    label = "document.querySelector('.chart .role-legend-label text')"
+    faint = "document.querySelectorAll('.chart .mark-line path[opacity=\"0.06\"]').length"
+    assert browser.run(faint) == 0
+    x, y, wide, high = browser.run(
+        f"(({{x, y, width, height}}) => [x, y, width, height])({label}.getBoundingClientRect())"
+    )
+    browser.click(x + wide / 2, y + high / 2)
+    assert _soon(browser, f"{faint} === 1")
+    browser.run(f"{label}.focus()")
+    browser.press("Enter", 13)
+    assert _soon(browser, f"{faint} === 0")
+
+
+def test_figures_zoom_by_keyboard(browser, pages):
+    browser.open(pages["run"])
+    # Vega keeps no order among the numbers of an axis that it draws anew.
+    labels = "document.querySelector('.chart .role-axis-label').querySelectorAll('text')"
+    ticks = f"[...{labels}].map((node) => node.textContent).sort().join()"
+    browser.run("document.querySelector('.chart').focus()")
+    before = browser.run(ticks)
+    browser.press("+", 187)
+    assert _soon(browser, f"{ticks} !== {json.dumps(before)}")
+    browser.press("0", 48)
+    assert _soon(browser, f"{ticks} === {json.dumps(before)}")
+
+
+def _soon(browser: Browser, condition: str) -> bool:
+    """Whether a condition comes to hold within two seconds: figures are drawn anew in a later turn."""
+    for _ in range(40):
+        if browser.run(condition):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_many_levels_with_long_names_still_fit(browser, tmp_path):
@@ -152,7 +258,7 @@ def test_many_levels_with_long_names_still_fit(browser, tmp_path):
     (study / "study.json").write_text(json.dumps(plan))
     browser.open(write_report(study))
     assert browser.run(MISPLACED) == []
-    browser.run("document.querySelector('svg.plot text:not(.soft)').setAttribute('x', 400)")
+    browser.run("document.querySelector('svg.plot .role-axis-label text').setAttribute('x', 1400)")
     assert len(browser.run(MISPLACED)) >= 1  # the search does find what is out of place
 
 

@@ -1,4 +1,4 @@
-"""Episodes from scripted tokens: what the environment reads, what follows a turn, and what rewards and logs are given."""
+"""Episodes from scripted tokens: what the environment reads, what follows a turn, what rewards and logs are given."""
 
 from __future__ import annotations
 

@@ -129,7 +129,8 @@ def test_checking_a_command_imports_no_torch():
         "from rlhf_lab.stages import artifacts\n"
         "command = compose.check_command(['+recipe=study/buffers'])\n"
         "artifacts.plan(command.configs[0], 'study/buffers')\n"
-        "heavy = {'torch', 'transformers', 'scipy', 'pandas', 'datasets', 'trl'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'scipy', 'pandas', 'datasets', 'trl', 'altair', 'vl_convert'}\n"
+        "heavy &= set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

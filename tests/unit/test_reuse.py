@@ -24,7 +24,7 @@ from rlhf_lab.main import main
 try:
     main()
 finally:
-    print("heavy:", sorted({"torch", "pandas", "transformers"} & set(sys.modules)))
+    print("heavy:", sorted({"torch", "pandas", "transformers", "altair", "vl_convert"} & set(sys.modules)))
 """
 
 

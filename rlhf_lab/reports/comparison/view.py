@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.figures.charts import Level, Point, Series, dots, frontier
+from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.comparison.compare import Difference, Side, run_differences
 from rlhf_lab.reports.comparison.remarks import run_remarks, study_remarks
 from rlhf_lab.reports.comparison.scales import mismatches
@@ -24,6 +25,7 @@ from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_
 from rlhf_lab.statistics.inference import Estimate
 from rlhf_lab.studies.finding import not_told_apart, told_apart
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.pairing import job_names
 
 QUESTIONS = ("gold", "correct", "proxy")
 """The metric that the finding is about: the first of these that both runs have."""
@@ -189,7 +191,7 @@ def cells(difference: Difference) -> tuple[str, ...]:
     return (heading, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
 
 
-def effect_dots(a: Side, differences: Sequence[Difference]) -> str | None:
+def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:
     """B − A of every metric in standard deviations of A's replies, so that metrics stand on one axis."""
     levels = [Level("no difference", Estimate(0.0, -math.inf, math.inf, 0, 0), reference=True)]
     for difference in differences:
@@ -206,20 +208,21 @@ def effect_dots(a: Side, differences: Sequence[Difference]) -> str | None:
     return dots(levels, title=title, x_label="B − A, standard deviations", width=520)
 
 
-def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> str:
+def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
     """One metric of both studies, level by level: means with intervals, and the jobs behind them."""
     levels = []
     for difference in differences:
         jobs = compared_jobs(a, b, difference.level)
-        runs_a = jobs.a[difference.metric].tolist()
-        runs_b = jobs.b[difference.metric].tolist()
-        levels.append(Level(f"{difference.level}, A", difference.a, runs_a, colour=0))
-        levels.append(Level(f"{difference.level}, B", difference.b, runs_b, colour=1))
+        sides = (("A", difference.a, jobs.a), ("B", difference.b, jobs.b))
+        for colour, (letter, estimate, jobs_of_side) in enumerate(sides):
+            runs = jobs_of_side[difference.metric].tolist()
+            name = f"{difference.level}, {letter}"
+            levels.append(Level(name, estimate, runs, colour=colour, run_names=job_names(jobs_of_side), units="seeds"))
     title = judged_title(differences[0].metric, a.has_gold and b.has_gold)
     return dots(levels, title=f"{title} of A and B by level", x_label=title)
 
 
-def policy_frontier(a: Side, b: Side) -> str | None:
+def policy_frontier(a: Side, b: Side) -> Chart | None:
     """The metric in question of every evaluated policy against √KL, a line per run."""
     scale_mismatches = mismatches(a.run, b.run)
     for metric in QUESTIONS:
@@ -244,7 +247,11 @@ def _policy_points(run: Run, metric: str) -> list[Point]:
         value = policy.metrics.get(metric)
         if kl and value and not math.isnan(kl.mean + value.mean):
             root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may come out below 0
-            points.append(Point(root_kl, value.mean, value.low, value.high, label=policy.name))
+            seed = str(run.manifest.get("seed", "–"))
+            facts = {"policy": policy.name, "KL": compact(kl), **estimate_facts(metric_title(metric), value)}
+            points.append(
+                Point(root_kl, value.mean, value.low, value.high, label=policy.name, facts={**facts, "seed": seed})
+            )
     return sorted(points, key=lambda point: point.x)
 
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.figures.svg import GREY, Canvas, dash, span
+from rlhf_lab.figures.charts import Point, Series, curves
+from rlhf_lab.figures.layers import Chart, Event
+from rlhf_lab.figures.palette import GREY
 from rlhf_lab.monitoring.detector import LEVELS, Batch
 from rlhf_lab.monitoring.metrics import DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
@@ -68,7 +70,7 @@ def hacking_view(run: Run) -> dict[str, Any] | None:
     }
 
 
-def lengths(monitor: Replay) -> str | None:
+def lengths(monitor: Replay) -> Chart | None:
     """Mean reply length, and the band in which `length_z` is silent."""
     band = monitor.detector.band()
     iterations = len(monitor.batches)
@@ -80,7 +82,7 @@ def lengths(monitor: Replay) -> str | None:
     return _draw_panel(monitor, "Reply length", "tokens", lines)
 
 
-def rewards(monitor: Replay) -> str | None:
+def rewards(monitor: Replay) -> Chart | None:
     """Quantiles of the reward over replies."""
     quantiles = np.array([_finite_quantiles(batch.reward_N) for batch in monitor.batches]).T
     if not np.isfinite(quantiles).any():
@@ -94,7 +96,7 @@ def rewards(monitor: Replay) -> str | None:
     return _draw_panel(monitor, "Distribution of the reward", "reward", lines)
 
 
-def gold_and_proxy(monitor: Replay) -> str | None:
+def gold_and_proxy(monitor: Replay) -> Chart | None:
     """True and learned reward; None where the truth is not known."""
     gold = _per_iteration(monitor, lambda batch: _finite_mean(batch.gold_N))
     if not np.isfinite(gold).any():
@@ -104,45 +106,43 @@ def gold_and_proxy(monitor: Replay) -> str | None:
     return _draw_panel(monitor, "Gold and proxy reward of the samples", "reward", lines)
 
 
-def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Line]) -> str:
+def _draw_panel(monitor: Replay, title: str, y_label: str, lines: Sequence[Line]) -> Chart:
     """Curves over iterations with the alarms as vertical lines."""
-    bounds = [bound for line in lines for bound in (line.low, line.high) if bound is not None]
-    shown = np.concatenate([*(line.values for line in lines), *bounds])
-    phrases = []
-    for line in lines:
-        finite = line.values[np.isfinite(line.values)]
-        if len(finite):
-            phrases.append(f"{line.name} from {finite[0]:.2f} to {finite[-1]:.2f}")
-    x_range = (1.0, max(2.0, float(len(monitor.batches))))
-    canvas = Canvas(430, 240, x_range, span(shown.tolist()), title, "; ".join(phrases), left=54, top=38)
-    canvas.y_axis(y_label)
-    canvas.x_axis("iteration", integers=True)
-    for line in lines:  # bands first, so that no band covers a line
-        if line.low is not None and line.high is not None:
-            canvas.band(list(zip(*_bin_means(line.low, line.high), strict=True)), line.colour)
-    for line in lines:
-        points = list(zip(*_bin_means(line.values), strict=True))
-        canvas.line(points, line.colour, dash=dash(line.colour))
-    _draw_alarms(canvas, monitor)
-    canvas.legend([(line.name, line.colour) for line in lines], marks=False)
-    return canvas.render()
+    series = [Series(line.name, _points(line), line.colour) for line in lines]
+    return curves(
+        series,
+        title=title,
+        x_label="iteration",
+        y_label=y_label,
+        size=(420, 170),
+        legend=True,
+        events=_alarms(monitor),
+    )
 
 
-def _draw_alarms(canvas: Canvas, monitor: Replay) -> None:
-    """A dashed vertical line with its name for the first warning, the first strong warning, and the fall of gold."""
+def _points(line: Line) -> list[Point]:
+    """At most POINTS points of a line; of a line that is only a band, the values are NaN."""
+    no_band = np.full(len(line.values), np.nan)
+    low_N = no_band if line.low is None else line.low
+    high_N = no_band if line.high is None else line.high
+    points = []
+    for iteration, value, low, high in zip(*_bin_means(line.values, low_N, high_N), strict=True):
+        facts = {"iteration": compact(iteration), "mean": compact(value)}
+        if math.isfinite(low) and math.isfinite(high):
+            facts["band"] = f"{compact(low)} to {compact(high)}"
+        points.append(Point(iteration, value, low, high, facts=facts))
+    return points
+
+
+def _alarms(monitor: Replay) -> list[Event]:
+    """The first warning, the first strong warning, and the fall of gold."""
     iterations: dict[str, float | None] = {name: monitor.detector.first.get(name) for name in LEVELS[1:]}
     iterations["gold_fall"] = monitor.detector.totals().get("gold_fall")
-    bottom = canvas.height - canvas.bottom
-    for row, (name, iteration) in enumerate(iterations.items()):
-        if iteration is None or not math.isfinite(iteration):
-            continue
-        x = canvas.x(iteration + 1)
-        y = canvas.top + 10 + 12 * row  # a row of text per alarm: lines may be close to one another
-        canvas.parts.append(f'<path class="axis" stroke-dasharray="4 3" d="M{x:.1f} {canvas.top}V{bottom}"/>')
-        if x > canvas.width / 2:  # the text stays within the canvas
-            canvas.text(x - 4, y, WORDS[name], anchor="end", kind="halo")
-        else:
-            canvas.text(x + 4, y, WORDS[name], anchor="start", kind="halo")
+    return [
+        Event(iteration + 1, WORDS[name])
+        for name, iteration in iterations.items()
+        if iteration is not None and math.isfinite(iteration)
+    ]
 
 
 def _bin_means(*series: FloatArray) -> list[list[float]]:

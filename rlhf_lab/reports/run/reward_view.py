@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.metrics import titled
-from rlhf_lab.figures.charts import Level, Point, Series, dots, frontier, spread
-from rlhf_lab.figures.svg import GREY, Canvas, dash, span
+from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier, spread
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.rundir import Run, read_json
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import Estimate
@@ -37,7 +37,7 @@ def reward_view(run: Run) -> dict[str, Any] | None:
     }
 
 
-def benchmark_dots(run: Run) -> str | None:
+def benchmark_dots(run: Run) -> Chart | None:
     """Score of every subset of a benchmark; None for a run that scored none."""
     if "items" not in run.results:
         return None
@@ -45,55 +45,32 @@ def benchmark_dots(run: Run) -> str | None:
     return dots(levels, title="Scores by the benchmark's own rule", x_label="score") if levels else None
 
 
-def reliability_plot(run: Run) -> str | None:
-    """The reliability diagram as a file of its own."""
-    report_card = read_json(run.path / FILE, []) if (run.path / FILE).is_file() else {}
-    return reliability(report_card.get("reliability") or {}, standalone=True)
-
-
-def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]], *, standalone: bool = False) -> str | None:
+def reliability(versions: Mapping[str, Sequence[Mapping[str, Any]]]) -> Chart | None:
     """Accuracy of each bin against its confidence, with intervals; on the dashed diagonal confidence is right."""
     series = []
     for colour, (name, title) in enumerate(VERSIONS.items()):
         if versions.get(name):
-            bins = [_read_point(row, "confidence") for row in versions[name] if row.get("mean") is not None]
+            bins = [_read_point(row, "confidence", "accuracy") for row in versions[name] if row.get("mean") is not None]
             series.append(Series(title, bins, colour))
-    points = [point for version in series for point in version.points]
-    if not points:
+    if not any(version.points for version in series):
         return None
-    confidences = [point.x for point in points]
-    accuracies = [value for point in points for value in (point.y, point.low, point.high)]
     descriptions = []
     for version in series:
         numbers = ", ".join(f"{point.x:.2f} → {point.y:.2f}" for point in version.points)
         descriptions.append(f"{version.name}: {numbers}")
-    canvas = Canvas(
-        520,
-        330,
-        span(confidences, include=[0.5, 1.0], pad=0.02),
-        span(accuracies, include=[0.5, 1.0]),
-        "Reliability: accuracy against confidence",
-        f"confidence → accuracy; {'; '.join(descriptions)}",
-        top=28,
-        left=56,
-        right=24,
+    return frontier(
+        series,
+        title="Reliability: accuracy against confidence",
+        x_label="confidence σ(|Δ|), mean of each bin",
+        y_label="accuracy: share of pairs ordered as labelled",
+        diagonal=(0.5, 1.0),
+        description=f"confidence → accuracy; {'; '.join(descriptions)}",
     )
-    canvas.y_axis("accuracy: share of pairs ordered as labelled")
-    canvas.x_axis("confidence σ(|Δ|), mean of each bin")
-    canvas.line([(0.5, 0.5), (1.0, 1.0)], GREY, dash=dash(1), width=1.4)
-    for version in series:
-        line = [(point.x, point.y) for point in version.points]
-        canvas.line(line, version.colour, dash=dash(version.colour), width=1.4)
-        for point in version.points:
-            canvas.whisker((point.x, point.x), (point.low, point.high), version.colour)
-            canvas.marker(point.x, point.y, version.colour)
-    canvas.legend([(version.name, version.colour) for version in series])
-    return canvas.render(standalone=standalone)
 
 
-def accuracy_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def accuracy_by_length(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     """Accuracy from pairs whose chosen reply is much shorter to those whose chosen reply is much longer."""
-    points = [_read_point(row, "words") for row in rows if row.get("mean") is not None]
+    points = [_read_point(row, "words", "accuracy") for row in rows if row.get("mean") is not None]
     if not points:
         return None
     label = "words of the chosen reply − words of the rejected one, mean of each group"
@@ -102,7 +79,7 @@ def accuracy_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
-def scores_by_length(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def scores_by_length(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     """How scores of policy replies scatter, in groups of about equal length."""
     quantiles_by_length = {}
     for row in rows:
@@ -164,6 +141,8 @@ def _number_note(name: str) -> str:
     return metric_note(name) or (version_notes.get(version, "") if base in titled() else "")
 
 
-def _read_point(row: Mapping[str, Any], x_field: str) -> Point:
+def _read_point(row: Mapping[str, Any], x_field: str, y_name: str) -> Point:
     estimate = Estimate.from_dict(row)
-    return Point(float(row[x_field]), estimate.mean, estimate.low, estimate.high)
+    x = float(row[x_field])
+    facts = {x_field: compact(x), **estimate_facts(y_name, estimate)}
+    return Point(x, estimate.mean, estimate.low, estimate.high, facts=facts)

@@ -1,4 +1,4 @@
-"""Turns a run in memory into what its report shows: tables as text, figures as SVG, notes on what is missing."""
+"""Turns a run in memory into what its report shows: tables as text, figures as charts, notes on what is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.metrics import titled
-from rlhf_lab.figures.charts import Point, Series, frontier, spread
+from rlhf_lab.figures.charts import Point, Series, estimate_facts, frontier, spread
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
 from rlhf_lab.reports.run.training import training_curves
@@ -204,7 +205,7 @@ def _markdown_row(cells: Sequence[object]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
-def kl_frontier(run: Run, *, standalone: bool = False) -> str | None:
+def kl_frontier(run: Run) -> Chart | None:
     """Gain in proxy and gold reward against √KL, in standard deviations of the first policy where scales differ."""
     names = policy_names(run)
     kl = {name: policy_mean(run, name, "kl") for name in names}
@@ -214,13 +215,17 @@ def kl_frontier(run: Run, *, standalone: bool = False) -> str | None:
     scales = _common_scales(run, later_names)
     series = []
     for colour, metric in enumerate(("proxy", "gold")):
-        points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=first if metric == "proxy" else "")]
+        kl_of_first = kl[first]
+        start = {"policy": first, "KL": compact(kl_of_first) if kl_of_first else "0", "gain": "0"}
+        label = first if metric == "proxy" else ""
+        points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=label, facts=start)]
         for name in later_names:
             change = gain(run, name, metric, scale=scales[metric] if scales else 1.0)
             kl_of_policy = kl[name]
             if change and kl_of_policy and not math.isnan(kl_of_policy.mean):
                 # The two series have the same policies: names are written at one of them.
-                points.append(_gain_point(change, kl_of_policy, name if metric == "proxy" else ""))
+                label = name if metric == "proxy" else ""
+                points.append(_gain_point(name, change, kl_of_policy, label))
         if len(points) > 1:
             series.append(Series(metric_title(metric), sorted(points, key=lambda point: point.x), colour))
     if not series:
@@ -232,7 +237,6 @@ def kl_frontier(run: Run, *, standalone: bool = False) -> str | None:
         x_label="√KL from the reference policy, √nats per response",
         y_label=f"gain over {first}, {unit}",
         origin=True,
-        standalone=standalone,
     )
 
 
@@ -254,10 +258,11 @@ def _common_scales(run: Run, policies: Sequence[str]) -> dict[str, float] | None
     return deviations
 
 
-def _gain_point(change: Comparison, kl: Estimate, label: str) -> Point:
+def _gain_point(policy: str, change: Comparison, kl: Estimate, label: str) -> Point:
     x, x_low, x_high = _root_kl(kl, math.nan)
     gap = change.difference
-    return Point(x, gap.mean, gap.low, gap.high, x_low, x_high, label)
+    facts = {"policy": policy, "KL": compact(kl), **estimate_facts("gain", gap)}
+    return Point(x, gap.mean, gap.low, gap.high, x_low, x_high, label, facts)
 
 
 def _root_kl(kl: Estimate | None, missing: float) -> tuple[float, float, float]:
@@ -269,21 +274,22 @@ def _root_kl(kl: Estimate | None, missing: float) -> tuple[float, float, float]:
     return mean, low, high
 
 
-def proxy_against_gold(run: Run) -> str | None:
+def proxy_against_gold(run: Run) -> Chart | None:
     """Where each policy stands: proxy reward across, gold reward up, joined in order of proxy."""
     points = []
     for name in policy_names(run):
         proxy = policy_mean(run, name, "proxy")
         gold = policy_mean(run, name, "gold")
         if proxy and gold and not math.isnan(proxy.mean + gold.mean):
-            points.append(Point(proxy.mean, gold.mean, gold.low, gold.high, proxy.low, proxy.high, name))
+            facts = {"policy": name, "proxy reward": compact(proxy), **estimate_facts("gold reward", gold)}
+            points.append(Point(proxy.mean, gold.mean, gold.low, gold.high, proxy.low, proxy.high, name, facts))
     if len(points) < 2:
         return None
     series = [Series("policies in order of proxy", sorted(points, key=lambda point: point.x), 2)]
     return frontier(series, title="Gold against proxy reward", x_label="proxy reward", y_label="gold reward")
 
 
-def spreads(run: Run) -> list[str]:
+def spreads(run: Run) -> list[Chart]:
     """How single samples scatter under each policy, for gold (or proxy without it) and length."""
     charts = []
     for metric in ("gold" if run.has_gold else "proxy", "tokens"):

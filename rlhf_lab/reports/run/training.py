@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rlhf_lab.figures.charts import Point, Series, curves
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.wording import compact
 
 BINS = 60
@@ -18,8 +19,8 @@ FIRST = ("loss", "gold", "proxy", "reward", "margin", "accuracy", "kl", "tokens"
 UNPLOTTED = ("step", "time", "stage")
 
 
-def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
-    """(chart name, SVG) of the metrics that all runs logged and that are not one constant, most looked at first.
+def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, Chart]]:
+    """(name, chart) of the metrics that all runs logged and that are not one constant, most looked at first.
 
     Args:
         runs: name of a run → its logged rows; every run is a line of each chart.
@@ -37,8 +38,8 @@ def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
     return charts
 
 
-def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
-    """(chart name, SVG) for the first metrics, and (name, first, last) for the others."""
+def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[tuple[str, str, str]]]:
+    """(name, chart) for the first metrics, and (name, first, last) for the others."""
     if rows.empty or "step" not in rows:
         return [], []
     names = _numeric_columns(rows)
@@ -54,7 +55,7 @@ def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, str]], list[tup
     return charts, uncharted
 
 
-def _stage_chart(rows: pd.DataFrame, name: str) -> str:
+def _stage_chart(rows: pd.DataFrame, name: str) -> Chart:
     """One metric, a line per stage."""
     stages = rows["stage"].fillna("").astype(str) if "stage" in rows else pd.Series("", index=rows.index)
     series = []
@@ -88,9 +89,18 @@ def _bin_points(steps_N: np.ndarray, values_N: np.ndarray) -> list[Point]:
             continue
         bin_values = values_N[indices]
         low, high = math.nan, math.nan
+        steps = f"{steps_N[indices].min():.0f}"
+        facts = {"step": steps, "value": compact(float(bin_values.mean()))}
         if len(values_N) > BINS:
             low, high = float(bin_values.min()), float(bin_values.max())
-        points.append(Point(float(steps_N[indices].mean()), float(bin_values.mean()), low, high))
+            facts = {
+                "steps": f"{steps} to {steps_N[indices].max():.0f}",
+                "mean": compact(float(bin_values.mean())),
+                "smallest to largest": f"{compact(low)} to {compact(high)}",
+                "n": str(len(bin_values)),
+            }
+        x, y = float(steps_N[indices].mean()), float(bin_values.mean())
+        points.append(Point(x, y, low, high, facts=facts))
     return points
 
 

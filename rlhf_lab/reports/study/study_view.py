@@ -9,14 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_lab.figures.charts import Level, Point, Series, dots, frontier
+from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier
+from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.study.curve_view import curve_view
 from rlhf_lab.reports.study.policy_view import policy_view
 from rlhf_lab.results.answer import Answer
-from rlhf_lab.results.wording import judged_title, metric_note
-from rlhf_lab.statistics.inference import clustered_mean
-from rlhf_lab.studies.curves import curve_view
+from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title
+from rlhf_lab.statistics.inference import Estimate, clustered_mean
 from rlhf_lab.studies.frame import Study
-from rlhf_lab.studies.pairing import seeds
+from rlhf_lab.studies.pairing import job_names, seeds
 from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, method, section_title
 from rlhf_lab.studies.verdict import verdict_numbers, verdicts
 
@@ -42,27 +43,30 @@ def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[s
     }
 
 
-def level_dots(study: Study, sections: list[Section], *, standalone: bool = False) -> str:
+def level_dots(study: Study, sections: list[Section]) -> Chart:
     """Dot and whisker per level, every run as a small dot below its mean; sections of one metric below one another."""
     panels = dict(study.panels())
     levels = []
     for section in sections:
         completed = panels[section.by].completed
         for row in section.rows:
-            runs = completed.loc[completed["level"] == row.level, section.metric].tolist()
+            jobs_of_level = completed[completed["level"] == row.level]
+            runs = jobs_of_level[section.metric].tolist()
+            run_names = job_names(jobs_of_level)
             name = study.label(row.level)
             if len(sections) > 1:
                 name = f"{study.panel_label(section.by)}: {name}"
-            levels.append(Level(name, row.mean, runs, row.level == study.baseline))
+            reference = row.level == study.baseline
+            levels.append(Level(name, row.mean, runs, reference, run_names=run_names, units="seeds"))
     title = judged_title(sections[0].metric, study.has_gold)
     compared = study.compare.rpartition(".")[2].replace("_", " ")
-    return dots(levels, title=f"{title} by {compared}", x_label=title, standalone=standalone)
+    return dots(levels, title=f"{title} by {compared}", x_label=title)
 
 
-def primary_dots(study: Study, sections: list[Section], *, standalone: bool = False) -> str:
+def primary_dots(study: Study, sections: list[Section]) -> Chart:
     """The primary metric, all values of `by` in one figure."""
     primary = [section for section in sections if section.metric == study.primary]
-    return level_dots(study, primary, standalone=standalone)
+    return level_dots(study, primary)
 
 
 def _panel_figures(study: Study) -> list[dict[str, Any]]:
@@ -92,7 +96,7 @@ def _section_entry(study: Study, section: Section) -> dict[str, Any]:
     }
 
 
-def policy_paths(study: Study, metric: str) -> str | None:
+def policy_paths(study: Study, metric: str) -> Chart | None:
     """A metric of the successive policies of each level, mean and interval over seeds."""
     rows = study.policies
     if rows.empty or metric not in rows or rows["position"].nunique() < 2:
@@ -106,7 +110,9 @@ def policy_paths(study: Study, metric: str) -> str | None:
             if not math.isnan(mean.mean):
                 # levels stand side by side, so that their whiskers do not cover one another
                 place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
-                points.append(Point(place, mean.mean, mean.low, mean.high))
+                policy = ", ".join(dict.fromkeys(policies["policy"]))
+                facts = {"policy": policy, **_seed_facts(metric, mean, policies)}
+                points.append(Point(place, mean.mean, mean.low, mean.high, facts=facts))
         if points:
             series.append(Series(study.label(level), points, colour))
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
@@ -117,7 +123,7 @@ def policy_paths(study: Study, metric: str) -> str | None:
     return frontier(series, title=f"{title} along training", x_label=note, y_label=title, integers=True)
 
 
-def level_frontier(study: Study) -> str | None:
+def level_frontier(study: Study) -> Chart | None:
     """The primary metric against √KL of the last policy, a point per run, joined by nothing."""
     rows, metric = study.policies, study.primary
     if rows.empty or metric not in rows or "kl" not in rows or metric == "kl":
@@ -135,7 +141,7 @@ def level_frontier(study: Study) -> str | None:
     return frontier(series, title=f"{title} against √KL of the last policy", x_label=x_label, y_label=title)
 
 
-def gold_against_proxy(study: Study) -> str | None:
+def gold_against_proxy(study: Study) -> Chart | None:
     """Gold against proxy reward of the successive policies of each level, mean over seeds in both directions."""
     rows = study.policies
     if rows.empty or not {"gold", "proxy"} <= set(rows) or not study.has_gold:
@@ -143,7 +149,10 @@ def gold_against_proxy(study: Study) -> str | None:
     series = []
     for colour, level in enumerate(study.levels):
         scored = rows[(rows["level"] == level) & rows["gold"].notna() & rows["proxy"].notna()]
-        points = [_mean_point(policies, policies["proxy"], "gold") for _, policies in scored.groupby("position")]
+        points = [
+            _mean_point(policies, policies["proxy"], "proxy reward", "gold")
+            for _, policies in scored.groupby("position")
+        ]
         if points:
             series.append(Series(study.label(level), points, colour))
     if not series:
@@ -154,14 +163,23 @@ def gold_against_proxy(study: Study) -> str | None:
 
 def _level_point(policies: pd.DataFrame, metric: str) -> Point:
     """A level's mean over seeds in both directions; a distance is not negative."""
-    point = _mean_point(policies, policies["kl"].clip(lower=0).pow(0.5), metric)
+    point = _mean_point(policies, policies["kl"].clip(lower=0).pow(0.5), "√KL", metric)
     return dataclasses.replace(point, x_low=max(point.x_low, 0.0))
 
 
-def _mean_point(policies: pd.DataFrame, x_values: pd.Series, metric: str) -> Point:
+def _mean_point(policies: pd.DataFrame, x_values: pd.Series, x_name: str, metric: str) -> Point:
     x = clustered_mean(x_values.to_numpy(dtype=float), seeds(policies))
     y = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
-    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high)
+    policy = ", ".join(dict.fromkeys(policies["policy"]))
+    facts = {"policy": policy, x_name: compact(x), **_seed_facts(metric, y, policies)}
+    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, facts=facts)
+
+
+def _seed_facts(metric: str, mean: Estimate, policies: pd.DataFrame) -> dict[str, str]:
+    """A mean over seeds for a tooltip, which also names the seeds."""
+    facts = estimate_facts(metric_title(metric), mean, units="seeds")
+    names = ", ".join(dict.fromkeys(policies["seed"].astype(str)))
+    return {**facts, "seed": names}
 
 
 def jobs(study: Study) -> list[dict[str, Any]]:

@@ -1,77 +1,249 @@
-"""Scales and ticks, by arithmetic; figures, by what they draw."""
+"""Specifications of figures: which rows and marks they hold, what tooltips say, and that text stays text."""
+
+from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
+import altair as alt
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from browser import decode_png
+from jsonschema import ValidationError
 
-from rlhf_lab.figures.charts import Level, Point, Series, curves, dots, frontier
-from rlhf_lab.figures.svg import Canvas, span, tick_text, ticks
+from rlhf_lab.figures import render
+from rlhf_lab.figures.charts import (
+    Level,
+    Point,
+    Series,
+    curves,
+    dots,
+    estimate_facts,
+    frontier,
+    gain_curves,
+    spread,
+    unique,
+)
+from rlhf_lab.figures.labels import NARROW, Label, place_labels
+from rlhf_lab.figures.layers import Chart, Event, span
+from rlhf_lab.results.samples import pack
 from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, seed_mean
 
-
-def test_ticks_are_round():
-    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
-    assert ticks(-0.13, 0.31) == pytest.approx([-0.1, 0.0, 0.1, 0.2, 0.3])
-    assert ticks(3, 3) == [3]
+ATTACK = '</script><script>alert(1)</script>"+alert(2)+"\u2028'
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-def test_ticks_lie_inside_and_are_evenly_spaced(low: float, width: float):
-    found = ticks(low, low + width)
-    assert 2 <= len(found) <= 7
-    assert all(low - 1e-6 * width <= tick <= low + width * (1 + 1e-6) for tick in found)
+def layers(chart: Chart, mark: str) -> list[dict]:
+    """Layers of one kind of mark."""
+    return [layer for layer in chart.specification["layer"] if layer["mark"]["type"] == mark]
 
 
-def test_tick_text_has_the_decimals_of_its_step():
-    assert [tick_text(value, 0.5) for value in (-0.5, 0, 1.0)] == ["−0.5", "0", "1.0"]
-    assert tick_text(0.0001, 2e-5) == "1.0e−4" and tick_text(5e-5, 5e-5) == "5e−5"
-    assert tick_text(4000, 2000) == "4k"
-    assert tick_text(-0.9000000000000001, 0.0) == "−0.9"  # a single tick has no step
+def rows(chart: Chart, layer: dict) -> list[dict]:
+    """The rows that a layer draws, before its filters."""
+    source = layer.get("data") or chart.specification["data"]  # altair writes what all layers share once
+    return chart.specification["datasets"][source["name"]]
+
+
+def said(chart: Chart, layer: dict) -> list[dict[str, str]]:
+    """The tooltip of each row: title → text."""
+    fields = {tip["field"]: tip["title"] for tip in layer["encoding"]["tooltip"]}
+    return [{title: row[field] for field, title in fields.items()} for row in rows(chart, layer)]
+
+
+def every_kind(name: str = "gold") -> list[Chart]:
+    points = [Point(0, 0, label=name), Point(1, 0.5, 0.4, 0.6, 0.9, 1.1, name, {"policy": name})]
+    gains = [{"series": name, "metric": kind, "x": 1, "y": 2, "facts": {"level": name}} for kind in ("gold", "proxy")]
+    one = [Series(name, points, 1)]
+    mean, none = seed_mean([1.0, 2.0]), seed_mean([])
+    return [
+        curves([*one, Series("b", points)], title=name, events=[Event(0.5, name)]),
+        frontier(one, title=name, x_label=name, y_label=name, origin=True),
+        frontier(one, title=name, x_label="x", y_label="y", diagonal=(0.5, 1.0)),
+        dots([Level(name, mean, [1, 2], True), Level("b", mean, [1, 2]), Level("c", none)], title=name, x_label=name),
+        spread({name: [0, 1, 2, 3, 4]}, title=name, x_label=name),
+        gain_curves(gains, gains, [name], title=name, description=name, x_label=name, y_label=name),
+    ]
+
+
+def test_specifications_are_vega_lite():
+    for chart in every_kind():
+        assert alt.LayerChart.from_dict(chart.specification, validate=True)
+    broken = curves([Series("a", [Point(0, 1)])], title="t").specification | {"layer": [{"mark": "no such mark"}]}
+    with pytest.raises(ValidationError):
+        alt.LayerChart.from_dict(broken, validate=True)
+
+
+def test_text_from_data_is_data():
+    """Nothing but rows, axis titles and the domains of scales may hold a name: no expression, field or markup."""
+
+    def visit(node: object, path: tuple[str, ...]) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                assert ATTACK not in str(key), path
+                visit(value, (*path, key))
+        elif isinstance(node, list):
+            for value in node:
+                visit(value, path)
+        elif isinstance(node, str) and "alert" in node:
+            assert "datasets" in path or path[-1] in ("domain", "title"), path
+
+    for chart in every_kind(ATTACK):
+        visit(chart.specification, ())
+        assert not set("<>&\u2028") & set(pack(chart.specification))
+        drawn = render.page_svg(chart)
+        assert "<script" not in drawn and "&lt;script&gt;" in drawn
+
+
+def test_every_point_has_a_row_with_its_interval_and_a_tooltip():
+    estimate = Estimate(0.5, 0.4, 0.6, 60, 30)
+    points = [Point(0, 0), Point(1, 0.5, 0.4, 0.6, label="DPO", facts=estimate_facts("gain", estimate) | {"seed": "3"})]
+    chart = frontier([Series("gold", points)], title="t", x_label="√KL", y_label="gain", origin=True)
+    (mark,) = layers(chart, "point")
+    assert [(row["x"], row["y"]) for row in rows(chart, mark)] == [(0, 0), (1, 0.5)]
+    first, second = said(chart, mark)
+    assert second == {
+        **{"series": "gold", "gain": "0.500", "95 % interval": "0.400 to 0.600"},
+        **{"n": "60", "prompts": "30", "seed": "3", "√KL": "–"},
+    }
+    assert first["√KL"] == "0.00" and first["n"] == "–"
+    assert [row["word"] for row in rows(chart, layers(chart, "text")[-1])] == ["DPO"]
+
+
+def test_whiskers_need_both_bounds():
+    points = [Point(0, 1, 0.5, 1.5), Point(1, 1, -math.inf, math.inf), Point(2, 1)]
+    svg = render.page_svg(frontier([Series("a", points)], title="t", x_label="x", y_label="y"))
+    assert svg.count('stroke-width="1.3"') == 1 and "NaN" not in svg and "Infinity" not in svg
+
+
+def test_nan_breaks_a_line_and_a_lone_point_is_marked():
+    points = [Point(0, 1), Point(1, 2), Point(2, math.nan), Point(3, 1), Point(4, 2), Point(5, math.nan), Point(6, 1)]
+    chart = curves([Series("loss", points)], title="loss")
+    (line,) = layers(chart, "line")
+    assert [row["y"] for row in rows(chart, line)] == [1, 2, None, 1, 2, None, 1]
+    (path,) = re.findall(r'aria-label|d="(M[^"]+)" stroke="#3a60ab"', render.page_svg(chart))
+    assert path.count("M") == 3
+    (mark,) = layers(chart, "point")
+    assert [row["x"] for row in rows(chart, mark)] == [6]
+
+
+def test_long_curves_have_a_band():
+    chart = curves([Series("loss", [Point(0, 1, 0, 2), Point(1, 1, 0, 2)])], title="loss")
+    assert rows(chart, layers(chart, "area")[0])[0] | {"t0": ""} == {
+        **{"series": "loss", "order": 0, "x": 0, "y": 1, "low": 0, "high": 2},
+        **{"t0": "", "t1": "0.00", "t2": "1.00"},
+    }
+
+
+def test_events_are_lines_with_words_inside_the_plot():
+    chart = curves(
+        [Series("a", [Point(0, 1), Point(10, 2)])], title="t", events=[Event(1, "warning"), Event(9, "fell")]
+    )
+    words = rows(chart, layers(chart, "text")[-1])
+    assert [(row["x"], row["word"], row["dx"] > 0) for row in words] == [(1, "warning", True), (9, "fell", False)]
+    assert words[0]["dy"] != words[1]["dy"]
+    assert len(layers(chart, "rule")) == 1
+
+
+def test_dots_show_levels_runs_and_the_baseline():
+    known, unknown = seed_mean([1.0, 2.0, 3.0]), seed_mean([2.0])
+    levels = [
+        Level("a", known, [1, 2, math.nan], True, run_names=["seed 0", "seed 1", "seed 2"], units="seeds"),
+        Level("b", unknown, [2]),
+        Level("c", seed_mean([])),
+    ]
+    chart = dots(levels, title="t", x_label="gold")
+    runs, means = layers(chart, "circle")[0], layers(chart, "point")[0]
+    assert said(chart, runs)[0] == {"level": "a", "run": "seed 0", "gold": "1.00"}
+    assert len(rows(chart, runs)) == 3
+    assert said(chart, means)[0]["seeds"] == "3" and said(chart, means)[1]["seeds"] == "–"
+    whiskers, baseline = layers(chart, "rule")
+    assert rows(chart, baseline) == [{"x": 2.0}]
+    assert ["low" in row for row in rows(chart, whiskers)] == [True, False]
+    assert rows(chart, layers(chart, "text")[0]) == [{"name": "c", "word": "no result"}]
+
+
+def test_a_huge_interval_leaves_room_for_the_values():
+    wild = Estimate(0.5, -300.0, 300.0, 2, 2)
+    chart = dots([Level("a", wild, [0.4, 0.6])], title="t", x_label="x")
+    low, high = layers(chart, "rule")[0]["encoding"]["x"]["scale"]["domain"]
+    assert -1 < low < 0.4 < 0.6 < high < 2
+    assert all(layer["mark"]["clip"] for layer in layers(chart, "rule")[:1])
+
+
+def test_levels_of_one_name_have_rows_of_their_own():
+    assert unique(["a", "b", "a"]) == ["a", "b", "a (2)"]
+    chart = dots([Level("a", seed_mean([1.0])), Level("a", seed_mean([2.0]))], title="t", x_label="x")
+    assert len({row["name"] for row in rows(chart, layers(chart, "point")[0])}) == 2
+
+
+def test_readers_can_zoom_and_choose_series():
+    chart = every_kind()[0]
+    params = {param["name"]: param for param in chart.specification["params"]}
+    assert params["zoom"]["bind"] == "scales" and "ctrlKey" in params["zoom"]["select"]["zoom"]
+    assert params["pick"]["bind"] == "legend"
+    for layer in layers(chart, "line") + layers(chart, "area"):
+        assert layer["encoding"]["opacity"]["condition"]["param"] == "pick"
+
+
+def test_long_titles_of_axes_are_wrapped():
+    label = "words of the chosen reply − words of the rejected one, mean of each group"
+    chart = frontier([Series("a", [Point(0, 1)])], title="t", x_label=label, y_label="y")
+    lines = layers(chart, "point")[0]["encoding"]["x"]["title"]
+    assert " ".join(lines) == label and all(len(line) <= 50 for line in lines)
+
+
+def test_labels_avoid_one_another_and_the_frame():
+    labels = [Label(0, 0, "SFT"), Label(0.95, 0.9, "iteration 2"), Label(1.0, 0.95, "iteration 3")]
+    placed = place_labels(labels, (-0.1, 1.1), (-0.1, 1.1), height=230)
+    assert [label.text for label, _, _ in placed] == ["SFT", "iteration 2", "iteration 3"]
+    boxes = []
+    for label, dx, dy in placed:
+        x, y = (label.x + 0.1) / 1.2 * NARROW + dx, (1.1 - label.y) / 1.2 * 230 + dy
+        left = x if dx > 0 else x - 6 * len(label.text)
+        boxes.append((left, y - 6, left + 6 * len(label.text), y + 6))
+    for number, box in enumerate(boxes):
+        assert box[0] >= 0 and box[2] <= NARROW
+        for other in boxes[number + 1 :]:
+            assert box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1]
+
+
+def test_a_file_has_its_colours_in_its_attributes():
+    chart = every_kind()[1]
+    svg = render.svg_file(chart)
+    assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "var(" not in svg
+    assert 'stroke="#944b05"' in svg and "prefers-color-scheme:dark" in svg
+    assert "<title>gold</title>" in svg
+
+
+@pytest.mark.skipif(shutil.which("rsvg-convert") is None, reason="rsvg-convert is not installed (librsvg2-bin)")
+@pytest.mark.parametrize("kind", [0, 1, 3, 4])
+def test_other_viewers_draw_the_same_figure(tmp_path: Path, kind: int):
+    chart = every_kind()[kind]
+    (tmp_path / "plot.svg").write_text(render.svg_file(chart), encoding="utf-8")
+    scale = str(render.PNG_SCALE)
+    command = ["rsvg-convert", "-z", scale, "-b", "white", "plot.svg", "-o", "rsvg.png"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    theirs = decode_png((tmp_path / "rsvg.png").read_bytes()).astype(int)
+    ours = decode_png(render.png_file(chart)).astype(int)
+    assert np.abs(np.subtract(theirs.shape, ours.shape)).max() <= 2
+    height, width = (min(a, b) for a, b in zip(theirs.shape[:2], ours.shape[:2], strict=True))
+    # Fonts and smoothing differ: blocks of 8 × 8 pixels are compared.
+    blocks = [
+        image[: height // 8 * 8, : width // 8 * 8].reshape(height // 8, 8, width // 8, 8, 3).mean(axis=(1, 3))
+        for image in (theirs, ours)
+    ]
+    assert np.abs(blocks[0] - blocks[1]).mean() < 6
+    saturation = [(block.max(axis=2) - block.min(axis=2) > 12).mean() for block in blocks]
+    assert saturation[1] > 0.005 and saturation[0] == pytest.approx(saturation[1], rel=0.2), "lines and colours"
 
 
 def test_span_is_never_empty():
-    assert span([math.nan, math.inf]) == (0.0, 1.0)
+    assert span([math.nan, math.inf, None]) == (0.0, 1.0)
     assert span([2.0, 2.0]) == (1.8, 2.2)
     assert span([0.0, 10.0], pad=0.1) == (-1.0, 11.0)
-
-
-def test_scales_map_corners_to_corners():
-    canvas = Canvas(200, 100, (0, 10), (0, 1), "t", "d", left=20, right=10, top=5, bottom=15)
-    assert (canvas.x(0), canvas.x(10), canvas.y(0), canvas.y(1)) == (20, 190, 85, 5)
-
-
-def test_nan_breaks_a_line_and_draws_no_point():
-    points = [Point(0, 1), Point(1, 2), Point(2, math.nan), Point(3, 1), Point(4, 2)]
-    page = curves([Series("loss", points)], title="loss")
-    (path,) = re.findall(r'<path d="(M[^"]+)" fill="none"', page)
-    assert path.count("M") == 2 and "nan" not in page
-
-
-def test_infinite_intervals_are_not_drawn():
-    known, unknown = seed_mean([1.0, 2.0, 3.0]), seed_mean([2.0])
-    page = dots(
-        [Level("a", known, [1, 2, 3], True), Level("b", unknown, [2]), Level("c", seed_mean([]))],
-        title="t",
-        x_label="x",
-    )
-    assert page.count('stroke-width="1.3"') == 1  # one whisker
-    assert "no result" in page and "inf" not in page and "nan" not in page
-
-
-def test_whiskers_stay_inside_the_plot():
-    wild = Estimate(0.5, -300.0, 300.0, 2, 2)
-    page = dots([Level("a", wild, [0.4, 0.6])], title="t", x_label="x")
-    start, end = map(float, re.findall(r'd="M([\d.]+) [\d.]+L([\d.]+)', page)[0])
-    assert 0 < start < end < 430
-
-
-def test_a_frontier_keeps_the_origin_in_view():
-    page = frontier([Series("gold", [Point(2, 5, 4, 6, 1.8, 2.2)])], title="t", x_label="x", y_label="y", origin=True)
-    assert ">0</text>" in page and page.count('stroke-width="1.3"') == 2
 
 
 def test_numbers_read_well():

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from rlhf_lab.figures.svg import DARK, DASHES, LIGHT, PALETTE_DARK, PALETTE_LIGHT, SHAPES, dash, glyph
+from rlhf_lab.figures.palette import DARK, DASHES, LIGHT, PALETTE_DARK, PALETTE_LIGHT, SHAPES, dark_rules, dash, shape
 from rlhf_lab.reports.report import TEMPLATES
 
 # Machado, Oliveira & Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
@@ -101,10 +101,10 @@ def test_series_stay_apart_for_every_eye(palette, vision):
 
 def test_colour_is_never_the_only_channel():
     assert len(PALETTE_LIGHT) == len(PALETTE_DARK) == 7
-    looks = {(number % 7, dash(number), number % len(SHAPES)) for number in range(35)}
+    looks = {(number % 7, tuple(dash(number)), shape(number)) for number in range(35)}
     assert len(looks) == 35  # 7 colours × 5 shapes repeat after 35 series
     for a, b in itertools.combinations(range(5), 2):  # without any colour, five series still differ
-        assert dash(a) != dash(b) and glyph(0, 0, a) != glyph(0, 0, b).replace(f"--t{b}", f"--t{a}")
+        assert dash(a) != dash(b) and shape(a) != shape(b)
     assert len(set(DASHES)) == len(DASHES) == len(SHAPES)
 
 
@@ -121,3 +121,12 @@ def test_lines_and_marks_are_seen_on_the_paper(theme):
     colours = themes()[theme]
     for number in range(len(PALETTE_LIGHT)):
         assert contrast(colours[f"t{number}"], colours["paper"]) >= 3.0, number  # WCAG 1.4.11
+
+
+def test_every_light_colour_of_a_figure_has_one_dark_counterpart():
+    light, dark = variables(LIGHT), variables(DARK)
+    assert len(set(light.values())) == len(light), "two roles share a colour: the rules cannot tell them apart"
+    rules = dark_rules(".chart svg")
+    for name, colour in light.items():
+        for channel in ("fill", "stroke"):
+            assert f'.chart svg [{channel}="{colour}"]{{{channel}:{dark[name]}}}' in rules

@@ -1,9 +1,11 @@
 """Reports open from disk, stay small, escape what models write, and survive whatever a run left behind."""
 
+import base64
 import json
 import re
 import subprocess
 import sys
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,6 +18,8 @@ from rlhf_lab.reports.run.run_view import BUDGET_BYTES
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.samples import pack, pick_samples
 
+SCRIPTS = 450_000
+"""Bytes of a page that draw its figures."""
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028"
 
 
@@ -70,7 +74,7 @@ def test_a_run_report_shows_numbers_figures_samples_and_origin(make_run):
 def test_reports_load_nothing_from_elsewhere(make_run, make_study):
     for folder in (make_run(), make_study(seeds=2)):
         page = write_report(folder).read_text()
-        assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", page)
+        assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\((?!#)""", page)
 
 
 def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path):
@@ -96,7 +100,7 @@ def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path)
 
 def test_a_large_evaluation_still_fits(make_run):
     page = write_report(make_run(prompts=400, samples=4, steps=4000))
-    assert page.stat().st_size <= BUDGET_BYTES + 200_000
+    assert page.stat().st_size <= BUDGET_BYTES + SCRIPTS + 250_000
     assert "400 of 400 prompts are embedded" in text(page)
 
 
@@ -128,7 +132,10 @@ def test_sample_text_cannot_leave_its_place(make_run):
     (folder / "result.json").write_text(json.dumps(result))
     page = write_report(folder)
     tags = Tags(page.read_text())
-    assert tags.tags.count("script") == 2 and "img" not in tags.tags
+    scripts = re.findall(r"<script([^>]*)>", page.read_text())
+    figures = page.read_text().count('<div class="chart"')
+    # the samples' data and script, those of the figures, and the data of each figure
+    assert len(scripts) == tags.tags.count("script") == 4 + figures and "img" not in tags.tags
     assert "alert(1)" in text(page)  # shown as text
     data = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     assert data is not None and not set("<>&\u2028") & set(data[1])
@@ -139,7 +146,8 @@ def test_sample_text_cannot_leave_its_place(make_run):
 def test_policy_and_metric_names_are_escaped_in_figures(make_run):
     page = write_report(make_run(policies=("SFT", "<u>bold</u>")))
     assert "u" not in Tags(page.read_text()).tags
-    assert page.read_text().count("&lt;u&gt;bold") >= 5  # tables, lights and figures
+    assert page.read_text().count("&lt;u&gt;bold") >= 5  # tables, lights and static figures
+    assert "\\u003cu\\u003ebold" in page.read_text()  # the data of figures
 
 
 def test_without_gold_the_report_says_so(make_run):
@@ -194,8 +202,8 @@ def test_a_study_report_opens_with_its_finding(make_study):
     assert words.index("is higher") < words.index("exploratory")
     assert "hypothesis" in words and "the loss is NaN at step 40" in words and "not run" in words
     assert 'href="jobs/0/run/report.html"' in page.read_text()
-    assert {"table.md", "table.csv", "plot.svg", "report.html"} <= {file.name for file in folder.iterdir()}
-    assert page.stat().st_size <= 100_000
+    assert {"table.md", "table.csv", "plot.svg", "plot.png", "report.html"} <= {file.name for file in folder.iterdir()}
+    assert page.stat().st_size <= SCRIPTS + 250_000
     assert ElementTree.parse(folder / "plot.svg").getroot().tag.endswith("svg")
 
 
@@ -208,8 +216,26 @@ def test_figures_are_described_for_those_who_cannot_see_them(make_run):
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert len(figures) >= 6
     for figure in figures:
-        root = ElementTree.fromstring(figure)
+        root = ElementTree.fromstring(figure.replace("xlink:href", "href"))
         assert [child.tag for child in root][:2] == ["title", "desc"] and all(child.text for child in root[:2])
+    names = re.findall(r'<div class="chart" tabindex="0" role="group" aria-label="([^"]+)">', page)
+    assert len(names) == len(figures)
+
+
+def test_a_page_without_figures_has_no_script(make_run):
+    folder = make_run(policies=())
+    (folder / "metrics.jsonl").unlink()
+    page = write_report(folder).read_text()
+    assert "<script" not in page and "<svg" not in page
+
+
+def test_the_script_is_on_a_page_once(make_run):
+    page = write_report(make_run()).read_text()
+    assert page.count('id="vega"') == 1
+    packed = re.search(r'<script type="text/plain" id="vega">([A-Za-z0-9+/=]+)</script>', page)
+    assert packed is not None and len(packed[1]) < SCRIPTS
+    script = zlib.decompress(base64.b64decode(packed[1])).decode()
+    assert "vegaEmbed" in script
 
 
 def test_other_folders_are_refused_with_directions(make_run, tmp_path):

@@ -1,0 +1,58 @@
+"""Messages and tools as columns hold them: one form out, and errors that name column, message and field."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_lab.data.messages import completion_text, messages_column, read_tools, text_or_messages
+from rlhf_lab.data.rows import RowProblem
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}
+
+
+def test_nulls_of_a_table_are_left_out_and_parts_of_text_are_joined():
+    row = {
+        "m": [
+            {"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}], "name": None},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": "2", "name": "add", "tool_call_id": None},
+        ]
+    }
+    assert messages_column(row, "m") == [
+        {"role": "user", "content": "a b"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "content": "2", "name": "add"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ("hi", r"column 'm', message 1 is .*; expected an object \{role, content\}"),
+        ({"role": "bot", "content": "hi"}, r"message 1: role is .*'bot'.*; expected one of user, assistant"),
+        ({"role": "user", "content": 3}, r"message 1: content is .*3.*; expected text"),
+        ({"role": "user", "content": [{"type": "image"}]}, r"message 1: content has parts that are not text"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, r"a user message has tool_calls; only an assistant"),
+        ({"role": "tool", "content": "x", "name": 3}, r"message 1: name is .*3.*; expected text"),
+    ],
+)
+def test_a_wrong_message_is_named(message, problem):
+    with pytest.raises(RowProblem, match=problem):
+        messages_column({"m": [message]}, "m")
+
+
+def test_tools_may_be_text():
+    assert read_tools({"tools": '[{"type": "function"}]'}, "tools") == [{"type": "function"}]
+    assert read_tools({"tools": None}, "tools") == [] == read_tools({}, "tools")
+    with pytest.raises(RowProblem, match=r"column 'tools' is .*; expected a JSON list of tools"):
+        read_tools({"tools": "no json"}, "tools")
+
+
+def test_one_space_joins_a_completion_and_indentation_stays():
+    assert completion_text(" blue. ") == "blue."
+    assert completion_text("    return x") == "   return x", "TRL's joint is one space"
+    assert text_or_messages({"c": "  x"}, "c") == "  x"
