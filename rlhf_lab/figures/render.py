@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import zlib
+from contextlib import suppress
 from functools import cache
 from html import escape
+from importlib.metadata import version
+from pathlib import Path
 
 import vl_convert
 
+from rlhf_lab.core.files import write_text
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import PAPER, dark_rules
 
@@ -45,10 +50,19 @@ def png_file(chart: Chart) -> bytes:
 def packed_scripts() -> str:
     """The script that sets `window.vegaEmbed`, which draws with Vega and Vega-Lite: deflated, as base64.
 
-    A third of its bytes, and the browser unpacks it in a few milliseconds.
+    A third of its bytes, and the browser unpacks it in a few milliseconds. Making it takes about a second, so it is
+    kept in the user's cache for later processes.
     """
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = caches / "rlhf_lab" / f"vega-embed-{VEGA_LITE}-{version('vl-convert-python')}.b64"
+    with suppress(OSError):
+        return kept.read_text(encoding="ascii")
     script = vl_convert.javascript_bundle("window.vegaEmbed=vegaEmbed;", vl_version=VEGA_LITE)
-    return base64.b64encode(zlib.compress(script.encode(), 9)).decode()
+    packed = base64.b64encode(zlib.compress(script.encode(), 9)).decode()
+    with suppress(OSError):  # a home that cannot be written to costs the second again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_text(kept, packed)
+    return packed
 
 
 def _svg(chart: Chart, background: str | None = None) -> str:
