@@ -335,8 +335,8 @@ DATA = (
     Mutant(
         "train_prompts_stay_in_test",
         LOADING,
-        "seen = {pair.prompt for pair in train.pairs}",
-        "seen = {pair.prompt for pair in test.pairs}",
+        "seen = {_short_digest(pair.prompt) for pair in train.pairs}",
+        "seen = {_short_digest(pair.prompt) for pair in test.pairs}",
         "a given test file keeps prompts that were trained on",
     ),
     Mutant(
