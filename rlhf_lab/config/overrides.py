@@ -23,7 +23,7 @@ def is_choice(key: str) -> bool:
 def forced(key: str) -> str:
     """A key as an override names it. Those below `stages` and the sources of a mix are not in the composed config: `++`
     adds them."""
-    return f"++{key}" if key.startswith(ADDED) else key
+    return f"++{key}" if key.startswith((*ADDED, "data.sources=")) else key
 
 
 def literal(value: Any) -> str:

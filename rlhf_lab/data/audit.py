@@ -75,12 +75,16 @@ def audit(
         for check, (why, test) in PAIR_CHECKS.items():
             if not corpus.preferences and check in NEED_TWO_REPLIES:
                 continue
+            if check == replies.EMPTY_CHOSEN and not _is_imitated(corpus):
+                continue
             flagged = (pair for pair, odd in zip(pairs, oddities, strict=True) if test(pair, odd))
             _add_finding(report, check, split, "pairs", why, pairs, flagged)
         _check_duplicates(report, split, pairs, corpus.preferences)
         _describe_lengths(report, split, pairs, corpus.preferences)
     if not corpus.preferences:
         report.skipped |= dict.fromkeys(NEED_TWO_REPLIES, "preference pairs")
+    if not _is_imitated(corpus):
+        report.skipped[replies.EMPTY_CHOSEN] = "replies to imitate"
     _check_overlap(report, corpus)
     if encode is None:
         report.skipped |= dict.fromkeys(TOKEN_CHECKS, "an encoder")
@@ -88,6 +92,11 @@ def audit(
         for split in SPLITS:
             _check_tokens(report, split, getattr(corpus, split), encode, max_length, eos_id, bos_id)
     return report
+
+
+def _is_imitated(corpus: Corpus) -> bool:
+    """Whether every row has a chosen reply: prompts alone have none, and disliked replies have none beside them."""
+    return corpus.preferences or not any(pair.rejected or not pair.chosen for pair in corpus.train)
 
 
 def _replies_of(pair: Pair) -> tuple[str, ...]:

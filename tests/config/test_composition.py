@@ -32,7 +32,7 @@ NEEDED = {
         for name in ("prompts", "xstest", "mt_bench")
     },
     "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
-    "data/mix": ["data.sources.a.kind=gsm8k", "data.sources.a.path=rows.jsonl"],
+    "data/mix": ["data.sources={a:{kind:gsm8k,path:rows.jsonl}}"],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text, save_tiny, toy_rows
 
+from rlhf_lab.config import compose, registry
+
 pytestmark = pytest.mark.slow
 FILE = "hh_rlhf_harmless_test.jsonl.gz"
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -130,3 +132,41 @@ def test_verifiable_rewards_on_gsm8k(fresh, source):
     policies = fresh.result(out, "grpo_math")["policies"]
     assert [policy["name"] for policy in policies] == ["SFT", "GRPO"]
     assert all(policy["metrics"]["correct_greedy"]["n"] == 4 for policy in policies)
+
+
+@pytest.mark.parametrize(
+    ("data", "file", "rows"),
+    [
+        ("hh_rlhf", FILE, 2303),
+        ("gsm8k", "gsm8k_test.jsonl.gz", 1319),
+        ("humaneval", "HumanEval.jsonl.gz", 164),
+        ("xstest", "xstest_prompts.csv", 450),
+        ("mt_bench", "mt_bench_question.jsonl", 80),
+    ],
+)
+def test_public_data_sets_load_from_the_command_line(fresh, data, file, rows):
+    path = DATA / file
+    if not path.exists():
+        pytest.skip(f"{file} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
+    fresh.run("audit", f"data={data}", f"data.path={path}")
+    kind = compose.read_yaml(compose.folder("conf") / "data" / f"{data}.yaml")
+    settings = {key: value for key, value in kind.items() if key not in ("kind", "path")}
+    corpus = registry.build("data", registry.settings_class("data", kind["kind"])(path=str(path), **settings))
+    assert len(corpus.train) + len(corpus.test) == rows
+
+
+def test_code_is_imitated_and_prompts_are_sampled(fresh):
+    """HumanEval's solutions by SFT, and GRPO on XSTest's prompts from the policy that came out."""
+    files = {name: DATA / name for name in ("HumanEval.jsonl.gz", "xstest_prompts.csv")}
+    if not all(path.exists() for path in files.values()):
+        pytest.skip(f"{', '.join(files)} are not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
+    model = save_tiny("gpt2", gpt2_tokenizer(["def f(x):\n    return x"] * 3, 400), fresh.folder / "checkpoint")
+    common = ("model=hf", f"model.path={model}", "data.max_pairs=24", "runtime.threads=1")
+    out = fresh.run("+recipe=sft", "data=humaneval", f"data.path={files['HumanEval.jsonl.gz']}", *common, *SIZES)
+    policy = fresh.stage(out, "sft") / "model"
+    sizes = ("algorithm.prompts_per_iteration=4", "algorithm.group_size=2", "algorithm.batch_size=8")
+    short = ("algorithm.iterations=2", "algorithm.max_length=96", "evaluation.prompts=4", "rollout.max_new_tokens=8")
+    start = (f"needs.policy={policy}", "needs.reward=null", "reward=length", "rollout.max_prompt_tokens=64")
+    prompts = ("data=xstest", f"data.path={files['xstest_prompts.csv']}")
+    out = fresh.run("+recipe=grpo", *prompts, *common, *start, *sizes, *short)
+    assert fresh.result(out, "grpo")["status"] == "completed"
