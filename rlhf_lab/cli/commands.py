@@ -9,7 +9,8 @@ from pathlib import Path
 import yaml
 
 from rlhf_lab.cli import summary
-from rlhf_lab.config import compose, registry, typed_sweep
+from rlhf_lab.config import compose, registry, root, typed_sweep
+from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
@@ -33,8 +34,14 @@ def audit_command(arguments: Sequence[str]) -> None:
     from rlhf_lab.data.audit import audit
     from rlhf_lab.data.audit_report import render
 
-    command = compose.check_command([*arguments, "+recipe=sft"])
-    console.print(render(audit(registry.build("data", command.configs[0].data))))
+    problems: list[str] = []
+    usable = compose.usable_overrides([forced(argument) for argument in arguments], problems)
+    if problems:
+        raise ConfigError(problems)
+    values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
+    # Any data may be examined, also those that no demonstration, pair or answer is in.
+    config = root.effective({**values, "study": None})
+    console.print(render(audit(registry.build("data", config.data))))
 
 
 def rescore_command(arguments: Sequence[str]) -> None:
