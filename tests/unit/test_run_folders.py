@@ -46,7 +46,7 @@ def test_the_outcome_has_the_last_policys_means_and_every_interval(tmp_path: Pat
     last = stored["policies"][-1]["metrics"]
     assert found.final["gold"] == last["gold"]["mean"] and found.final["staleness"] == 1.5
     policies = found.tables["policies"]
-    assert policies.columns == ["policy", "metric", "mean", "low", "high", "n"]
+    assert policies.columns == ["policy", "metric", "mean", "low", "high", "n", "title"]
     kl = {row[0]: row[2:5] for row in policies.rows if row[1] == "kl"}
     assert kl["iteration 3"] == [last["kl"][name] for name in ("mean", "low", "high")]
     samples = found.tables["samples"]

@@ -8,12 +8,16 @@ import pytest
 
 pytest.importorskip("trl", reason="pip install 'rlhf_lab[trl]'")
 from rlhf_lab.algorithms.trl.reward import _rollout_metrics
+from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.sampling.experience import Group
 
 
 def group(rewards: list[float], lengths: list[int], ended: list[bool]) -> Group:
-    replies = [[7] * length for length in lengths]
-    return Group("Q", [1], replies, [], ["x"] * len(replies), ended, rewards, rewards)
+    episodes = [
+        Episode(Task("Q"), "Q", "x", [1], (Segment([7] * length, sampled=True),), end)
+        for length, end in zip(lengths, ended, strict=True)
+    ]
+    return Group(Task("Q"), episodes, rewards, rewards)
 
 
 def test_metrics_of_two_groups_by_hand():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlhf_lab.reports.report import write_study_report
+from rlhf_lab.reports.study.curve_view import curve_figure, curve_view
 from rlhf_lab.results.answer import Answer
 from rlhf_lab.studies.curves import HEADINGS, curve_finding, curve_markdown, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_finding
@@ -138,3 +139,15 @@ def test_one_seed_has_no_interval(make_curves):
     study = make_curves(seeds=1)
     assert "[no interval]" in fit_rows(level_curves(study))[0][3]
     assert "Gold with bon turns at KL" in curve_finding(study)
+
+
+def test_the_figure_has_every_policy_and_every_fit(make_curves):
+    study = make_curves()
+    levels = level_curves(study)
+    chart = curve_figure(levels)
+    drawn = [row for rows in chart.specification["datasets"].values() for row in rows]
+    policies = [row for row in drawn if "t0" in row and row.get("metric") in ("gold", "proxy")]
+    assert len(policies) >= 2 * sum(len(level.points) for level in levels)
+    assert all(level.level in chart.description for level in levels)
+    view = curve_view(study)
+    assert view is not None and len(view["rows"]) == len(fit_rows(levels))

@@ -24,7 +24,7 @@ ROWS = pd.DataFrame(
 def test_what_varies_is_drawn_most_looked_at_first_and_the_rest_is_listed():
     charts, uncharted = training_curves(ROWS)
     assert [name for name, _ in charts] == ["loss", "loss/critic", "zeal"]
-    assert all(chart.startswith("<svg") for _, chart in charts)
+    assert all(name in chart.title for name, chart in charts)
     assert uncharted == [("beta", "0.100", "0.100")]
     assert training_curves(ROWS.drop(columns="step")) == ([], [])
 

@@ -1,0 +1,37 @@
+"""Figures on a page: complete without scripts, and a script only where there are figures."""
+
+from __future__ import annotations
+
+import re
+
+from rlhf_lab.figures.charts import Point, Series, curves
+from rlhf_lab.figures.tables import Tables, plain, set_facts, tooltip
+from rlhf_lab.reports.drawing import PageFigures
+
+
+def test_numbers_that_are_not_finite_are_left_out_and_break_a_line():
+    assert [plain(value) for value in (1.23456789, float("nan"), "a", None)] == [1.23457, None, "a", None]
+    tables = Tables()
+    tables.chart([{"x": float("inf"), "y": float("nan"), "facts": {}}])
+    assert tables.rows == {"rows0": [{"y": None}]}
+
+
+def test_facts_stand_in_one_order_for_all_rows():
+    rows = [{"facts": {"seed": "1"}}, {"facts": {"n\u2028\n of it": "2"}}]
+    set_facts(rows)
+    assert [(row["t0"], row["t1"]) for row in rows] == [("1", "–"), ("–", "2")]
+    assert [field.to_dict()["title"] for field in tooltip(rows)] == ["seed", "n of it"]
+
+
+def test_a_page_without_figures_has_no_script():
+    assert PageFigures().script() == ""
+
+
+def test_a_figure_is_complete_before_its_script_and_cannot_end_it():
+    figures = PageFigures()
+    series = Series("loss </script><b>", [Point(0, 1), Point(1, 2)])
+    chart = curves([series], title="loss <b>", legend=True)
+    page = str(figures.draw(chart))
+    assert page.index("<svg") < page.index('<script type="application/json">')
+    assert page.count("</script>") == 1 and "<b>" not in re.sub(r"<(title|desc)>.*?</\1>", "", page)
+    assert str(figures.script()).count('id="vega"') == 1
