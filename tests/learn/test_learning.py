@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ONE_LAYER, planned, plant, prompt_text, toy_rows, write_pairs
+from support import ONE_LAYER, planned, plant, prompt_text, said, toy_rows, write_pairs
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.sections import RewardGraph
@@ -192,7 +192,7 @@ def test_an_ensemble_of_reward_models_and_a_penalty_on_disagreement(toy, tmp_pat
         choice = (f"reward.terms.bt.ensemble={how}", "reward.terms.bt.penalty_weight=2", *EVALUATION)
         config = planned("dpo", *common, f"needs.reward={stage.model}", *choice).config
         run = Run(tmp_path, config, {"policy": str(policy), "reward": stage.model})
-        found[how] = build_graph(config.reward, run)(asked, list(long))
+        found[how] = build_graph(config.reward, run)(said(asked, long))
     parts = found["mean"].parts
     members = np.stack([parts["bt/member_0"], parts["bt/member_1"]])
     assert np.abs(members[0] - members[1]).max() > 1e-3
