@@ -109,8 +109,8 @@ class OneTurn:
 class SeveralTurns:
     """Rows that may have several turns, and turns that may end with a piece of text.
 
-    A turn that reaches `slots` tokens is cut, and ends its row. So does one behind which the environment's tokens and
-    one more of the policy's would exceed `most_tokens`.
+    A turn that reaches `slots` tokens, or with which its row has `most_tokens`, is cut and ends the row. So does a turn
+    behind which the environment's tokens leave no room for another one.
 
     Args:
         numbers: of the rows: what `noise` and `next_turn` know them by.
@@ -177,12 +177,13 @@ class SeveralTurns:
 
     def _end_turn_if_over(self, row: int, token: int) -> None:
         spoken = self.spoken[row]
+        added = len(self.finished[row].token_ids)
         ended = token in self.stop_ids or self.ends_text(spoken)
-        if not ended and len(spoken) < self.slots:
+        if not ended and len(spoken) < self.slots and added < self.most_tokens:
             return
         self.finished[row].ended = ended
         follows = self.next_turn(row, spoken)  # also behind a turn that was cut: the environment judges it as it is
-        fits = len(self.finished[row].token_ids) + len(follows) < self.most_tokens
+        fits = added + len(follows) < self.most_tokens
         if not ended or not follows or not fits:
             self.live.discard(row)
             return
