@@ -14,10 +14,7 @@ RECIPES = [name.removeprefix("study/") for name in inventory.recipes() if name.s
 STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
 BEFORE = {
     "buffers",
-    "lora_rank",
     "model_scale",
-    "overoptimization",
-    "sharding_memory",
 }
 """Pages from before docs/design/013, whose seeds share one corpus; a page leaves the list when it is run again."""
 
