@@ -289,7 +289,7 @@ def _data_problems(root: Config) -> list[str]:
         problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
         problems.append(
-            f"algorithm={kind} trains on single replies, and data={data_kind} answers them; use algorithm=grpo or ppo"
+            f"algorithm={kind} works with single replies, and data={data_kind} answers them; use algorithm=grpo or ppo"
         )
     if root.data.max_turns > 1 and root.engine != "native":
         problems.append(

@@ -173,13 +173,14 @@ class Evaluator:
                 "policy": name,
                 "prompt_id": i // group_size,
                 "sample_id": i % group_size,
-                "prompt": episode.prompt,
+                "prompt": episode.task.prompt,
                 "response": episode.response,
                 "tokens": episode.sampled_tokens,
                 "ended": int(episode.ended),
             }
             if self.collector.environment is not None:
                 row["turns"] = len(episode.turns)
+                row["conversation"] = episode.prompt  # what was said before the response
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)

@@ -83,6 +83,7 @@ class StepReport(EvaluationSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
     needs_answers: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "step_judge"
     smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
     samples: int = 8
@@ -124,6 +125,7 @@ class RewardReport(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     chance_metric: ClassVar[str] = "accuracy"
+    takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "report_card"
     bins: int = 10
 

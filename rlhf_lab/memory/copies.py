@@ -97,6 +97,11 @@ def training(stage: Stage) -> Training:
     )
 
 
+def reply_tokens(stage: Stage) -> int:
+    """The most tokens behind a sampled prompt: of a reply, or of an episode of several turns."""
+    return stage.config.rollout.most_tokens(stage.config.data.max_turns)
+
+
 def step_rows(stage: Stage, processes: int) -> Rows:
     """One process's rows of an optimiser step, before they are cut into micro-batches.
 
@@ -110,7 +115,7 @@ def step_rows(stage: Stage, processes: int) -> Rows:
         group_size = settings.group_size
         whole_groups = group_size > 1 and settings.batch_size == settings.replies
         prompts = ceil_div(units, group_size) if whole_groups else 0
-        return Rows(units, rollout.max_prompt_tokens, rollout.max_new_tokens, prompts)
+        return Rows(units, rollout.max_prompt_tokens, reply_tokens(stage), prompts)
     width = settings.max_length
     prompts = units if settings.shares_prompts else 0
     return Rows(settings.rows_per_unit * units, width // 2, width - width // 2, prompts)
@@ -140,7 +145,7 @@ def sampled(stage: Stage) -> tuple[int, int] | None:
 def scored_rows(stage: Stage, tokens: int) -> Rows:
     """Rows of a pass without gradient over `tokens` padded tokens."""
     rollout = stage.config.rollout
-    prompt, reply = rollout.max_prompt_tokens, rollout.max_new_tokens
+    prompt, reply = rollout.max_prompt_tokens, reply_tokens(stage)
     return Rows(max(1, tokens // (prompt + reply)), prompt, reply)
 
 

@@ -186,7 +186,7 @@ def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
     prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
     bytes_each = 2 if rollout.dtype == "bfloat16" else 4
-    return sampling(shape, prompts, group, rollout.max_prompt_tokens, rollout.max_new_tokens, bytes_each)
+    return sampling(shape, prompts, group, rollout.max_prompt_tokens, copies.reply_tokens(stage), bytes_each)
 
 
 def _scoring_passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
@@ -211,7 +211,7 @@ def _evaluated_tokens(stage: Stage) -> int:
     """Padded tokens of all replies to held-out prompts."""
     rollout = stage.config.rollout
     evaluation = stage.config.evaluation
-    width = rollout.max_prompt_tokens + rollout.max_new_tokens
+    width = rollout.max_prompt_tokens + copies.reply_tokens(stage)
     return evaluation.prompts * evaluation.samples_per_prompt * width
 
 

@@ -130,10 +130,15 @@ class Encoder:
                 )
         return [token_ids[0] for token_ids in ids]
 
-    def text(self, reply_ids: Sequence[int]) -> str:
-        """The reply as text, without what ends it and trailing space; with a chat template it keeps its indentation."""
+    def text(self, reply_ids: Sequence[int], stop: Sequence[str] = ()) -> str:
+        """The reply as text, without what ends it and trailing space; with a chat template it keeps its indentation.
+
+        Args:
+            stop: texts that end a reply; the first of them, and what follows it, is cut off.
+        """
         without_end = [token for token in reply_ids if token not in self.stop_ids]
         text: str = self.tokenizer.decode(without_end, skip_special_tokens=True)
+        text = text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
         # Without a template the first word has the space after "Assistant:", and indentation cannot be told from it.
         return text.rstrip() if self.chat else text.strip()
 

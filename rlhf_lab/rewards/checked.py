@@ -86,7 +86,22 @@ class CheckedReward:
             name: scores(values, responses, f"part {name} of reward {self.name}")
             for name, values in batch.parts.items()
         }
+        if batch.turns is not None:
+            self._check_turns(batch.turns, total_N, episodes)
         return RewardBatch(total_N, parts, batch.turns)
+
+    def _check_turns(self, turns: Any, total_N: FloatArray, episodes: Sequence[Episode]) -> None:
+        """Raise NumericError unless every scored episode has one finite number for each of its turns."""
+        if len(turns) != len(episodes):
+            raise NumericError(f"turns of reward {self.name} are of {len(turns)} episodes; it scored {len(episodes)}")
+        for number, (rewards, total, episode) in enumerate(zip(turns, total_N, episodes, strict=True)):
+            if np.isnan(total):
+                continue
+            if len(rewards) != len(episode.turns) or not np.isfinite(np.asarray(rewards, dtype=np.float64)).all():
+                raise NumericError(
+                    f"reward {self.name} gave {list(rewards)} for the {len(episode.turns)} turns of episode {number}; "
+                    "expected a finite number for each"
+                )
 
     def _call_reward(self, episodes: Sequence[Episode]) -> RewardBatch:
         """Call the reward in every process where they share its work, else in the main one for all."""

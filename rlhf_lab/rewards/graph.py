@@ -65,21 +65,20 @@ class GraphReward(CheckedReward):
     def _rewards_of_turns(self, turns: Mapping[str, Sequence[Sequence[float]]]) -> list[list[float]] | None:
         """Weighted sum of the terms that score turns; None where the graph's value is no such sum of its terms."""
         settings = self.settings
+        turns = {name: values for name, values in turns.items() if settings.weighting[name]}
         rescaled = any(
             settings.terms[name].standardise != "none" or settings.terms[name].transform != "none" for name in turns
         )
         if not turns or rescaled or settings.calibrates or settings.aggregate not in ("weighted_sum", "mean"):
             return None
         total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
-        weights = {name: settings.weighting[name] / total_weight for name in turns}
-        per_episode = zip(*turns.values(), strict=True)  # for each episode the turns of each term
-        return [
-            [
-                sum(weight * reward for weight, reward in zip(weights.values(), rewards, strict=True))
-                for rewards in zip(*terms, strict=True)
-            ]
-            for terms in per_episode
-        ]
+        weights = [settings.weighting[name] / total_weight for name in turns]
+        result = []
+        for terms in zip(*turns.values(), strict=True):  # of each episode the turns as each term scores them
+            # a term that left the episode unscored has no turns, and the episode no reward
+            by_turn = zip(*terms, strict=True) if all(terms) else ()
+            result.append([sum(w * reward for w, reward in zip(weights, rewards, strict=True)) for rewards in by_turn])
+        return result
 
     def observe(self, batch: RewardBatch) -> None:
         """Update the running mean with a training batch's rewards, as they were before the stated confidence."""

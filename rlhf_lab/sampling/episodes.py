@@ -17,7 +17,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.episodes import Environment, Episode, Segment, Step, Task
 from rlhf_lab.core.errors import LabError
-from rlhf_lab.data.transcript import after_colon, render_prompt
+from rlhf_lab.data.transcript import REPLY, render_prompt, reply_message
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
@@ -107,14 +107,13 @@ class EpisodeCollector:
         texts = [self.text(tokens) for tokens in turns]
         prompt = task.prompt
         for text, step in zip(texts[:-1], steps, strict=False):
-            prompt = prompt + after_colon(text) + render_prompt(step.messages)
+            # what the policy said is quoted as messages are, so that it cannot forge a turn of the conversation
+            prompt = prompt.removesuffix(REPLY) + render_prompt([reply_message(text), *step.messages])
         return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.ended)
 
     def text(self, reply_ids: Sequence[int]) -> str:
         """A reply as text, without what ends it."""
-        text = self.encoder.text(reply_ids)
-        places = [place for stop in self.settings.stop if (place := text.find(stop)) >= 0]
-        return text[: min(places)].rstrip() if places else text
+        return self.encoder.text(reply_ids, self.settings.stop)
 
 
 class Conversations:

@@ -155,10 +155,12 @@ def early_scores(episodes: Sequence[Episode], early: Sequence[Sequence[float]]) 
     """What turns before the last one earned, on the last token of each, (N,) over the sampled tokens of all episodes.
 
     Args:
-        early: of each episode the scores of all its turns but the last.
+        early: of each episode the scores of all its turns but the last; empty where only the whole is scored.
     """
     scores = []
     for episode, earned in zip(episodes, early, strict=True):
-        for turn, score in zip(episode.turns, [*earned, 0.0], strict=True):
+        turns = episode.turns
+        per_turn = [*earned, 0.0] if earned else [0.0] * len(turns)
+        for turn, score in zip(turns, per_turn, strict=True):
             scores += [0.0] * (len(turn.token_ids) - 1) + [score]
     return torch.tensor(scores)

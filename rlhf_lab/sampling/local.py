@@ -31,7 +31,7 @@ from rlhf_lab.training.run import seed_for
 DROP_BELOW = 0.75  # finished rows are dropped when the share of live rows is at most this
 ONE_LEVEL = 2048  # largest vocabulary searched in one running sum
 
-STOP_MARGIN = 8  # tokens, beside the characters of a stop text, that are read to find it
+STOP_MARGIN = 8  # tokens read before a stop text, so that decoding begins at a whole character
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,9 @@ class LocalSampler:
         by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         order = ranks.share(by_length)
         own_rows: dict[int, RowTokens] = {}
-        if order:
-            with at_hand([model]), plain(model) as whole_model:
+        # a process without prompts of its own also helps to gather a divided model
+        with at_hand([model]), plain(model) as whole_model:
+            if order:
                 own_rows = self._sample_rows(
                     whole_model, prompts, order, group, noise, temperature, next_turn, max_turns
                 )
@@ -171,8 +172,9 @@ class LocalSampler:
         """Whether a turn's last token completes one of `rollout.stop`."""
         if not self.settings.stop or self.decode is None:
             return False
-        # a stop text of n characters lies within its last n tokens and, where a character has several, a few more
-        tail = self.decode(tokens[-max(map(len, self.settings.stop)) - STOP_MARGIN :])
+        # a token has at least one byte, so a stop text lies within as many last tokens as it has bytes
+        longest = max(len(stop.encode()) for stop in self.settings.stop)
+        tail = self.decode(tokens[-longest - STOP_MARGIN :])
         return any(stop in tail for stop in self.settings.stop)
 
     def _build_decoder(self, model: nn.Module, positions: int) -> Any:

@@ -133,8 +133,10 @@ def _length_problems(stage: Stage, source: str) -> list[str]:
     rope_limit = model_files.rope_limit(model_config)
     lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}
     if "rollout" in algorithm.uses:
-        sampled = rollout.max_prompt_tokens + rollout.max_new_tokens
-        lengths["rollout.max_prompt_tokens + rollout.max_new_tokens"] = sampled
+        turns = stage.config.data.max_turns
+        setting = "max_new_tokens" if turns == 1 else "max_episode_tokens"
+        sampled = rollout.max_prompt_tokens + rollout.most_tokens(turns)
+        lengths[f"rollout.max_prompt_tokens + rollout.{setting}"] = sampled
     problems = []
     for name, length in lengths.items():
         if rope_limit and length > rope_limit[1]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_sampler import CONFIGS, EOS, eager_eos, prompts, random_model
@@ -11,6 +13,8 @@ from torch import nn
 
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.losses.advantage import gae
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
@@ -197,3 +201,24 @@ def test_rewards_of_turns_need_a_sum():
     plain = scored(weight=2.0)
     assert plain.total_N.tolist() == [2.5] and plain.turns == [[0.5, 2.0]]
     assert scored(transform="sigmoid").turns is None
+
+
+def test_turns_that_are_no_numbers_are_refused():
+    broken: Any = SimpleNamespace(score_episodes=lambda episodes: RewardBatch(np.array([1.0]), turns=[[1.0]]))
+    with pytest.raises(NumericError, match=r"gave \[1\.0\] for the 2 turns of episode 0; expected a finite number"):
+        CheckedReward("mine", broken)([TWO_TURNS])
+
+
+def test_a_term_that_weighs_nothing_has_no_turns():
+    """Its NaN would otherwise reach the advantages of the whole batch."""
+    nan: Any = SimpleNamespace(score_episodes=lambda episodes: RewardBatch(np.array([np.nan]), turns=[[]]))
+    terms = {"environment": CheckedReward("environment", EnvironmentReward()), "odd": CheckedReward("odd", nan)}
+    settings = {"environment": EnvironmentTurns(), "odd": EnvironmentTurns(weight=0.0)}
+    assert GraphReward(terms, RewardGraph(terms=settings))([TWO_TURNS]).turns == [[0.25, 1.0]]
+    settings["odd"] = EnvironmentTurns(weight=1.0)
+    unscored = GraphReward(terms, RewardGraph(terms=settings))([TWO_TURNS])
+    assert np.isnan(unscored.total_N[0]) and unscored.turns == [[]]
+
+
+def test_an_episode_scored_as_a_whole_has_no_early_scores():
+    assert early_scores([TWO_TURNS], [[]]).tolist() == [0, 0, 0, 0]

@@ -57,6 +57,8 @@ class OnPolicy(Algorithm):
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
         self.truncation = self.rollouts.collector.sampler.truncation
+        turns = run.config.data.max_turns
+        self.longest_episode = min(turns * self.max_new_tokens, run.config.rollout.most_tokens(turns))
         self.beta = 0.0 if settings.kl_controller == "none" else settings.beta
         low, high = settings.clip_low or 0.0, settings.clip_high or 0.0
         self.clip = Clip(low, high, settings.dual_clip, settings.log_ratio_clamp)
@@ -178,7 +180,7 @@ class OnPolicy(Algorithm):
         """
         assert self.experience is not None
         settings = self.settings
-        self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.max_new_tokens)
+        self.weight_N = token_weights(settings.aggregation or "", self.experience.lengths_N(), self.longest_episode)
         # Unscored replies make batches smaller, not fewer: the schedule counts on `steps_per_iteration` updates.
         batches = settings.replies // settings.batch_size
         batch_size = -(-len(self.experience.rows) // batches)
@@ -199,7 +201,9 @@ class OnPolicy(Algorithm):
             return experience, torch.zeros(0)
         sampler_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
         if any(group.early for group in groups):
-            experience.tokens["early"] = early_scores(episodes, [group.early[i] for group, i in scored])
+            experience.tokens["early"] = early_scores(
+                episodes, [group.early[i] if group.early else [] for group, i in scored]
+            )
         # The first rollout needs all three log-probabilities, whatever the settings say, to compare them once.
         first = not self.checked
         recompute = first or self._recomputes_old_logps()

@@ -102,7 +102,8 @@ class Rollouts:
         for group, rewards_G, scores_G in zip(groups, rewards.reshape(-1, size), scores.reshape(-1, size), strict=True):
             group.rewards = rewards_G.tolist()
             group.scores = scores_G.tolist()
-        if batch.turns is not None:
+        # A clipped total is no sum of what the turns earned: the whole score then lies on the last one.
+        if batch.turns is not None and not self.settings.reward_clip:
             early = [[reward / self.shaper.scale for reward in turns[:-1]] for turns in batch.turns]
             for number, group in enumerate(groups):
                 group.early = early[number * size : (number + 1) * size]

@@ -35,6 +35,7 @@ class StepSettings(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     needs_answers: ClassVar[bool] = True
     adds_head: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "auroc/planted"
     answer: ClassVar[str] = "steps"
@@ -160,6 +161,7 @@ class RewardModel(TrainingSettings):
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
     adds_head: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "pair_ranking"
@@ -257,6 +259,7 @@ class RubricRM(TrainingSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     adds_head: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "pair_ranking"

@@ -54,7 +54,9 @@ def columns_of(function: Function, corpus: Corpus, name: str) -> list[str]:
     Raises:
         ConfigError: a parameter without a default is no column of the data.
     """
-    known = list(dict.fromkeys(column for facts in corpus.facts.values() for column in facts))
+    tasks = corpus.environment.tasks("train") if corpus.environment else []
+    all_facts = [*corpus.facts.values(), *(task.facts for task in tasks)]
+    known = list(dict.fromkeys(column for facts in all_facts for column in facts))
     if corpus.answers and "answer" not in known:
         known.append("answer")
     parameters = _further_parameters(function)
