@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text, save_tiny, toy_rows
 
-from rlhf_lab.config import compose, registry
+from rlhf_lab.config import inventory, registry
 
 pytestmark = pytest.mark.slow
 FILE = "hh_rlhf_harmless_test.jsonl.gz"
@@ -149,7 +149,7 @@ def test_public_data_sets_load_from_the_command_line(fresh, data, file, rows):
     if not path.exists():
         pytest.skip(f"{file} is not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
     fresh.run("audit", f"data={data}", f"data.path={path}")
-    kind = compose.read_yaml(compose.folder("conf") / "data" / f"{data}.yaml")
+    kind = inventory.read_yaml(inventory.folder("conf") / "data" / f"{data}.yaml")
     settings = {key: value for key, value in kind.items() if key not in ("kind", "path")}
     corpus = registry.build("data", registry.settings_class("data", kind["kind"])(path=str(path), **settings))
     assert len(corpus.train) + len(corpus.test) == rows
