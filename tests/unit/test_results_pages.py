@@ -12,11 +12,6 @@ from rlhf_lab.config import inventory
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 RECIPES = [name.removeprefix("study/") for name in inventory.recipes() if name.startswith("study/")]
 STUDIES = sorted(name for name in RECIPES if (RESULTS / f"{name}.md").is_file())
-BEFORE = {
-    "buffers",
-    "model_scale",
-}
-"""Pages from before docs/design/013, whose seeds share one corpus; a page leaves the list when it is run again."""
 
 
 def lacks(page: str) -> list[str]:
@@ -32,13 +27,9 @@ def lacks(page: str) -> list[str]:
 
 def test_there_are_pages():
     assert len(STUDIES) >= 19
-    assert not BEFORE - set(STUDIES)
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_page_says_what_it_rests_on(name):
     missing = lacks((RESULTS / f"{name}.md").read_text(encoding="utf-8"))
-    if name in BEFORE:
-        assert missing, f"{name} was run again: take it off the list"
-    else:
-        assert not missing, f"{name} lacks {', '.join(missing)}"
+    assert not missing, f"{name} lacks {', '.join(missing)}"
