@@ -214,7 +214,7 @@ def _ppo(folder: Path, rounds: int) -> list[Row]:
     algorithm: Any = _algorithm(folder, "ppo", *shape, *more)
     step = _stepper(algorithm)
     step()
-    texts = algorithm.rollouts.prompts[:replies]
+    texts = [task.prompt for task in algorithm.rollouts.tasks[:replies]]
     ids = [algorithm.encoder.prompt(text) for text in texts]
     batch = TokenBatch.from_rows(algorithm.experience.rows, scale.device)
 
