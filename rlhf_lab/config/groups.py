@@ -48,6 +48,18 @@ class DataSource(Protocol):
     def of_run(self, seed: int) -> Self: ...
 
 
+class JudgeSource(Protocol):
+    """Settings of `judge=…`; see `judges.backends.settings.JudgeSettings`."""
+
+    @property
+    def reads_truth(self) -> bool: ...
+
+    @property
+    def library(self) -> str: ...
+
+    def identity(self) -> Mapping[str, Any]: ...
+
+
 class Rollout(Protocol):
     """Settings of `rollout=…`; see `sampling.settings.Local`."""
 

@@ -22,6 +22,7 @@ from rlhf_lab.core.errors import ConfigError
 PACKAGES = {
     "algorithm": ("algorithms", "evaluations"),
     "data": ("data",),
+    "judge": ("judges",),
     "model": ("models",),
     "reward": ("rewards",),
     "rollout": ("sampling",),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
-from rlhf_lab.config.groups import DataSource, Rollout, Sharding
+from rlhf_lab.config.groups import DataSource, JudgeSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
 from rlhf_lab.core.errors import ConfigError
@@ -33,6 +33,7 @@ class Config:
         data: what it is trained and evaluated on.
         algorithm: how it is trained, or what is evaluated.
         reward: what scores replies: terms, and how they become one number.
+        judge: who answers where a language model is asked: to judge replies, or to write data.
         rollout: how replies are sampled.
         sharding: how the work is spread over processes.
         tracker: where metrics go besides the run's folder.
@@ -56,6 +57,7 @@ class Config:
     data: DataSource
     algorithm: Any
     reward: RewardGraph
+    judge: JudgeSource
     rollout: Rollout
     sharding: Sharding
     tracker: object
@@ -71,6 +73,12 @@ class Config:
     outputs: str = "outputs"
     question: str = ""
     size: Literal["full", "smoke"] = "full"
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether the stage asks the judge: by itself, or through a term of its reward."""
+        by_reward = "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
+        return self.algorithm.asks_judge or by_reward
 
 
 def check(values: Mapping[str, Any]) -> Config:

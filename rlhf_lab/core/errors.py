@@ -36,6 +36,14 @@ class StorageError(LabError, OSError):
     """A file cannot be written: the disk is full, read-only or broken. Names the file, the reason and what to do."""
 
 
+class JudgeUnavailable(LabError, ConnectionError):
+    """A language model that is asked does not answer. Says how much was answered and kept, and how to go on."""
+
+
+class BudgetExceeded(LabError, RuntimeError):
+    """The next request could cost more than what is left of the budget. Says what was spent and what was answered."""
+
+
 OPTIONAL = {
     "trl": ("engine=trl", "'rlhf_lab[trl]'"),
     "peft": ("model.lora", "'rlhf_lab[lora]'"),
@@ -44,6 +52,8 @@ OPTIONAL = {
     "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),
     "trackio": ("tracker=trackio", "'rlhf_lab[trackio]'"),
     "tensorboard": ("tracker=tensorboard", "'rlhf_lab[tensorboard]'"),
+    "anthropic": ("judge=anthropic", "'rlhf_lab[judge]'"),
+    "openai": ("judge=openai_compatible", "'rlhf_lab[judge]'"),
     "pyarrow": ("reading Parquet files", "pyarrow"),
     "datasets": ("reading hub data sets", "datasets"),
 }

@@ -32,7 +32,7 @@ from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
 INHERITED = (
-    *("model", "data", "rollout", "seed", "runtime", "sharding", "tracker"),
+    *("model", "data", "judge", "rollout", "seed", "runtime", "sharding", "tracker"),
     *("checkpoint", "artifacts", "outputs", "stages"),
 )
 """Sections an upstream stage takes over from the run that needs it."""
@@ -113,6 +113,8 @@ class Stage:
             "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
+        if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
+            material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
@@ -270,6 +272,7 @@ def _code_references(checked: root.Config) -> list[Reference]:
     chosen = [("algorithm", algorithm), ("data", checked.data)]
     chosen += [("rollout", checked.rollout)] if "rollout" in algorithm.uses else []
     chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
+    chosen += [("judge", checked.judge)] if checked.asks_judge else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))

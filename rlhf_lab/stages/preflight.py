@@ -67,6 +67,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "peft": bool(config.model.lora.rank),
         "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
+        config.judge.library: bool(config.judge.library) and config.asks_judge,
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
     return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]

@@ -67,6 +67,7 @@ class StageSettings:
         shares_prompts: whether its training passes compute a prompt once for the rows that share it.
         compares_policies: whether its evaluation measures the KL of policies, if it uses `evaluation` at all.
         calls_reward: whether models of the reward graph are loaded, if it uses `reward` at all.
+        asks_judge: whether it asks `judge` itself; a term of its reward may ask as well.
         takes_turns: whether it can work with episodes of several turns, where the data's environment answers.
         loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
             has to fall.
@@ -98,6 +99,7 @@ class StageSettings:
     shares_prompts: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = True
     calls_reward: ClassVar[bool] = True
+    asks_judge: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = True
     loss_falls: ClassVar[bool] = False
     chance_metric: ClassVar[str] = ""

@@ -1,0 +1,199 @@
+"""Settings of who answers requests (`judge=…`). Imports no torch and no SDK."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """Common to everyone who answers.
+
+    Class attributes:
+        deciding: the settings that decide the answers, and so belong to the identity of every result; the others say
+            how fast, how often and at what cost is asked.
+        reads_truth: whether it answers from the truth of an embedded world.
+        library: optional library that it needs, a key of `core.errors.OPTIONAL`.
+
+    Args:
+        version: declared version of the model; change it when the model behind the same name changes, so that stored
+            answers and results are not reused.
+    """
+
+    deciding: ClassVar[tuple[str, ...]] = ("version",)
+    reads_truth: ClassVar[bool] = False
+    library: ClassVar[str] = ""
+    version: str = ""
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the answers."""
+        values = asdict(self)
+        return {name: values[name] for name in self.deciding}
+
+
+@register("judge", "simulated")
+@dataclass(frozen=True)
+class Simulated(JudgeSettings):
+    """A judge who knows the embedded world (`data=mini_hh`), with biases and noise to order. Sends nothing.
+
+    Of two replies it prefers the one whose appeal is higher: what it believes each to be worth, in points of the true
+    reward, plus its biases and its noise. Single replies are graded as `data.grader` says.
+
+    Args:
+        believes: `gold` sees the true reward; `annotator` what the world's annotator sees, with that one's biases.
+        noise: standard deviation of the error of a comparison, gold points; fixed for a question and its order.
+        position_bias: gold points added to the reply that is shown first.
+        length_bias: gold points per 10 words.
+        self_preference: gold points added to replies of `author`.
+        author: name of the policy that the judge favours.
+        tie_margin: a difference of appeal below this is called a tie, gold points.
+        unusable: share of answers, 0…1, that are refused, cut off or unreadable, in equal parts.
+        seed: of the noise.
+    """
+
+    deciding: ClassVar[tuple[str, ...]] = (
+        *("version", "believes", "noise", "position_bias", "length_bias", "self_preference", "author", "tie_margin"),
+        *("unusable", "seed"),
+    )
+    reads_truth: ClassVar[bool] = True
+    believes: Literal["gold", "annotator"] = "gold"
+    noise: float = 0.0
+    position_bias: float = 0.0
+    length_bias: float = 0.0
+    self_preference: float = 0.0
+    author: str = ""
+    tie_margin: float = 0.0
+    unusable: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            (self.noise >= 0, f"noise={self.noise} must be 0 or above"),
+            (self.tie_margin >= 0, f"tie_margin={self.tie_margin} must be 0 or above"),
+            (0 <= self.unusable <= 1, f"unusable={self.unusable} is a share, 0…1"),
+            (
+                not self.self_preference or bool(self.author),
+                f"self_preference={self.self_preference} favours no one; name the policy in author",
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Service(JudgeSettings):
+    """A model behind a service: what every request to it has in common.
+
+    Args:
+        model: name of the model there.
+        base_url: of the service; empty is the SDK's own address.
+        api_key_env: environment variable that holds the key. The key itself is never stored or shown.
+        parallel: requests under way at once.
+        requests_per_minute, tokens_per_minute: most of them; 0 is no limit.
+        retries: further attempts after one that failed for a reason that may pass (429, 5xx, no connection), as late as
+            the service asks for.
+        request_timeout_s: an attempt that takes longer has failed.
+        batches: send many requests as batches, at the price of batches, answered within a day.
+        batch_requests: most requests of a batch.
+        poll_s: seconds between two looks at whether a batch is done.
+        budget_usd: most that one run, or one command, may spend, over all its restarts; null is no limit. Every request
+            reserves the most that it can cost before it is sent.
+        input_usd, output_usd: price of a million tokens; null takes that of the price table
+            (`rlhf_lab/judges/prices.yaml`). A service without a known price needs both.
+        store: file of answers, ledger and batches; empty is judges.sqlite in `outputs`, which all runs there share.
+    """
+
+    deciding: ClassVar[tuple[str, ...]] = ("version", "model", "base_url")
+    model: str = ""
+    base_url: str = ""
+    api_key_env: str = ""
+    parallel: int = 8
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    retries: int = 4
+    request_timeout_s: float = 120.0
+    batches: bool = False
+    batch_requests: int = 1000
+    poll_s: float = 30.0
+    budget_usd: float | None = None
+    input_usd: float | None = None
+    output_usd: float | None = None
+    store: str = ""
+
+    def __post_init__(self) -> None:
+        prices = (self.input_usd, self.output_usd)
+        require(
+            (bool(self.model), "model is not set; write the name of the model, judge.model=…"),
+            (
+                not self.base_url or urlsplit(self.base_url).scheme in ("http", "https"),
+                f"base_url={self.base_url} is not an http address, such as http://127.0.0.1:8000/v1",
+            ),
+            (self.parallel >= 1, f"parallel={self.parallel} must be at least 1"),
+            (self.requests_per_minute >= 0, f"requests_per_minute={self.requests_per_minute}; 0 is no limit"),
+            (self.tokens_per_minute >= 0, f"tokens_per_minute={self.tokens_per_minute}; 0 is no limit"),
+            (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
+            (self.request_timeout_s > 0, f"request_timeout_s={self.request_timeout_s} must be above 0"),
+            (self.batch_requests >= 1, f"batch_requests={self.batch_requests} must be at least 1"),
+            (self.poll_s > 0, f"poll_s={self.poll_s} must be above 0"),
+            (self.budget_usd is None or self.budget_usd >= 0, f"budget_usd={self.budget_usd} must be 0 or above"),
+            (
+                (prices[0] is None) == (prices[1] is None) and all(price is None or price >= 0 for price in prices),
+                f"input_usd={prices[0]}, output_usd={prices[1]}: write both, 0 or above, or neither",
+            ),
+        )
+
+
+@register("judge", "anthropic")
+@dataclass(frozen=True)
+class Anthropic(Service):
+    """Anthropic's API by its own SDK (`pip install 'rlhf_lab[judge]'`), with prompt caching and structured output."""
+
+    library: ClassVar[str] = "anthropic"
+    api_key_env: str = "ANTHROPIC_API_KEY"
+
+
+@register("judge", "openai_compatible")
+@dataclass(frozen=True)
+class OpenAICompatible(Service):
+    """Any service that answers like OpenAI's chat completions: OpenAI, vLLM, llama.cpp, Ollama (by OpenAI's SDK).
+
+    Args:
+        structured: how an answer's form is asked for: `json_schema`; `json_object`, where the service knows no schemas;
+            `none` leaves it to the instructions.
+        temperature: of sampling; null sends none, for models that take none.
+    """
+
+    deciding: ClassVar[tuple[str, ...]] = (*Service.deciding, "structured", "temperature")
+    library: ClassVar[str] = "openai"
+    structured: Literal["json_schema", "json_object", "none"] = "json_schema"
+    temperature: float | None = 0.0
+
+
+@register("judge", "local")
+@dataclass(frozen=True)
+class LocalModel(JudgeSettings):
+    """A model on this machine, sampled by the lab's own sampler. Costs nothing.
+
+    Args:
+        path: folder or hub id of a causal language model with a chat template, or of one that the lab trained.
+        temperature: of sampling; 0 is greedy.
+        max_prompt_tokens: longer questions are cut on the left, and counted.
+        batch_rows: questions that are answered at once.
+    """
+
+    deciding: ClassVar[tuple[str, ...]] = ("version", "path", "temperature", "max_prompt_tokens")
+    path: str = ""
+    temperature: float = 0.0
+    max_prompt_tokens: int = 2048
+    batch_rows: int = 32
+
+    def __post_init__(self) -> None:
+        require(
+            (bool(self.path), "path is not set; write the folder or hub id of a model, judge.path=…"),
+            (self.temperature >= 0, f"temperature={self.temperature} must be 0 (greedy) or above"),
+            (self.max_prompt_tokens >= 1, f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1"),
+            (self.batch_rows >= 1, f"batch_rows={self.batch_rows} must be at least 1"),
+        )

@@ -1,0 +1,45 @@
+"""Who asks a language model: a run, or a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlhf_lab.config import registry
+from rlhf_lab.config.groups import JudgeSource
+from rlhf_lab.core.types import Oracle
+from rlhf_lab.judges.requests import Completer
+from rlhf_lab.training.run import Run
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a backend has to know of who asks.
+
+    Attributes:
+        account: what is spent is counted under this name, over all restarts; `judge.budget_usd` bounds it.
+        outputs: folder of the default store.
+        oracle: the truth that a simulated judge answers from; None where there is none.
+        device: of a local model.
+        note: called with remarks for the person who reads the result.
+    """
+
+    account: str
+    outputs: Path
+    oracle: Oracle | None = None
+    device: str = "cpu"
+    note: Callable[[str], None] = field(default=lambda text: None)
+
+
+def open_judge(settings: JudgeSource, caller: Caller) -> Completer:
+    """Who answers, ready to be asked. Raises ConfigError or MissingDependency where it cannot be."""
+    completer: Completer = registry.build("judge", settings, caller)
+    return completer
+
+
+def judge_of(run: Run) -> Completer:
+    """The judge of a run (`judge=…`)."""
+    config = run.config
+    caller = Caller(run.folder.name, Path(config.outputs), run.corpus.oracle, run.device, run.note)
+    return open_judge(config.judge, caller)

@@ -1,0 +1,102 @@
+"""What a language model is asked, and what it answers: the currency of judges, data synthesis and agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal, Protocol
+
+from rlhf_lab.core.messages import Message
+
+Stop = Literal["end", "refused", "truncated"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to a language model.
+
+    Attributes:
+        messages: the conversation, of the roles user and assistant; the last one is the user's.
+        system: instructions in front of it. Requests that share them are asked with prompt caching where it exists.
+        max_tokens: most tokens of the answer.
+        schema: JSON schema of the answer; None is free text.
+        draw: which of several independent answers to the same question this is.
+        about: the same question as data, for backends that answer from the truth of a world and read no text. No part
+            of the request's identity: the text says it all.
+    """
+
+    messages: tuple[Message, ...]
+    system: str = ""
+    max_tokens: int = 1024
+    schema: Mapping[str, Any] | None = None
+    draw: int = 0
+    about: object | None = None
+
+    def digest(self, backend: Mapping[str, Any]) -> str:
+        """SHA-256 of everything that decides the answer: the request, and the identity of who answers it."""
+        material = {
+            "backend": dict(backend),
+            "messages": list(self.messages),
+            "system": self.system,
+            "max_tokens": self.max_tokens,
+            "schema": self.schema,
+            "draw": self.draw,
+        }
+        return sha256(json.dumps(material, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one answer, as the service counts them.
+
+    Attributes:
+        input_tokens: read at the full price.
+        cache_write_tokens, cache_read_tokens: read into and from the prompt cache; not among `input_tokens`.
+        output_tokens: written.
+    """
+
+    input_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_read_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back. A reply that was refused or cut off is an answer too: it was paid for and is kept.
+
+    Attributes:
+        text: of the answer; of a refusal, what was said.
+        stop: why it ended.
+        usage: what it cost in tokens; zero where nothing is counted.
+        cost_usd: what it cost when it was asked; 0 for one that came from the store.
+        stored: whether it came from the store.
+    """
+
+    text: str
+    stop: Stop = "end"
+    usage: Usage = Usage()
+    cost_usd: float = 0.0
+    stored: bool = False
+
+
+class Completer(Protocol):
+    """Who answers requests: `client.Client` for services, or a backend by itself where nothing is sent."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Who answers: everything that decides the answers but the requests; JSON values."""
+        ...
+
+    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
+        """The answers, in the order of the requests.
+
+        Args:
+            title: of the progress bar.
+
+        Raises JudgeUnavailable or BudgetExceeded when some could not be had; those that were answered are stored, and
+        the same call goes on from there.
+        """
+        ...
