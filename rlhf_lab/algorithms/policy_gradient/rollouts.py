@@ -18,7 +18,7 @@ from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
 from rlhf_lab.sampling.episodes import EpisodeCollector
-from rlhf_lab.sampling.experience import Group, Imitation
+from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
@@ -92,7 +92,7 @@ class Rollouts:
     def _score_groups(self, groups: list[Group]) -> None:
         """Write rewards and shaped scores into freshly sampled groups, all in one call of the reward."""
         size = self.settings.sampled_per_prompt
-        episodes = [episode for group in groups for episode in group.episodes]
+        episodes = episodes_of(groups)
         batch = self.reward(episodes)
         self.reward.observe(batch)
         self.reward_parts.append(batch.parts)
@@ -143,7 +143,7 @@ class Rollouts:
         """
         groups = [group.sampled for group in trained]
         rewards = np.array([group.rewards for group in groups])
-        episodes = [episode for group in groups for episode in group.episodes]
+        episodes = episodes_of(groups)
         lengths = [episode.sampled_tokens for episode in episodes]
         scored = np.isfinite(rewards)
         metrics = {

@@ -16,7 +16,7 @@ from rlhf_lab.algorithms.policy_gradient.rollouts import LOGGED_TRUTH
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.sampling.experience import Experience, Group
+from rlhf_lab.sampling.experience import Experience, Group, episodes_of
 
 
 def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
@@ -70,7 +70,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 @torch.no_grad()
 def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
     """KL from the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
-    experience = Experience.of([episode for group in groups for episode in group.episodes])
+    experience = Experience.of(episodes_of(groups))
 
     def logps(model: nn.Module) -> torch.Tensor:
         return algorithm.per_token(
@@ -90,7 +90,7 @@ def _rollout_metrics(groups: list[Group]) -> dict[str, float]:
     """The metrics of `Rollouts` in the native engine, under the same names."""
     rewards = np.array([group.rewards for group in groups])
     scores = np.array([group.scores for group in groups])
-    episodes = [episode for group in groups for episode in group.episodes]
+    episodes = episodes_of(groups)
     lengths = [episode.sampled_tokens for episode in episodes]
     scored = rewards[np.isfinite(rewards)]
     return {
