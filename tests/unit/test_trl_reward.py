@@ -1,4 +1,4 @@
-"""What is logged of the groups that TRL samples has the native engine's names and counts abstentions as unscored."""
+"""What is logged of sampled groups, by this engine or by TRL, counts abstentions as unscored."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-pytest.importorskip("trl", reason="pip install 'rlhf_lab[trl]'")
-from rlhf_lab.algorithms.trl.reward import _rollout_metrics
+from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.sampling.experience import Group
 
@@ -21,7 +20,7 @@ def group(rewards: list[float], lengths: list[int], ended: list[bool]) -> Group:
 
 
 def test_metrics_of_two_groups_by_hand():
-    found = _rollout_metrics([group([1.0, 3.0], [2, 4], [True, True]), group([math.nan, 2.0], [6, 8], [True, False])])
+    found = group_metrics([group([1.0, 3.0], [2, 4], [True, True]), group([math.nan, 2.0], [6, 8], [True, False])])
     assert found["reward"] == pytest.approx(2.0)
     assert found["reward_sd"] == pytest.approx(math.sqrt(2 / 3))
     assert found["unscored"] == 0.25

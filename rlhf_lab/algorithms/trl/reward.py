@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.algorithms.policy_gradient.rollouts import LOGGED_TRUTH
+from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics, true_means
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
@@ -55,9 +55,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         algorithm.generated += sum(map(len, completion_ids))
         rollouts.groups += len(groups)
         rollouts.wasted += sum(group.wasted for group in groups)
-        metrics = _rollout_metrics(groups)
-        truth = corpus.measure(episodes)
-        metrics |= {name: float(truth[name].mean()) for name in LOGGED_TRUTH if name in truth}
+        metrics = group_metrics(groups) | true_means(corpus, episodes)
         metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:
             metrics |= _measure_kl(algorithm, groups)
@@ -83,23 +81,4 @@ def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
         "kl": float(experience.row_sums(k1(policy_N, ref_N)).mean()),
         "kl_k3": float(experience.row_sums(k3(policy_N, ref_N)).mean()),
         "entropy": float(-policy_N.mean()),
-    }
-
-
-def _rollout_metrics(groups: list[Group]) -> dict[str, float]:
-    """The metrics of `Rollouts` in the native engine, under the same names."""
-    rewards = np.array([group.rewards for group in groups])
-    scores = np.array([group.scores for group in groups])
-    episodes = episodes_of(groups)
-    lengths = [episode.sampled_tokens for episode in episodes]
-    scored = rewards[np.isfinite(rewards)]
-    return {
-        "reward": float(scored.mean()) if len(scored) else float("nan"),
-        "reward_sd": float(scored.std()) if len(scored) else float("nan"),
-        "score": float(np.nanmean(scores)) if len(scored) else float("nan"),
-        "tokens": float(np.mean(lengths)),
-        "ended": float(np.mean([episode.ended for episode in episodes])),
-        "unscored": 1 - len(scored) / rewards.size,
-        "generated_tokens": float(sum(lengths)),
-        "wasted_groups": float(np.mean([group.wasted for group in groups])),
     }
