@@ -27,15 +27,19 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
     encode = partial(replace(encoder, counts={}).prompt, max_tokens=max_prompt_tokens)
     corpus = algorithm.run.corpus
 
-    def episode_of(prompt: str, reply_ids: list[int]) -> Episode:
+    def episode_of(prompt: str, prompt_ids: list[int], reply_ids: list[int]) -> Episode:
         ended = bool(reply_ids) and reply_ids[-1] in encoder.stop_ids
         segment = Segment(reply_ids, sampled=True)  # without log-probabilities: TRL passes none
-        return Episode(corpus.task(prompt), prompt, encoder.text(reply_ids), encode(prompt), (segment,), ended)
+        return Episode(corpus.task(prompt), prompt, encoder.text(reply_ids), prompt_ids, (segment,), ended)
 
     def reward(
         prompts: list[str], completion_ids: list[list[int]], trainer_state: Any, **_columns: Any
     ) -> list[float | None]:
-        episodes = [episode_of(prompt, ids) for prompt, ids in zip(prompts, completion_ids, strict=True)]
+        encoded = {prompt: encode(prompt) for prompt in dict.fromkeys(prompts)}
+        episodes = [
+            episode_of(prompt, encoded[prompt], reply_ids)
+            for prompt, reply_ids in zip(prompts, completion_ids, strict=True)
+        ]
         batch = rollouts.reward(episodes)
         rollouts.reward.observe(batch)
         rewards = batch.total_N
