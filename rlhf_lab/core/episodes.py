@@ -110,11 +110,8 @@ class Step:
 class Environment(Protocol):
     """A world that answers the policy, so that an episode has several turns.
 
-    Attributes:
-        max_turns: most turns of the policy in an episode.
+    `max_turns` of the data's settings says how many at most.
     """
-
-    max_turns: int
 
     def tasks(self, split: str) -> Sequence[Task]:
         """What the policy is asked in `train` and, never the same, in `test`."""

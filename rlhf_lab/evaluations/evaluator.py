@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,7 @@ class Evaluator:
     def _episode_rows(self, name: str, model: nn.Module, collected: list[list[Episode]]) -> list[dict[str, Any]]:
         """One row per episode, prompt-major: what was sampled, its truth, its reward and its KL."""
         group_size = len(collected[0])
-        episodes = [episode for group in collected for episode in group]
+        episodes = list(chain.from_iterable(collected))
         unknown = [None] * len(episodes)
         truth = self.run.corpus.measure(episodes)
         scores = self.reward(episodes) if self.reward else None

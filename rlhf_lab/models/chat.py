@@ -62,12 +62,8 @@ class ChatTemplate:
             ended: whether the reply's last token is the end of its turn already.
         """
         texts = [str(message.get("content") or "") for message in messages]
-        marked = [
-            {**message, "content": MARK.format(number) if text else ""}
-            for number, (message, text) in enumerate(zip(messages, texts, strict=True), start=1)
-        ]
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
-        behind = self._render([*opening, *marked], None).partition(MARK.format(0))[2]
+        behind = self._render([*opening, *_marked(messages, texts, first=1)], None).partition(MARK.format(0))[2]
         if any(text and MARK.format(number) not in behind for number, text in enumerate(texts, start=1)):
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise DataError(
@@ -93,8 +89,7 @@ class ChatTemplate:
             DataError: the template refuses the messages, or does not write them in order.
         """
         texts = [str(message.get("content") or "") for message in messages]
-        # Where a message is empty, a mark would make the template write what it otherwise does not.
-        marked = [{**message, "content": MARK.format(k) if texts[k] else ""} for k, message in enumerate(messages)]
+        marked = _marked(messages, texts)
         whole = self._render(marked, tools, generation=False)
         ids: list[int] = []
         mask: list[bool] = []
@@ -221,3 +216,12 @@ class ChatTemplate:
         """Whether the template removes the space around a message."""
         spaced = [{"role": "user", "content": f" {MARK.format(0)} "}]
         return f" {MARK.format(0)} " not in self._render(spaced, None)
+
+
+def _marked(messages: Sequence[Message], texts: Sequence[str], first: int = 0) -> list[dict[str, Any]]:
+    """The messages with numbered marks in place of their texts.
+
+    An empty message stays empty: a mark would make the template write what it otherwise does not.
+    """
+    contents = [MARK.format(number) if text else "" for number, text in enumerate(texts, start=first)]
+    return [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]

@@ -19,7 +19,7 @@ from rlhf_lab.core.files import append_jsonl, truncate, write_json
 from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
 from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, level_name
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
-from rlhf_lab.sampling.experience import Group
+from rlhf_lab.sampling.experience import Group, episodes_of
 from rlhf_lab.training.run import Run
 
 DISAGREEMENT = "disagreement"
@@ -97,7 +97,7 @@ class Watch:
         if not self.on:
             return {}
         groups = [group.sampled for group in groups]
-        episodes = [episode for group in groups for episode in group.episodes]
+        episodes = episodes_of(groups)
         reward_N = np.array([reward for group in groups for reward in group.rewards])
         disagreement_N = self.listener.disagreement(episodes) if self.listener else np.zeros(0)
         return self.see(self.row(episodes, reward_N, disagreement_N))

@@ -81,7 +81,7 @@ def answer(run: Run) -> Answer:
     sentence = write_sentence(run) or primary_numbers(run)
     if sentence is None:
         return Answer("No answer: this run holds no scored number.")
-    return Answer(sentence[0].upper() + sentence[1:], _write_caveat(run, settings, config))
+    return Answer(sentence, _write_caveat(run, settings, config))
 
 
 def algorithm_settings(kind: str) -> type[StageSettings]:

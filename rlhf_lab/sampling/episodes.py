@@ -34,6 +34,7 @@ class EpisodeCollector:
     def __init__(self, run: Run, encoder: Encoder):
         self.settings = run.config.rollout
         self.environment = run.corpus.environment
+        self.max_turns = run.config.data.max_turns
         # cut prompts are counted here and not in the encoder of the run, which counts the rows of its data
         self.encoder = replace(encoder, counts={})
         self.sampler = registry.build("rollout", self.settings, encoder)
@@ -65,7 +66,9 @@ class EpisodeCollector:
         contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]
         conversations = None
         if self.environment is not None:
-            conversations = Conversations(self.environment, self.encoder, self.text, tasks, group, seed)
+            conversations = Conversations(
+                self.environment, self.encoder, self.text, tasks, group, seed, max_turns=self.max_turns
+            )
         samples = self.sampler.sample(
             model,
             contexts,
@@ -73,7 +76,7 @@ class EpisodeCollector:
             seed,
             temperature=temperature,
             next_turn=conversations.answer if conversations else None,
-            max_turns=self.environment.max_turns if self.environment else 1,
+            max_turns=self.max_turns,
         )
         steps = conversations.exchange() if conversations else {}
         return [
@@ -122,6 +125,7 @@ class Conversations:
     Args:
         text: token ids of a turn → what the environment reads of it.
         seed: of the call; each episode's randomness follows from it and the episode's number.
+        max_turns: most turns of the policy in an episode.
     """
 
     def __init__(
@@ -132,9 +136,11 @@ class Conversations:
         tasks: Sequence[Task],
         group: int,
         seed: int,
+        *,
+        max_turns: int,
     ):
         self.environment, self.encoder, self.text = environment, encoder, text
-        self.tasks, self.group, self.seed = tasks, group, seed
+        self.tasks, self.group, self.seed, self.max_turns = tasks, group, seed, max_turns
         self.states: dict[int, Any] = {}
         self.steps: dict[int, list[Step]] = {}
 
@@ -146,7 +152,7 @@ class Conversations:
             self.steps[row] = []
         step = self.environment.step(self.states[row], self.text(tokens))
         self.steps[row].append(step)
-        if step.done or len(self.steps[row]) == self.environment.max_turns:
+        if step.done or len(self.steps[row]) == self.max_turns:
             return []
         if not step.messages:
             raise LabError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -57,6 +57,11 @@ class Group:
         """True when all rewards are the same: nothing can be learned from comparing them."""
         rewards = [reward for reward in self.rewards if np.isfinite(reward)]  # NaN: the reward abstained
         return not rewards or max(rewards) - min(rewards) <= 1e-6 * (1 + abs(rewards[0]))
+
+
+def episodes_of(groups: Iterable[Group]) -> list[Episode]:
+    """The episodes of all groups, those of a group side by side."""
+    return [episode for group in groups for episode in group.episodes]
 
 
 @dataclass

@@ -20,15 +20,15 @@ from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens
 
+MAX_TURNS = 3
+
 
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
 class Echo:
-    """Repeats what it reads, up to two times; the number of the turn is what it gives."""
-
-    max_turns = 3
+    """Repeats what it reads; the number of the turn is what it gives."""
 
     def __init__(self, silent: bool = False):
         self.silent = silent
@@ -75,7 +75,8 @@ class Scripted:
 def collected(texts: list[str], environment: Environment | None, **settings: Any) -> tuple[Episode, Encoder]:
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
     corpus = Corpus("toy", [], [], "", environment=environment, facts={prompt_text("hello"): {"answer": "2"}})
-    run: Any = SimpleNamespace(config=SimpleNamespace(rollout=Local(**settings)), corpus=corpus)
+    data = SimpleNamespace(max_turns=MAX_TURNS if environment else 1)
+    run: Any = SimpleNamespace(config=SimpleNamespace(rollout=Local(**settings), data=data), corpus=corpus)
     collector = EpisodeCollector(run, encoder)
     collector.sampler = Scripted(encoder, texts)
     ((episode,),) = collector.collect(None, [corpus.task(prompt_text("hello"))], 1, seed=0)  # type: ignore[arg-type]
@@ -104,7 +105,7 @@ def test_several_turns_are_one_conversation():
 
 def test_the_last_turn_is_not_answered():
     episode, _ = collected(["you"] * 5, Echo())
-    assert len(episode.turns) == Echo.max_turns and episode.segments[-1].sampled
+    assert len(episode.turns) == MAX_TURNS and episode.segments[-1].sampled
 
 
 def test_an_environment_that_goes_on_has_to_say_something():

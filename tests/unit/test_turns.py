@@ -99,5 +99,6 @@ def test_rows_on_disk_are_those_that_were_put_there():
     assert list(file) == rows and len(file) == 3 and file[1] == rows[1] and file[1:] == rows[1:]
     file.append(rows[0])
     assert file[3] == rows[0]
-    with pytest.raises(IndexError):
-        file[4]
+    for index in (4, -1):
+        with pytest.raises(IndexError, match=f"row {index} of 4"):
+            file[index]

@@ -29,7 +29,7 @@ from rlhf_lab.models.logprobs import ReplyStates, reply_states, token_logps
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.monitoring.monitor import Watch
 from rlhf_lab.rewards.graph import build_reward
-from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro, early_scores
+from rlhf_lab.sampling.experience import Experience, Group, Imitation, Micro, early_scores, episodes_of
 from rlhf_lab.training.batching import micro_batches, plan_steps
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.run import Result, Run
@@ -246,7 +246,7 @@ class OnPolicy(Algorithm):
 
         The replies that a rollout filter keeps are no sample of the policy, so their mean is no estimate of its KL.
         """
-        episodes = [episode for group in groups for episode in group.episodes]
+        episodes = episodes_of(groups)
         experience = Experience.of(episodes)
         old_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
         return float(experience.row_sums(k1(old_N, self._logps(self.reference, experience))).mean())

@@ -14,11 +14,11 @@ from rlhf_lab.algorithms.pair_selection.rules import filter_replies
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.types import FloatArray, TrainingReward
+from rlhf_lab.core.types import Corpus, FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
 from rlhf_lab.sampling.episodes import EpisodeCollector
-from rlhf_lab.sampling.experience import Group, Imitation
+from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
@@ -92,7 +92,7 @@ class Rollouts:
     def _score_groups(self, groups: list[Group]) -> None:
         """Write rewards and shaped scores into freshly sampled groups, all in one call of the reward."""
         size = self.settings.sampled_per_prompt
-        episodes = [episode for group in groups for episode in group.episodes]
+        episodes = episodes_of(groups)
         batch = self.reward(episodes)
         self.reward.observe(batch)
         self.reward_parts.append(batch.parts)
@@ -136,34 +136,19 @@ class Rollouts:
         return part_means({node: np.concatenate([parts[node] for parts in batches if node in parts]) for node in nodes})
 
     def _metrics(self, trained: list[Group]) -> dict[str, float]:
-        """See metrics.py: of all replies that were sampled, where not said otherwise.
+        """See metrics.py.
 
         Args:
             trained: groups with the replies that a rollout filter left.
         """
-        groups = [group.sampled for group in trained]
-        rewards = np.array([group.rewards for group in groups])
-        episodes = [episode for group in groups for episode in group.episodes]
-        lengths = [episode.sampled_tokens for episode in episodes]
-        scored = np.isfinite(rewards)
-        metrics = {
-            "reward": float(rewards[scored].mean()) if scored.any() else float("nan"),
-            "reward_sd": float(rewards[scored].std()) if scored.any() else float("nan"),
-            "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
-            "tokens": float(np.mean(lengths)),
-            "ended": float(np.mean([episode.ended for episode in episodes])),
-            "unscored": float(1 - scored.mean()),
-            "generated_tokens": float(sum(lengths) + sum(group.greedy_tokens for group in groups)),
-            "prompts_cut": float(self.collector.prompts_cut - self.cut_before),
-        }
-        if self.settings.group_size > 1:  # a group of one cannot differ from itself
-            metrics["wasted_groups"] = float(np.mean([group.wasted for group in trained]))
-        if self.settings.rollout_filter != "none" and scored.any():
+        episodes = episodes_of(group.sampled for group in trained)
+        metrics = group_metrics(trained)
+        metrics["prompts_cut"] = float(self.collector.prompts_cut - self.cut_before)
+        if self.settings.rollout_filter != "none" and metrics["unscored"] < 1:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.collector.environment is not None:
             metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
-        truth = self.run.corpus.measure(episodes)
-        return metrics | {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}
+        return metrics | true_means(self.run.corpus, episodes)
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
@@ -192,3 +177,34 @@ class Rollouts:
         self.groups = int(state["groups"])
         self.wasted = int(state["wasted"])
         self.reward.load_state_dict(state["reward"])
+
+
+def group_metrics(trained: Sequence[Group]) -> dict[str, float]:
+    """What the episodes alone say (see metrics.py): of all that were sampled, where not said otherwise.
+
+    Args:
+        trained: groups of the same size, with the replies that a rollout filter left.
+    """
+    groups = [group.sampled for group in trained]
+    rewards = np.array([group.rewards for group in groups])
+    episodes = episodes_of(groups)
+    lengths = [episode.sampled_tokens for episode in episodes]
+    scored = np.isfinite(rewards)
+    metrics = {
+        "reward": float(rewards[scored].mean()) if scored.any() else float("nan"),
+        "reward_sd": float(rewards[scored].std()) if scored.any() else float("nan"),
+        "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
+        "tokens": float(np.mean(lengths)),
+        "ended": float(np.mean([episode.ended for episode in episodes])),
+        "unscored": float(1 - scored.mean()),
+        "generated_tokens": float(sum(lengths) + sum(group.greedy_tokens for group in groups)),
+    }
+    if len(trained[0].episodes) > 1:  # a group of one cannot differ from itself
+        metrics["wasted_groups"] = float(np.mean([group.wasted for group in trained]))
+    return metrics
+
+
+def true_means(corpus: Corpus, episodes: Sequence[Episode]) -> dict[str, float]:
+    """The means that LOGGED_TRUTH names, as far as the data's oracle knows them."""
+    truth = corpus.measure(episodes)
+    return {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class RollOut:
         # Cut prompts are counted in the round's file: a resumed run does not roll out again.
         cut_before = self.collector.prompts_cut
         collected = self.collector.collect(model, tasks, group_size, self.run.seed("dpo_iterative/rollout", index))
-        episodes = [episode for group in collected for episode in group]
+        episodes = list(chain.from_iterable(collected))
         rewards = self.reward(episodes)
         scores_BG = rewards.total_N.reshape(len(tasks), group_size)
         ranked = best_and_worst(scores_BG)

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.algorithms.policy_gradient.rollouts import LOGGED_TRUTH
+from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics, true_means
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.sampling.experience import Experience, Group
+from rlhf_lab.sampling.experience import Experience, Group, episodes_of
 
 
 def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
@@ -27,15 +27,19 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
     encode = partial(replace(encoder, counts={}).prompt, max_tokens=max_prompt_tokens)
     corpus = algorithm.run.corpus
 
-    def episode_of(prompt: str, reply_ids: list[int]) -> Episode:
+    def episode_of(prompt: str, prompt_ids: list[int], reply_ids: list[int]) -> Episode:
         ended = bool(reply_ids) and reply_ids[-1] in encoder.stop_ids
         segment = Segment(reply_ids, sampled=True)  # without log-probabilities: TRL passes none
-        return Episode(corpus.task(prompt), prompt, encoder.text(reply_ids), encode(prompt), (segment,), ended)
+        return Episode(corpus.task(prompt), prompt, encoder.text(reply_ids), prompt_ids, (segment,), ended)
 
     def reward(
         prompts: list[str], completion_ids: list[list[int]], trainer_state: Any, **_columns: Any
     ) -> list[float | None]:
-        episodes = [episode_of(prompt, ids) for prompt, ids in zip(prompts, completion_ids, strict=True)]
+        encoded = {prompt: encode(prompt) for prompt in dict.fromkeys(prompts)}
+        episodes = [
+            episode_of(prompt, encoded[prompt], reply_ids)
+            for prompt, reply_ids in zip(prompts, completion_ids, strict=True)
+        ]
         batch = rollouts.reward(episodes)
         rollouts.reward.observe(batch)
         rewards = batch.total_N
@@ -55,9 +59,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         algorithm.generated += sum(map(len, completion_ids))
         rollouts.groups += len(groups)
         rollouts.wasted += sum(group.wasted for group in groups)
-        metrics = _rollout_metrics(groups)
-        truth = corpus.measure(episodes)
-        metrics |= {name: float(truth[name].mean()) for name in LOGGED_TRUTH if name in truth}
+        metrics = group_metrics(groups) | true_means(corpus, episodes)
         metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:
             metrics |= _measure_kl(algorithm, groups)
@@ -70,7 +72,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
 @torch.no_grad()
 def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
     """KL from the reference and entropy of the samples; names as in `algorithms/policy_gradient/metrics.py`."""
-    experience = Experience.of([episode for group in groups for episode in group.episodes])
+    experience = Experience.of(episodes_of(groups))
 
     def logps(model: nn.Module) -> torch.Tensor:
         return algorithm.per_token(
@@ -83,23 +85,4 @@ def _measure_kl(algorithm: OnPolicy, groups: list[Group]) -> dict[str, float]:
         "kl": float(experience.row_sums(k1(policy_N, ref_N)).mean()),
         "kl_k3": float(experience.row_sums(k3(policy_N, ref_N)).mean()),
         "entropy": float(-policy_N.mean()),
-    }
-
-
-def _rollout_metrics(groups: list[Group]) -> dict[str, float]:
-    """The metrics of `Rollouts` in the native engine, under the same names."""
-    rewards = np.array([group.rewards for group in groups])
-    scores = np.array([group.scores for group in groups])
-    episodes = [episode for group in groups for episode in group.episodes]
-    lengths = [episode.sampled_tokens for episode in episodes]
-    scored = rewards[np.isfinite(rewards)]
-    return {
-        "reward": float(scored.mean()) if len(scored) else float("nan"),
-        "reward_sd": float(scored.std()) if len(scored) else float("nan"),
-        "score": float(np.nanmean(scores)) if len(scored) else float("nan"),
-        "tokens": float(np.mean(lengths)),
-        "ended": float(np.mean([episode.ended for episode in episodes])),
-        "unscored": 1 - len(scored) / rewards.size,
-        "generated_tokens": float(sum(lengths)),
-        "wasted_groups": float(np.mean([group.wasted for group in groups])),
     }

@@ -103,7 +103,7 @@ def test_verified_answers_are_judged_by_accuracy(make_run):
 
 def test_the_best_policy_is_told_apart_from_the_next_or_not(make_run):
     sentence = said(change(make_run(prompts=64), "compare", "compare_policies")).sentence
-    assert sentence.startswith(("Iteration 1 has the highest gold reward", "One-pass DPO has the highest gold reward"))
+    assert sentence.startswith(("iteration 1 has the highest gold reward", "one-pass DPO has the highest gold reward"))
     assert "at a KL of" in sentence and ("above" in sentence or "not distinguishable from" in sentence)
 
 

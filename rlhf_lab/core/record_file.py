@@ -1,0 +1,76 @@
+"""Records on disk, for data that do not fit in memory: a file of records, and where each of them begins.
+
+A shuffle buffer would only approximate a random order. A file with offsets has the exact one: a record is looked up
+where it is, so an epoch is the same permutation as in memory, the cursor of an interrupted run is its step number, and
+memory holds eight bytes a record. The file lies in a temporary folder for as long as the records are used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+import tempfile
+import weakref
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, TypeVar, overload
+
+Record = TypeVar("Record")
+
+
+class RecordFile(Sequence[Record]):
+    """Records that are appended once and read in any order. A subclass says what a record is in bytes.
+
+    Class attributes:
+        noun: what a record is called.
+        counts_back: whether a negative index counts from the end; otherwise it is an error.
+    """
+
+    noun: ClassVar[str]
+    counts_back: ClassVar[bool]
+
+    def __init__(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix=f"rlhf_lab_{self.noun}s_"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._file = open(folder / f"{self.noun}s", "w+b")  # noqa: SIM115, closed with the object
+        self._offsets = array("q", [0])
+        self._bytes: mmap.mmap | None = None
+
+    @abstractmethod
+    def encode(self, record: Record) -> bytes: ...
+
+    @abstractmethod
+    def decode(self, stored: bytes) -> Record: ...
+
+    def append(self, record: Record) -> None:
+        stored = self.encode(record)
+        self._file.write(stored)
+        self._offsets.append(self._offsets[-1] + len(stored))
+        self._bytes = None  # what was mapped before does not have this record
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        count = len(self)
+        if isinstance(index, slice):
+            return [self._read(i) for i in range(*index.indices(count))]
+        lowest = -count if self.counts_back else 0
+        if not lowest <= index < count:
+            raise IndexError(f"{self.noun} {index} of {count}")
+        return self._read(index % count)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self._read, range(len(self)))
+
+    def _read(self, index: int) -> Record:
+        if self._bytes is None:
+            self._file.flush()
+            self._bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self.decode(self._bytes[self._offsets[index] : self._offsets[index + 1]])

@@ -1,0 +1,57 @@
+"""A record file reads like a list, and its folder goes with it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.core.record_file import RecordFile
+
+
+class Lines(RecordFile[str]):
+    noun = "line"
+    counts_back = True
+
+    def encode(self, record: str) -> bytes:
+        return record.encode()
+
+    def decode(self, stored: bytes) -> str:
+        return stored.decode()
+
+
+class Forward(Lines):
+    counts_back = False
+
+
+def filled(file: Lines) -> Lines:
+    for text in ("a", "", "ünf"):
+        file.append(text)
+    return file
+
+
+def test_records_are_read_in_any_order_and_between_appends():
+    file = filled(Lines())
+    assert list(file) == ["a", "", "ünf"] and (file[2], file[0], file[1]) == ("ünf", "a", "")
+    file.append("later")
+    assert file[3] == "later" and file[1:] == ["", "ünf", "later"] and len(file) == 4
+
+
+def test_a_negative_index_counts_from_the_end_only_where_the_class_says_so():
+    file = filled(Lines())
+    assert (file[-1], file[-3]) == ("ünf", "a")
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"line {index} of 3"):
+            file[index]
+    with pytest.raises(IndexError, match="line -1 of 3"):
+        filled(Forward())[-1]
+
+
+def test_the_folder_is_removed_with_the_object():
+    file = filled(Lines())
+    folder = Path(file._file.name).parent
+    assert folder.is_dir() and folder.name.startswith("rlhf_lab_lines_")
+    del file
+    gc.collect()
+    assert not folder.exists()
