@@ -31,7 +31,7 @@
       throw new Error("the server does not answer; if it was ended, start it again and open the URL that it prints");
     }
     if (response.status === 404) throw new Error("the server was started again; open the URL that it printed");
-    const answer = await response.json();
+    const answer = await response.json().catch(() => ({ error: `the server failed (status ${response.status})` }));
     if (!response.ok && !answer.state) throw new Error(answer.error);
     return answer;
   }
@@ -159,18 +159,18 @@
     const tables = find("#tables");
     tables.replaceChildren();
     addTable(
-      tables, "Same answer", ["who", "all three answers", "Cohen’s κ", "where neither says tie", "comparisons"],
+      tables, "Same answer", ["who", "with ties", "Cohen’s κ", "without ties", "n"],
       found.agreement.map((row) => [row.who, row.same, row.kappa, row.decided, row.n]),
     );
     addTable(
-      tables, "Labels for the side that the judge prefers, by how sure it is", ["confidence", "agreement", "labels"],
+      tables, "Labels for the side that the judge prefers, by how sure it is", ["judge’s confidence", "labels", "n"],
       found.calibration.map((row) => [row.confidence, row.agreement, row.n]),
     );
     addTable(
-      tables, "Reply 1 chosen: away from ½ it is the place that decides", ["who", "share", "labels"],
+      tables, "Reply 1 chosen: half the time, as the order is drawn, unless the place decides", ["who", "share", "n"],
       found.left.map((row) => [row.annotator, row.share, row.n]),
     );
-    add(tables, "p", "Values with 95 % intervals over prompts.", "soft small");
+    add(tables, "p", "With 95 % intervals; labels of one prompt count as one cluster.", "soft small");
   }
 
   document.addEventListener("keydown", (event) => {
@@ -199,7 +199,11 @@
       hiddenAt = null;
     }
   });
-  window.addEventListener("beforeunload", (event) => { if (unsaved !== null) event.preventDefault(); });
 
-  call("/state").then((first) => { busy = false; show(first); }, (error) => say(error.message, "failed"));
+  function begin(first) {
+    busy = false;
+    show(first);
+    if (state.item) say("1 and 2 choose, = is a tie; ? lists all keys");
+  }
+  call("/state").then(begin, (error) => say(error.message, "failed"));
 })();
