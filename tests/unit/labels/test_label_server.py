@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from served_labels import Served
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.labels.items import FIRST, SECOND, Item, shown_first
@@ -180,38 +178,6 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-class Served:
-    """`label` as a process, and requests to it."""
-
-    def __init__(self, *words: str):
-        command = [sys.executable, "-m", "rlhf_lab", "label", *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.printed = ""
-        end = time.monotonic() + 60
-        while "Ctrl-C" not in self.printed:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
-            text = os.read(self.process.stdout.fileno(), 2**16) if ready else b""
-            assert text, f"the server does not start: {self.printed}"
-            self.printed += text.decode()
-        self.url = re.search(r"http://\S+", self.printed)[0]
-
-    def ask(self, method: str, path: str, body: Any = None, *, token: bool = True) -> tuple[int, Any]:
-        parts = urlsplit(self.url)
-        connection = HTTPConnection(parts.netloc, timeout=30)
-        headers = {"x-label-token": parts.query.removeprefix("token=")} if token else {}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        text = response.read()
-        connection.close()
-        return response.status, json.loads(text) if text else None
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        rest, _ = self.process.communicate(timeout=60)
-        self.printed += rest.decode()
-        return self.process.returncode
-
-
 @pytest.fixture
 def serve() -> Iterator[Any]:
     begun: list[Served] = []
@@ -222,9 +188,7 @@ def serve() -> Iterator[Any]:
 
     yield start
     for served in begun:
-        if served.process.poll() is None:
-            served.process.kill()
-        served.process.communicate()
+        served.close()
 
 
 def test_the_command_serves_this_machine_and_goes_on_after_a_kill(source, serve):

@@ -237,7 +237,13 @@ def test_options_that_are_wrong_are_named_at_once(tmp_path):
         command.run([source, "itmes=3", "items=0", "port=99999", "open=yes", "format=pair", "seed=x"])
     text = "\n".join(caught.value.problems)
     assert "itmes is not an option of label; did you mean items?" in text and len(caught.value.problems) == 6
-    for expected in ("a number from 1", "a number from 1 to 65535", "true or false", "pairs or labels", "a number from 0"):
+    for expected in (
+        "a number from 1",
+        "a number from 1 to 65535",
+        "true or false",
+        "pairs or labels",
+        "a number from 0",
+    ):
         assert f"expected {expected}" in text
     with pytest.raises(ConfigError, match="takes a run directory or a file"):
         command.run(["items=3"])
