@@ -134,7 +134,8 @@ class LabelStore:
     def begin(self, items: Sequence[Item], seed: int) -> None:
         """Set what is to be labelled, in this order. Items of an earlier start keep their labels.
 
-        Raises ConfigError when the store was begun with another seed.
+        What the judge says may have changed since then; what was shown may not. Raises ConfigError when the store was
+        begun with another seed, or has other texts under the id of an item.
         """
         stored = self.seed()
         if stored not in (None, seed):
@@ -142,12 +143,25 @@ class LabelStore:
                 f"seed={seed}: {self.path} was begun with seed={stored}; write that, or to=ANOTHER.sqlite"
             )
         with self._writing():
+            self._require_same_texts(items)
             self._connection.execute("INSERT OR IGNORE INTO settings VALUES ('seed', ?)", (str(seed),))
             self._connection.execute("UPDATE items SET place = NULL")
-            rows = [(item.id, place, json.dumps(item.to_row(), ensure_ascii=False)) for place, item in enumerate(items)]
             self._connection.executemany(
-                "INSERT INTO items VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET place = excluded.place", rows
+                "INSERT INTO items VALUES (?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET place = excluded.place, row = excluded.row",
+                [(item.id, place, json.dumps(item.to_row(), ensure_ascii=False)) for place, item in enumerate(items)],
             )
+
+    def _require_same_texts(self, items: Sequence[Item]) -> None:
+        rows = self._connection.execute("SELECT row FROM items").fetchall()
+        known = {item.id: item for item in (Item.from_row(json.loads(row)) for (row,) in rows)}
+        for item in items:
+            earlier = known.get(item.id, item)
+            if (earlier.prompt, earlier.first, earlier.second) != (item.prompt, item.first, item.second):
+                raise ConfigError(
+                    f"{self.path} has another comparison with the id {item.id!r}: the source has changed since; write "
+                    "to=ANOTHER.sqlite to label it as it is now"
+                )
 
     def seed(self) -> int | None:
         """The seed that the store was begun with; None before that."""

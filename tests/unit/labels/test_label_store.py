@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sqlite3
@@ -106,6 +107,16 @@ def test_a_restart_goes_on_and_keeps_what_is_not_drawn_again(store):
     assert again.next_item("ana").id == "i1"
     with pytest.raises(ConfigError, match="begun with seed=0"):
         again.begin(items(), seed=1)
+
+
+def test_a_judge_may_change_and_texts_may_not(store):
+    label(store, "e0", "i0")
+    judged = dataclasses.replace(items()[0], winner=SECOND, score=0.0)
+    store.begin([judged], seed=0)
+    assert store.labels()[0].item == judged
+    with pytest.raises(ConfigError, match="another comparison with the id 'i0'"):
+        store.begin([dataclasses.replace(judged, first="other")], seed=0)
+    assert store.labels()[0].item == judged
 
 
 KILLED = """
