@@ -197,8 +197,8 @@ def serve(session: Session, *, port: int | None, export_command: str, announce: 
         server_header=False,
         timeout_graceful_shutdown=3,
     )
-    announce(f"http://{HOST}:{actual_port}/?token={token}")
     try:
+        announce(f"http://{HOST}:{actual_port}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:  # the way to end it; uvicorn has shut down, and raises the signal once more
         pass

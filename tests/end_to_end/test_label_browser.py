@@ -156,7 +156,13 @@ def test_undo_double_presses_and_replies_that_try_to_run(source, serve, open_bro
     wait_for(browser, ANSWERED, "0")
     assert browser.run(ITEM) == first and browser.run("document.querySelector('[data-undo]').disabled")
     time.sleep(GUARD)
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    browser.call("Network.emulateNetworkConditions", offline=True, **network)
     browser.press("s", 83)
+    wait_for(browser, f"{STATUS}.startsWith('Not saved')", True)
+    browser.press("1", 49)  # the answer that is not saved comes first
+    browser.call("Network.emulateNetworkConditions", offline=False, **network)
+    browser.press("r", 82)
     wait_for(browser, ANSWERED, "1")
     browser.press("?", 191)
     assert browser.run("document.querySelector('#help').open")
