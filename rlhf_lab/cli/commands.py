@@ -98,6 +98,26 @@ def compare_command(arguments: Sequence[str]) -> None:
     console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
 
+def label_command(arguments: Sequence[str]) -> None:
+    """`label RUN_OR_FILE [items=N …]`: a page on which people say which of two replies is better.
+
+    RUN_OR_FILE is a run directory, judgements.jsonl or a folder that holds it, or a file of pairs ({prompt, chosen,
+    rejected} or {prompt, first, second}). The order of replies is drawn, and what a judge said is not shown before.
+    `policies='A,B'` compares these two of a run; without it its first and its last.
+    `items=N` takes N comparisons, in an order drawn by `seed` (0). `annotator=NAME` keeps the labels of several apart.
+    `to=FILE.sqlite` is where labels are kept; without it beside the source. The same command goes on where it ended.
+    `port=N` is the page's, without it a free one; `open=true` opens the browser.
+    `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or with `format=labels` all
+    labels, ties too.
+    """
+    if not arguments:
+        console.print(described("label"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.label import run
+
+    run(arguments)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -146,6 +166,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "report": report_command,
     "audit": audit_command,
     "rescore": rescore_command,
+    "label": label_command,
     "monitor": monitor_command,
     "dashboard": dashboard_command,
     "plan": plan_command,

@@ -46,6 +46,7 @@ OPTIONAL = {
     "tensorboard": ("tracker=tensorboard", "'rlhf_lab[tensorboard]'"),
     "pyarrow": ("reading Parquet files", "pyarrow"),
     "datasets": ("reading hub data sets", "datasets"),
+    "starlette": ("label", "'rlhf_lab[label]'"),
 }
 """Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
 

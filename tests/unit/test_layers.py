@@ -29,7 +29,7 @@ LAYERS = (
     {"figures", "memory"},
     {"studies"},
     {"reports"},
-    {"sweeps", "doctor"},
+    {"sweeps", "doctor", "labels"},
     {"cli"},
     {"main"},
     {"notebook"},
