@@ -30,7 +30,7 @@ from rlhf_lab.statistics.resampling import DRAWS, bootstrap_estimate, resample_w
 
 DEGENERATE_SD = 4.0
 """Standard deviation, in logits, of the prior with which a draw without a finite estimate is fitted. A player that wins
-all of 30 comparisons in a draw is then about 4.6 logits ahead: the draw widens the interval instead of vanishing."""
+all of 30 comparisons in a draw is then 5.2 logits ahead: the draw widens the interval instead of vanishing."""
 MOST_PROMPTS = 1_000_000
 """More prompts than this are not suggested: the players are then as good as equal."""
 
@@ -259,7 +259,7 @@ def bradley_terry(league: Comparisons, *, prior_sd: float | None = None) -> tupl
 
     Args:
         prior_sd: standard deviation of a Gaussian prior around 0 on every strength, in logits. It makes all estimates
-            finite, and pulls them towards each other: with sd 4 a player that wins 30 of 30 stands 4.6 above. None, the
+            finite, and pulls them towards each other: with sd 4 a player that wins 30 of 30 stands 5.2 above. None, the
             default, is maximum likelihood.
 
     Raises:
