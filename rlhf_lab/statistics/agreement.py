@@ -112,9 +112,8 @@ def _of_two(
     clusters = int(cluster_n.max()) + 1 if len(cluster_n) else 0
     number = {name: index for index, name in enumerate(names)}
     confusion_GCC = np.zeros((clusters, len(names), len(names)))
-    places = (cluster_n, [number[label] for label in first_n], [number[label] for label in second_n])
-    if first_n:
-        np.add.at(confusion_GCC, places, 1.0)
+    for cluster, first, second in zip(cluster_n, first_n, second_n, strict=True):
+        confusion_GCC[cluster, number[first], number[second]] += 1
     distance_CC = np.abs(np.subtract.outer(np.arange(len(names)), np.arange(len(names)))).astype(float)
     weight_CC = {None: (distance_CC > 0).astype(float), "linear": distance_CC, "quadratic": distance_CC**2}[weights]
     value = float(statistic(confusion_GCC.sum(axis=0), weight_CC)) if first_n else math.nan

@@ -104,7 +104,7 @@ def _influence(values_N: FloatArray, rows_N: BoolArray, cluster_N: np.ndarray) -
     if not values_n.size:
         return np.zeros(clusters)
     deviation_n = (values_n - values_n.mean()) / values_n.size
-    return np.bincount(cluster_N[rows_N], weights=deviation_n, minlength=clusters)
+    return np.bincount(cluster_N[rows_N], weights=deviation_n, minlength=clusters).astype(np.float64)
 
 
 def _estimate(

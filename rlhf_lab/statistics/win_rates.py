@@ -38,8 +38,8 @@ def win_rate(score_N: ArrayLike, prompts_N: ArrayLike, *, level: float = LEVEL) 
         return within(plain, 0.0, 1.0)
     critical = float(stats.t.ppf((1 + level) / 2, plain.clusters - 1))
     half_width = math.hypot(plain.high - plain.mean, critical * math.sqrt(added_variance(plain.mean, plain.n)))
-    bounds = {"low": plain.mean - half_width, "high": plain.mean + half_width}
-    return within(dataclasses.replace(plain, **bounds), 0.0, 1.0)
+    wider = dataclasses.replace(plain, low=plain.mean - half_width, high=plain.mean + half_width)
+    return within(wider, 0.0, 1.0)
 
 
 def added_variance(rate: float, n: int) -> float:
