@@ -256,7 +256,7 @@ def _people(
         for name in annotators
     ]
     # Only what people labelled is about people: other judgements are not "unscored" here.
-    labelled = np.flatnonzero(~np.isnan(people_N))
+    labelled = [number for number, score in enumerate(people_N) if not math.isnan(score)]
     prompts_n = [prompts[number] for number in labelled]
     judged_n, majority_n = [judged[n] for n in labelled], [majority[n] for n in labelled]
     raters = [[row[number] for number in labelled] for row in (judged, *by_annotator)]

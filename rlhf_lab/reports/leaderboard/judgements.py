@@ -89,13 +89,13 @@ def read_judgements(files: Sequence[Path]) -> Judgements:
     Raises:
         DataError: naming file, row and field of the first row that is not a judgement.
     """
-    judgements: dict[tuple[Any, ...], Judgement] = {}
+    judgements: dict[tuple[str, str, str, str, tuple[str, str]], Judgement] = {}
     repeated = 0
     for file in files:
         for number, row in _rows(file):
             judgement = _judgement(row, f"{file}: row {number}")
-            key = (row.get("id", (str(file), number)), judgement.prompt, judgement.first, judgement.second)
-            key = (*key, judgement.names)
+            identity = str(row.get("id", f"{file}:{number}"))
+            key = (identity, judgement.prompt, judgement.first, judgement.second, judgement.names)
             repeated += key in judgements
             judgements.setdefault(key, judgement)
     if not judgements:
@@ -112,8 +112,8 @@ def read_labels(file: Path) -> list[Label]:
         place = f"{file}: row {number}"
         score = _score_of(row.get("winner"), f"{place}: winner")
         if not math.isnan(score):
-            texts = (_text(row, field, place) for field in ("prompt", "first", "second"))
-            labels.append(Label(*texts, score, str(row.get("annotator") or "")))
+            prompt, first, second = (_text(row, field, place) for field in ("prompt", "first", "second"))
+            labels.append(Label(prompt, first, second, score, str(row.get("annotator") or "")))
     if not labels:
         raise DataError(f"truth={file}: no label; {FORM_OF_LABELS}")
     return labels
