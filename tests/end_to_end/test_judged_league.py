@@ -1,4 +1,4 @@
-"""`leaderboard` from the command line: a small file of judgements and of people's labels, to a table, JSON and a page."""
+"""`leaderboard` from the command line: judgements and labels of people, to a table, JSON and a page."""
 
 from __future__ import annotations
 
