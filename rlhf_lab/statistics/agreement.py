@@ -1,12 +1,17 @@
 """How well raters agree: percent agreement, Cohen's κ, Scott's π, Krippendorff's α.
 
 All but percent agreement are 1 − observed/expected disagreement and functions of sums over items, so a bootstrap over
-clusters of items (prompts) gives their intervals. Below about 30 clusters these are somewhat too narrow, and where
-raters nearly always say the same a coefficient is undefined in some draws, which are left out.
+clusters of items (prompts) gives their intervals. Raters who never disagree have no spread: the lower bound is then
+that of as much disagreement as Wilson's interval allows for 0 of G clusters. Where nearly every label is the same a
+coefficient is undefined in some draws, which are left out.
+
+Simulated coverage of two raters with two equally frequent labels is .92 or more for 10 to 100 items and for raters who
+are right in 80 to 97 % of cases.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
@@ -17,12 +22,14 @@ from numpy.typing import ArrayLike
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, Estimate
-from rlhf_lab.statistics.inference import clustered_rate
+from rlhf_lab.statistics.inference import clustered_rate, wilson
 from rlhf_lab.statistics.resampling import bootstrap_estimate, resample_weights
 
 Scale = Literal["nominal", "ordinal", "interval"]
 Label = Hashable | None
 """What a rater said of an item; None or NaN is nothing."""
+Disagreement = tuple[FloatArray, FloatArray]
+"""Observed, and expected by chance."""
 
 
 def percent_agreement(
@@ -57,7 +64,7 @@ def cohen_kappa(
         weights: None for labels without an order.
         categories: all labels in their order, which weights go by; None is the sorted labels that occur.
     """
-    return _of_two(_kappa, first_N, second_N, clusters_N, weights, categories, level)
+    return _of_two(_disagreement, first_N, second_N, clusters_N, weights, categories, level)
 
 
 def scott_pi(
@@ -65,32 +72,28 @@ def scott_pi(
 ) -> Estimate:
     """Scott's π of two raters (Scott 1955): κ with the labels of both raters pooled for what chance gives."""
 
-    def pooled(confusion: FloatArray, weight_CC: FloatArray) -> FloatArray:
-        both = confusion + np.swapaxes(confusion, -1, -2)
-        return _one_less_ratio(confusion, _product_of_margins(both, both), weight_CC)
-
-    return _of_two(pooled, first_N, second_N, clusters_N, None, None, level)
+    return _of_two(_pooled_disagreement, first_N, second_N, clusters_N, None, None, level)
 
 
-def _kappa(confusion: FloatArray, weight_CC: FloatArray) -> FloatArray:
-    return _one_less_ratio(confusion, _product_of_margins(confusion, confusion), weight_CC)
+def _disagreement(confusion: FloatArray, weight_CC: FloatArray) -> Disagreement:
+    """Observed, and expected from each rater's own labels."""
+    first, second = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    return _mean_weight(confusion, weight_CC), _mean_weight(first[..., :, None] * second[..., None, :], weight_CC)
 
 
-def _product_of_margins(first: FloatArray, second: FloatArray) -> FloatArray:
-    """(…, C, C): row margin of one times column margin of the other."""
-    return first.sum(axis=-1)[..., :, None] * second.sum(axis=-2)[..., None, :]
+def _pooled_disagreement(confusion: FloatArray, weight_CC: FloatArray) -> Disagreement:
+    """Observed, and expected from the labels of both raters together."""
+    both = confusion.sum(axis=-1) + confusion.sum(axis=-2)
+    return _mean_weight(confusion, weight_CC), _mean_weight(both[..., :, None] * both[..., None, :], weight_CC)
 
 
-def _one_less_ratio(observed: FloatArray, expected: FloatArray, weight_CC: FloatArray) -> FloatArray:
-    """1 − (mean weight observed)/(mean weight expected); NaN where nothing but one label occurs."""
+def _mean_weight(counts: FloatArray, weight_CC: FloatArray) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore"):
-        observed_mean = (weight_CC * observed).sum(axis=(-2, -1)) / observed.sum(axis=(-2, -1))
-        expected_mean = (weight_CC * expected).sum(axis=(-2, -1)) / expected.sum(axis=(-2, -1))
-        return np.where(expected_mean > 0, 1 - observed_mean / expected_mean, np.nan)
+        return (weight_CC * counts).sum(axis=(-2, -1)) / counts.sum(axis=(-2, -1))
 
 
 def _of_two(
-    statistic: Callable[[FloatArray, FloatArray], FloatArray],
+    disagreement: Callable[[FloatArray, FloatArray], Disagreement],
     first_N: Sequence[Label],
     second_N: Sequence[Label],
     clusters_N: ArrayLike,
@@ -98,7 +101,7 @@ def _of_two(
     categories: Sequence[Hashable] | None,
     level: float,
 ) -> Estimate:
-    """A statistic of the confusion matrix, with a bootstrap over clusters of the items that both rated."""
+    """A coefficient of the confusion matrix of the items that both rated."""
     cluster_N = np.asarray(clusters_N).ravel()
     if not len(first_N) == len(second_N) == len(cluster_N):
         raise NumericError(
@@ -116,11 +119,48 @@ def _of_two(
         confusion_GCC[cluster, number[first], number[second]] += 1
     distance_CC = np.abs(np.subtract.outer(np.arange(len(names)), np.arange(len(names)))).astype(float)
     weight_CC = {None: (distance_CC > 0).astype(float), "linear": distance_CC, "quadratic": distance_CC**2}[weights]
-    value = float(statistic(confusion_GCC.sum(axis=0), weight_CC)) if first_n else math.nan
-    draws_DCC = np.tensordot(resample_weights(clusters), confusion_GCC, axes=1)
-    draws_D = statistic(draws_DCC, weight_CC)
-    unscored = len(first_N) - len(first_n)
-    return bootstrap_estimate(value, draws_D, n=len(first_n), clusters=clusters, unscored=unscored, level=level)
+    return _coefficient(
+        confusion_GCC,
+        lambda confusion: disagreement(confusion, weight_CC),
+        largest=float(weight_CC.max(initial=0.0)),
+        n=len(first_n),
+        unscored=len(first_N) - len(first_n),
+        level=level,
+    )
+
+
+def _coefficient(
+    counts_GCC: FloatArray,
+    disagreement: Callable[[FloatArray], Disagreement],
+    *,
+    largest: float,
+    n: int,
+    unscored: int,
+    level: float,
+) -> Estimate:
+    """1 − observed/expected disagreement, with a bootstrap over clusters; NaN where there is nothing to disagree about.
+
+    Args:
+        counts_GCC: of pairs of labels in each cluster.
+        largest: disagreement of the two labels that are furthest apart.
+    """
+    clusters = len(counts_GCC)
+
+    def coefficient(observed: FloatArray, expected: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(expected > 0, 1 - observed / expected, np.nan)
+
+    if not n:
+        return Estimate(math.nan, -math.inf, math.inf, 0, 0, level, unscored)
+    observed, expected = disagreement(counts_GCC.sum(axis=0))
+    draws_DCC = np.tensordot(resample_weights(clusters), counts_GCC, axes=1)
+    draws_D = coefficient(*disagreement(draws_DCC))
+    value = float(coefficient(observed, expected))
+    estimate = bootstrap_estimate(value, draws_D, n=n, clusters=clusters, unscored=unscored, level=level)
+    if observed == 0 and estimate.bounded:
+        possible = wilson(0, clusters, level=level).high * largest
+        return dataclasses.replace(estimate, low=max(-1.0, 1 - possible / float(expected)))
+    return estimate
 
 
 def krippendorff_alpha(
@@ -162,31 +202,36 @@ def krippendorff_alpha(
         coincidence_GCC[cluster] += pairs_CC / (len(labels) - 1)
     values_C = np.array(names, dtype=float) if scale == "interval" and names else np.arange(len(names), dtype=float)
 
-    def alpha(coincidence: FloatArray) -> FloatArray:
-        return _alpha(coincidence, values_C, scale)
+    totals_CC = coincidence_GCC.sum(axis=0)
+    return _coefficient(
+        coincidence_GCC,
+        lambda coincidence: _pair_disagreement(coincidence, _distances(coincidence, values_C, scale)),
+        largest=float(_distances(totals_CC, values_C, scale).max(initial=0.0)),
+        n=int(paired_N.sum()),
+        unscored=len(items) - int(paired_N.sum()),
+        level=level,
+    )
 
-    clusters, n = len(kept_clusters), int(paired_N.sum())
-    value = float(alpha(coincidence_GCC.sum(axis=0))) if n else math.nan
-    draws_D = alpha(np.tensordot(resample_weights(clusters), coincidence_GCC, axes=1))
-    return bootstrap_estimate(value, draws_D, n=n, clusters=clusters, unscored=len(items) - n, level=level)
 
-
-def _alpha(coincidence: FloatArray, values_C: FloatArray, scale: Scale) -> FloatArray:
-    """α of (…, C, C) coincidences."""
-    count_C = coincidence.sum(axis=-1)
-    total = count_C.sum(axis=-1)
+def _distances(coincidence: FloatArray, values_C: FloatArray, scale: Scale) -> FloatArray:
+    """δ² between labels: (C, C), for the ordinal scale (…, C, C)."""
     if scale == "ordinal":
         # Labels up to and including c less half of c's own: the distance is the number of labels between two ranks.
+        count_C = coincidence.sum(axis=-1)
         place_C = np.cumsum(count_C, axis=-1) - count_C / 2
-        distance_CC = np.square(place_C[..., :, None] - place_C[..., None, :])
-    elif scale == "interval":
-        distance_CC = np.square(values_C[:, None] - values_C)
-    else:
-        distance_CC = 1.0 - np.eye(len(values_C))
-    observed = (coincidence * distance_CC).sum(axis=(-2, -1))
-    expected = (count_C[..., :, None] * count_C[..., None, :] * distance_CC).sum(axis=(-2, -1))
+        return np.square(place_C[..., :, None] - place_C[..., None, :])
+    if scale == "interval":
+        return np.square(values_C[:, None] - values_C)
+    return 1.0 - np.eye(len(values_C))
+
+
+def _pair_disagreement(coincidence: FloatArray, distance_CC: FloatArray) -> Disagreement:
+    """Mean δ² of pairs within items, and of pairs of any two of the n labels."""
+    count_C = coincidence.sum(axis=-1)
+    n = count_C.sum(axis=-1)
+    pairs = (count_C[..., :, None] * count_C[..., None, :] * distance_CC).sum(axis=(-2, -1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(expected > 0, 1 - (total - 1) * observed / expected, np.nan)
+        return (coincidence * distance_CC).sum(axis=(-2, -1)) / n, pairs / (n * (n - 1))
 
 
 def _missing(label: Label) -> bool:

@@ -78,6 +78,33 @@ def test_one_label_alone_says_nothing():
         assert math.isnan(estimate.mean) and not estimate.bounded
 
 
+def test_raters_who_never_disagree_are_not_certain_to_agree():
+    # 20 of 20 agree, half of them "a". Wilson's interval for 0 of 20 ends at z²/(20 + z²) = 3.8415/23.8415 = .1611.
+    labels = ["a", "b"] * 10
+    kappa = cohen_kappa(labels, labels, range(20))
+    assert (kappa.mean, kappa.high) == (1.0, 1.0)
+    assert kappa.low == pytest.approx(1 - 0.16113 / 0.5, abs=1e-4)
+    alpha = krippendorff_alpha([labels, labels], range(20))
+    assert alpha.low == pytest.approx(1 - 0.16113 / (800 / (40 * 39)), abs=1e-4)
+    assert cohen_kappa(labels * 5, labels * 5, range(100)).low > 0.9
+
+
+@pytest.mark.parametrize(("accuracy", "items"), [(0.8, 12), (0.95, 20), (0.97, 60)])
+def test_intervals_of_kappa_and_alpha_cover_with_few_items(accuracy: float, items: int):
+    rng = np.random.default_rng(3)
+    truth = 2 * (accuracy**2 + (1 - accuracy) ** 2) - 1
+    held_kappa, held_alpha = [], []
+    for _ in range(250):
+        truth_N = rng.integers(0, 2, items)
+        labels_RN = np.where(rng.random((2, items)) < accuracy, truth_N, 1 - truth_N)
+        kappa = cohen_kappa(labels_RN[0].tolist(), labels_RN[1].tolist(), range(items))
+        alpha = krippendorff_alpha(labels_RN.tolist(), range(items))
+        held_kappa.append(kappa.low <= truth <= kappa.high)
+        held_alpha.append(alpha.low <= truth <= alpha.high)
+    assert np.mean(held_kappa) >= 0.9
+    assert np.mean(held_alpha) >= 0.9
+
+
 def test_wrong_labels_are_refused():
     with pytest.raises(NumericError, match="labels c are not among the categories a, b"):
         cohen_kappa(["a", "c"], ["a", "b"], range(2), categories=["a", "b"])
