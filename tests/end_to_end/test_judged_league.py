@@ -22,7 +22,7 @@ def test_a_league_with_people_is_ranked_and_written(fresh):
         "corrected by",
         "Cohen's κ",
         "not counted as ties",
-        "dpo is the strongest",
+        "Strongest: dpo.",
         "league/leaderboard.html",
     ):
         assert words in " ".join(printed.split()), words

@@ -148,13 +148,13 @@ def test_players_without_a_finite_strength_are_named_with_what_to_judge_next(tmp
     assert "C: lost every comparison with the others" in words
     assert "D: never compared" in words or "E: never compared" in words or "D, E: never compared" in words
     assert "Judge next, on more prompts:" in words and "C against B" in words
-    ranks = {row[0]: row[1] for row in view["rows"]}
+    ranks = {row[0]: row[1] for row in view["tables"][0][1]}
     assert ranks["C"] == "not rated" and ranks["A"] != "not rated"
     # Its win rates are measured all the same.
     c = next(player for player in board.players if player.name == "C")
     assert c.win_rate.mean == 0.0
     rated = board_view(board_of(tmp_path, rows, prior_sd=4.0))
-    assert "not rated" not in {row[1] for row in rated["rows"]}
+    assert "not rated" not in {row[1] for row in rated["tables"][0][1]}
     assert any("prior with standard deviation 4" in remark for remark in rated["remarks"])
 
 
@@ -190,6 +190,7 @@ def test_a_verbose_player_falls_at_equal_style_and_with_people(tmp_path):
     assert board.ranking.win_probabilities["verbose", "base"].low > 0.5
     at_equal_style = board.styled.win_probabilities["verbose", "base"]
     assert at_equal_style.low < 0.5 < at_equal_style.high
+    assert "At equal style: sft." in board_view(board)["finding"]
     people = board.people
     assert people.annotators == 2 and people.unmatched == 0
     assert people.longer.low > 0.03

@@ -17,7 +17,7 @@ from rich.text import Text
 from rlhf_lab.core.files import make_folder, write_json
 from rlhf_lab.reports.leaderboard.board import Board, build_board
 from rlhf_lab.reports.leaderboard.judgements import find_files, read_judgements, read_labels
-from rlhf_lab.reports.leaderboard.view import STANDING, board_json, board_view
+from rlhf_lab.reports.leaderboard.view import board_json, board_view
 from rlhf_lab.reports.report import write_page
 
 
@@ -72,10 +72,8 @@ def _default_folder(files: Sequence[Path]) -> Path:
 
 def printed(view: dict[str, Any]) -> RenderableType:
     """The league for a terminal."""
-    headings, rows = view["headings"], view["rows"]
-    standing = _table(headings[:STANDING], [row[:STANDING] for row in rows])
-    rates = _table((headings[0], *headings[STANDING:]), [(row[0], *row[STANDING:]) for row in rows])
-    blocks: list[RenderableType] = [Text(view["title"], style="bold"), standing, rates]
+    blocks: list[RenderableType] = [Text(view["title"], style="bold")]
+    blocks += [_table(headings, rows) for headings, rows in view["tables"]]
     blocks += [Text(f"! {line}", style="yellow") for line in view["connection"]]
     blocks += [Text(line) for line in view["neighbours"]]
     blocks += [Text(line) for line in (*view["biases"], *view["people"])]

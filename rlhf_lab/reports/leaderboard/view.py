@@ -19,7 +19,7 @@ NOT_RATED = "not rated"
 STYLE = "at equal style"
 WITH_PEOPLE = "corrected by people"
 STANDING = 6
-"""Columns of the console's first table; the others, with the player's name, are its second."""
+"""Columns of the first table; the others, with the player's name, are the second."""
 
 
 def board_view(board: Board) -> dict[str, Any]:
@@ -27,9 +27,8 @@ def board_view(board: Board) -> dict[str, Any]:
     ranking = board.ranking
     return {
         "title": f"{len(board.players)} players, {board.comparisons} comparisons on {board.prompts} prompts",
-        "headings": _headings(board),
-        "rows": [_cells(board, player) for player in board.players],
-        "finding": _finding(ranking),
+        "tables": _tables(board),
+        "finding": _finding(board),
         "connection": _connection_lines(ranking),
         "neighbours": [_neighbours_line(pair, ranking.prompts) for pair in ranking.neighbours],
         "biases": [*_position_lines(board.position), *_style_lines(board)],
@@ -39,6 +38,15 @@ def board_view(board: Board) -> dict[str, Any]:
         "chart": _chart(board) if ranking.order else None,
         "method": _method(ranking),
     }
+
+
+def _tables(board: Board) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """(headings, rows) of the standings, and of what else is known of every player."""
+    headings = _headings(board)
+    rows = [_cells(board, player) for player in board.players]
+    standings = (headings[:STANDING], [row[:STANDING] for row in rows])
+    rates = ((headings[0], *headings[STANDING:]), [(row[0], *row[STANDING:]) for row in rows])
+    return [standings, rates]
 
 
 def _headings(board: Board) -> tuple[str, ...]:
@@ -72,15 +80,25 @@ def _reasons(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
 
 
-def _finding(ranking: Ranking) -> str:
-    if not ranking.order:
+def _finding(board: Board) -> str:
+    """Who may be the strongest; also at equal style, where that is somebody else."""
+    if not board.ranking.order:
         return "No player can be rated."
-    first = [name for name in ranking.order if ranking.ranks[name][0] == 1]
+    finding = f"Strongest: {_strongest(board.ranking)}."
+    if board.styled and _first_places(board.styled) != _first_places(board.ranking):
+        finding += f" {STYLE.capitalize()}: {_strongest(board.styled)}."
+    return finding
+
+
+def _first_places(ranking: Ranking) -> set[str]:
+    return {name for name in ranking.order if ranking.ranks[name][0] == 1}
+
+
+def _strongest(ranking: Ranking) -> str:
+    first = [name for name in ranking.order if name in _first_places(ranking)]
     if len(first) == len(ranking.order):
-        return "No player can be told from the best one."
-    if len(first) == 1:
-        return f"{first[0]} is the strongest."
-    return f"The strongest is one of {', '.join(first)}."
+        return "any of them, as far as can be told"
+    return first[0] if len(first) == 1 else f"one of {', '.join(first)}"
 
 
 def _connection_lines(ranking: Ranking) -> list[str]:
@@ -98,7 +116,7 @@ def _connection_lines(ranking: Ranking) -> list[str]:
 
 
 def _neighbours_line(pair: Neighbours, prompts: int) -> str:
-    preferred = f"{pair.above} is preferred to {pair.below} in {compact(pair.win_probability)}"
+    preferred = f"{pair.above} is preferred to {pair.below} with probability {compact(pair.win_probability)}"
     if pair.distinguishable:
         return f"{preferred}."
     needed = "no number of prompts within reach would decide at this difference"
@@ -140,9 +158,7 @@ def _people_lines(people: People, board: Board) -> list[str]:
         f"{compact(people.alpha)}."
     ]
     if people.alpha_of_people is not None:
-        lines.append(
-            f"Among people alone α is {compact(people.alpha_of_people)}: a judge cannot be expected to do better."
-        )
+        lines.append(f"Among people alone α is {compact(people.alpha_of_people)}: a judge can hardly do better.")
     lines.append(f"The judge prefers the longer reply {_points(people.longer)} more often than people do.")
     if people.own is not None:
         lines.append(f"It prefers replies of its own model {_points(people.own)} more often than people do.")
