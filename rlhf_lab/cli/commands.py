@@ -118,6 +118,44 @@ def label_command(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
+def leaderboard_command(arguments: Sequence[str]) -> None:
+    """`leaderboard FILE_OR_FOLDER … [to=FOLDER] [truth=FILE] [baseline=NAME]`: ranks who wrote the replies.
+
+    Reads judgements.jsonl; writes leaderboard.json and leaderboard.html. `truth` is a file of people's labels of some
+    of the comparisons: agreement, biases against people, corrected win rates. `judge=NAME` is the player whose model
+    is also the judge. `prior=4` rates players that never lost or never won, by a Gaussian prior with that standard
+    deviation, in logits.
+    """
+    names = ("to", "truth", "baseline", "judge", "prior")
+    # A folder's name may contain an equals sign.
+    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    if unknown := [name for name in options if name not in names]:
+        hints = [f"{name} is not an option of leaderboard{did_you_mean(name, names)}" for name in unknown]
+        raise ConfigError(hints)
+    if not sources:
+        raise ConfigError(
+            "leaderboard takes files or folders of judgements: leaderboard outputs/runs/A/judgements.jsonl"
+        )
+    prior = yaml.safe_load(options["prior"]) if "prior" in options else None
+    if prior is not None and (not isinstance(prior, (int, float)) or isinstance(prior, bool) or not prior > 0):
+        raise ConfigError(
+            f"prior={options['prior']} must be a number above 0: a standard deviation in logits, such as 4"
+        )
+    from rlhf_lab.reports.leaderboard.report import leaderboard, printed
+
+    written = leaderboard(
+        sources,
+        to=options.get("to"),
+        truth=options.get("truth"),
+        baseline=options.get("baseline"),
+        judge=options.get("judge"),
+        prior_sd=None if prior is None else float(prior),
+    )
+    console.print(printed(written.view))
+    console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -171,6 +209,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "dashboard": dashboard_command,
     "plan": plan_command,
     "compare": compare_command,
+    "leaderboard": leaderboard_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

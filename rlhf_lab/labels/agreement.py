@@ -1,16 +1,7 @@
-"""How far labels agree: with the judge, between annotators, and with how sure the judge is.
-
-Cohen's κ (Cohen 1960) is agreement beyond what two raters with these shares of answers would have by chance:
-
-    κ = (p − p_e)/(1 − p_e),   p_e = Σ_k share_a(k) · share_b(k) over first, second, tie
-
-Its interval is that of p with p_e as observed; Cohen's own standard error takes p_e as fixed, too. Labels of one prompt
-are not independent, so intervals count prompts.
-"""
+"""How far labels agree: with the judge, between annotators, and with how sure the judge is."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -19,7 +10,9 @@ import numpy as np
 
 from rlhf_lab.labels.items import FIRST, SECOND, TIE, WINNERS
 from rlhf_lab.labels.store import Label
-from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
+from rlhf_lab.statistics.agreement import cohen_kappa
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 
 CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Bounds of the bins of the judge's confidence; a bin does not hold its lower bound."""
@@ -59,15 +52,8 @@ def agreement(a_N: Sequence[str], b_N: Sequence[str], prompts_N: Sequence[str]) 
     decided_N = np.array([TIE not in pair for pair in zip(a_N, b_N, strict=True)], dtype=bool)
     prompts = np.asarray(prompts_N)
     same = clustered_rate(same_N, prompts)
-    by_chance = sum(list(a_N).count(answer) * list(b_N).count(answer) for answer in WINNERS) / max(1, len(a_N)) ** 2
-    return Agreement(same, _beyond_chance(same, by_chance), clustered_rate(same_N[decided_N], prompts[decided_N]))
-
-
-def _beyond_chance(same: Estimate, by_chance: float) -> Estimate:
-    if by_chance == 1 or not same.n:
-        return Estimate(math.nan, -math.inf, math.inf, same.n, same.clusters)
-    mean, low, high = ((value - by_chance) / (1 - by_chance) for value in (same.mean, same.low, same.high))
-    return Estimate(mean, low, high, same.n, same.clusters)
+    kappa = cohen_kappa(a_N, b_N, prompts, categories=WINNERS)
+    return Agreement(same, kappa, clustered_rate(same_N[decided_N], prompts[decided_N]))
 
 
 def with_judge(labels: Sequence[Label]) -> Agreement | None:
