@@ -9,7 +9,9 @@
     python -m rlhf_lab audit data=hh_rlhf data.path=FILE
     python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
+    python -m rlhf_lab leaderboard FILE …          rank who wrote the replies of judgements.jsonl
     python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
+    python -m rlhf_lab label RUN_OR_FILE           compare replies in the browser; export=FILE.jsonl writes the labels
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means
     python -m rlhf_lab NAME --help                 say what a sub-command takes

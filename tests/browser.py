@@ -44,9 +44,10 @@ class Browser:
 
     Args:
         profile: an empty folder for the browser's own files.
+        offline: without a network, this machine's own servers included.
     """
 
-    def __init__(self, profile: Path):
+    def __init__(self, profile: Path, *, offline: bool = True):
         to_browser, self._send = os.pipe()
         self._receive, from_browser = os.pipe()
         self.requests: list[str] = []
@@ -66,7 +67,9 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime"):
             self.call(f"{domain}.enable")
-        self.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        self.call(
+            "Network.emulateNetworkConditions", offline=offline, latency=0, downloadThroughput=0, uploadThroughput=0
+        )
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command of the protocol and wait for its answer."""
@@ -95,14 +98,14 @@ class Browser:
             self.requests.append(message["params"]["request"]["url"])
         return message
 
-    def open(self, page: Path, *, dark: bool = False, width: int = 1200, scripts: bool = True) -> None:
-        """Load a page from disk in the light or the dark theme, and wait until its figures are interactive."""
+    def open(self, page: Path | str, *, dark: bool = False, width: int = 1200, scripts: bool = True) -> None:
+        """Load a page from disk or a URL in the light or the dark theme, and wait until its figures are interactive."""
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         theme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=theme)
         self.requests.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
         while self._next().get("method") != "Page.loadEventFired":
             pass
         live = "!document.getElementById('vega') || document.documentElement.dataset.charts === 'live'"

@@ -98,6 +98,64 @@ def compare_command(arguments: Sequence[str]) -> None:
     console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
 
+def label_command(arguments: Sequence[str]) -> None:
+    """`label RUN_OR_FILE [items=N …]`: a page on which people say which of two replies is better.
+
+    RUN_OR_FILE is a run directory, judgements.jsonl or a folder that holds it, or a file of pairs ({prompt, chosen,
+    rejected} or {prompt, first, second}). The order of replies is drawn, and what a judge said is not shown before.
+    `policies='A,B'` compares these two of a run; without it its first and its last.
+    `items=N` takes N comparisons, in an order drawn by `seed` (0). `annotator=NAME` keeps the labels of several apart.
+    `to=FILE.sqlite` is where labels are kept; without it beside the source. The same command goes on where it ended.
+    `port=N` is the page's, without it a free one; `open=true` opens the browser.
+    `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or with `format=labels` all
+    labels, ties too.
+    """
+    if not arguments:
+        console.print(described("label"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.label import run
+
+    run(arguments)
+
+
+def leaderboard_command(arguments: Sequence[str]) -> None:
+    """`leaderboard FILE_OR_FOLDER … [to=FOLDER] [truth=FILE] [baseline=NAME]`: ranks who wrote the replies.
+
+    Reads judgements.jsonl; writes leaderboard.json and leaderboard.html. `truth` is a file of people's labels of some
+    of the comparisons: agreement, biases against people, corrected win rates. `judge=NAME` is the player whose model
+    is also the judge. `prior=4` rates players that never lost or never won, by a Gaussian prior with that standard
+    deviation, in logits.
+    """
+    names = ("to", "truth", "baseline", "judge", "prior")
+    # A folder's name may contain an equals sign.
+    sources = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in sources)
+    if unknown := [name for name in options if name not in names]:
+        hints = [f"{name} is not an option of leaderboard{did_you_mean(name, names)}" for name in unknown]
+        raise ConfigError(hints)
+    if not sources:
+        raise ConfigError(
+            "leaderboard takes files or folders of judgements: leaderboard outputs/runs/A/judgements.jsonl"
+        )
+    prior = yaml.safe_load(options["prior"]) if "prior" in options else None
+    if prior is not None and (not isinstance(prior, (int, float)) or isinstance(prior, bool) or not prior > 0):
+        raise ConfigError(
+            f"prior={options['prior']} must be a number above 0: a standard deviation in logits, such as 4"
+        )
+    from rlhf_lab.reports.leaderboard.report import leaderboard, printed
+
+    written = leaderboard(
+        sources,
+        to=options.get("to"),
+        truth=options.get("truth"),
+        baseline=options.get("baseline"),
+        judge=options.get("judge"),
+        prior_sd=None if prior is None else float(prior),
+    )
+    console.print(printed(written.view))
+    console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -146,10 +204,12 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "report": report_command,
     "audit": audit_command,
     "rescore": rescore_command,
+    "label": label_command,
     "monitor": monitor_command,
     "dashboard": dashboard_command,
     "plan": plan_command,
     "compare": compare_command,
+    "leaderboard": leaderboard_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

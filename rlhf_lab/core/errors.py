@@ -56,6 +56,7 @@ OPTIONAL = {
     "openai": ("judge=openai_compatible", "'rlhf_lab[judge]'"),
     "pyarrow": ("reading Parquet files", "pyarrow"),
     "datasets": ("reading hub data sets", "datasets"),
+    "starlette": ("label", "'rlhf_lab[label]'"),
 }
 """Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
 

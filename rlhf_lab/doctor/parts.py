@@ -72,6 +72,7 @@ LIBRARIES = (
     Library("wandb", "import wandb", "tracker=wandb"),
     Library("trackio", "import trackio", "tracker=trackio"),
     Library("tensorboard", "from torch.utils.tensorboard import SummaryWriter", "tracker=tensorboard"),
+    Library("uvicorn", "import starlette, uvicorn", "label"),
     Library("hydra-submitit-launcher", "import submitit, hydra_plugins.hydra_submitit_launcher", "sweeps on a cluster"),
     Library("vllm", "import vllm", "rollout=vllm"),
     Library("flash-attn", "import flash_attn", "model.attention=flash_attention_2"),

@@ -31,7 +31,7 @@ LAYERS = (
     {"figures", "memory"},
     {"studies"},
     {"reports"},
-    {"sweeps", "doctor"},
+    {"sweeps", "doctor", "labels"},
     {"cli"},
     {"main"},
     {"notebook"},

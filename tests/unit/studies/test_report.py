@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from synthetic_judgements import league, write_rows
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_report
@@ -80,11 +81,13 @@ def test_reports_load_nothing_from_elsewhere(make_run, make_study):
 def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path):
     run, study = make_run(), make_study(seeds=2)
     (run / "monitor.jsonl").write_text('{"iteration": 0, "prompt": [0, 1], "tokens": [9, 9], "reward": [1.0, 2.0]}\n')
+    judgements = write_rows(tmp_path / "judgements.jsonl", league({"A": 0.0, "B": 0.5}, 8)[0])
     commands = [
         ["report", run],
         ["report", study],
         ["monitor", run],
         ["compare", run, make_run("other", seed=1), f"to={tmp_path / 'page'}"],
+        ["leaderboard", judgements, f"to={tmp_path / 'league'}"],
     ]
     code = (
         "import sys\n"
