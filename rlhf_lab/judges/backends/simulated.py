@@ -99,8 +99,8 @@ class SimulatedBackend:
         unknown = dict.fromkeys(name for about in abouts for name in about.criteria if name not in known)
         if unknown:
             raise ConfigError(
-                f"judge=simulated cannot grade {', '.join(unknown)}; it knows {', '.join(known)}: use these names in the "
-                "rubric, or another judge"
+                f"judge=simulated cannot grade {', '.join(unknown)}; it knows {', '.join(known)}: use these names in "
+                "the rubric, or another judge"
             )
         grades_NC = np.zeros((len(requests), len(known)))
         places_by_draw: dict[int, list[int]] = {}
