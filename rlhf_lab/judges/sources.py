@@ -121,8 +121,8 @@ def _read_run(folder: Path, policy: str | None) -> Source:
     rows = [row for row in rows if row["policy"] == policy]
     if any(row.get("turns", 1) > 1 for row in rows):
         raise DataError(
-            f"{folder}: replies of {policy} are episodes of several turns, whose last replies have no prompt in common; "
-            "judge single replies"
+            f"{folder}: replies of {policy} are episodes of several turns, whose last replies have no prompt in "
+            "common; judge single replies"
         )
     answers = [Answer(row["prompt"], row["response"], None, {}) for row in rows]
     return Source(folder, policy, answers, file_digest(folder / ROWS))
