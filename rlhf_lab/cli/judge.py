@@ -130,6 +130,8 @@ def run(words: Sequence[str]) -> None:
     """Judge, print what was found, and say where it lies."""
     options = read_words(words)
     sources = [_read(path, policy) for path, policy in zip(options.sources, options.policies, strict=True)]
+    if len({(source.path.resolve(), source.policy) for source in sources}) < len(sources):
+        raise DataError(f"A and B are the same replies, {sources[0].path}; name two policies: policy='OF A,OF B'")
     corpus = _corpus(options, sources)
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
     outputs = outputs_folder(sources[0].path) or Path("outputs")
@@ -390,7 +392,7 @@ def _comparison_lines(metrics: Mapping[str, Any], names: tuple[str, str]) -> lis
         f"{a} against {b}: wins {format_estimate(win_rate)}, ties half; {counted}{same}",
         f"both orders agree in {format_estimate(metrics['consistency'])}; votes for the reply shown first "
         f"{format_estimate(metrics['first_shown'])}",
-        f"replies of {a} are {format_estimate(metrics['words'], digits=1)} words longer",
+        f"words of a reply, {a} minus {b}: {format_estimate(metrics['words'], digits=1)}",
     ]
 
 
