@@ -42,6 +42,7 @@ class BatchRuns:
     def __init__(self, client: Client, account: str, keep: Keep, create: bool):
         self.client, self.account, self.keep, self.create = client, account, keep, create
         self.store, self.backend, self.settings = client.store, client.backend, client.settings
+        self._read: dict[str, Reply] = {}  # by digest: answers that this call has read, with their cost
 
     def run(self, questions: Sequence[Question]) -> list[Question]:
         """Answers by batches; returns the questions that are left for single requests.
@@ -59,7 +60,7 @@ class BatchRuns:
             answered = self.store.replies(left)
             for digest, reply in answered.items():
                 del left[digest]
-                self.keep(digest, reply)
+                self.keep(digest, self._read.get(digest, reply))
             if refusals:
                 raise refusals[0]
             if not self.create:
@@ -175,7 +176,8 @@ class BatchRuns:
                 if isinstance(result, Answer):
                     question = self.store.question(item)  # it may be one that another command asked
                     reply = self.client.reply(question, result, batch=True)
-                    self.store.item_answered(item, question, reply, result.model)
+                    if self.store.item_answered(item, question, reply, result.model):
+                        self._read[question.digest] = reply
                 else:
                     self.store.item_failed(item, result.message, result.status)
                     if not result.passing:

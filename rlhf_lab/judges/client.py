@@ -51,7 +51,8 @@ class Estimate:
         input_tokens, output_tokens: about, of what is to be sent.
         about_usd: at the rates of tokens that were measured with this model, else those of English text.
         at_most_usd: reserved for it; it cannot cost more.
-        price: source of the price; "" where nothing is charged.
+        price: source of the price.
+        charged: whether anything is.
         measured: whether the rates were measured.
     """
 
@@ -63,16 +64,19 @@ class Estimate:
     about_usd: float = 0.0
     at_most_usd: float = 0.0
     price: str = ""
+    charged: bool = False
     measured: bool = False
 
     def __str__(self) -> str:
         start = f"{self.requests} requests, {self.stored} answered already, {self.to_ask} to ask"
         if not self.price:
-            return f"{start}; nothing is charged"
-        rates = "rates measured in the store" if self.measured else "rates of English text, not yet measured"
+            return f"{start}; nothing is sent"
+        tokens = f"about {self.input_tokens:,} tokens in and {self.output_tokens:,} out"
+        if not self.charged:
+            return f"{start}: {tokens}; nothing is charged ({self.price})"
+        rates = "tokens as measured in the store" if self.measured else "tokens as of English text, not yet measured"
         return (
-            f"{start}: about {self.input_tokens:,} tokens in and {self.output_tokens:,} out, about "
-            f"${self.about_usd:.4f}, at most ${self.at_most_usd:.4f} ({self.price}; {rates})"
+            f"{start}: {tokens}, about ${self.about_usd:.4f}, at most ${self.at_most_usd:.4f} ({self.price}; {rates})"
         )
 
 
@@ -149,6 +153,7 @@ class Client:
             about_usd=min(about, at_most),
             at_most_usd=at_most,
             price=self.price.source,
+            charged=not self.price.free,
             measured=rates is not None,
         )
 
@@ -201,6 +206,7 @@ class _Call:
         done = self.total - len(self.missing)
         spent = 0.0
         with progress(self.title, self.total, done) as ticker:
+
             def keep(digest: str, reply: Reply) -> None:
                 nonlocal spent
                 self.replies[digest] = reply

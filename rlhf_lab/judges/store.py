@@ -282,10 +282,10 @@ class Store:
                     self._end(db, row["id"], "failed", why=why)
             self._answer(db, attempt.id, attempt.question, reply, model)
 
-    def _answer(self, db: sqlite3.Connection, id: int, question: Question, reply: Reply, model: str) -> None:
+    def _answer(self, db: sqlite3.Connection, id: int, question: Question, reply: Reply, model: str) -> bool:
         row = db.execute("SELECT account, state, reserved_usd FROM attempts WHERE id = ?", [id]).fetchone()
         if row["state"] == "answered":
-            return
+            return False
         held = row["reserved_usd"] if row["state"] in ("sent", "lost") else 0.0
         _count(db, row["account"], reply.cost_usd - held)
         usage = asdict(reply.usage)
@@ -302,9 +302,8 @@ class Store:
             "time": time.time(),
         }
         # where two processes asked, the first answer stays: results may have been made of it already
-        db.execute(
-            f"INSERT OR IGNORE INTO replies ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()]
-        )
+        db.execute(f"INSERT OR IGNORE INTO replies ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
+        return True
 
     def failed(self, attempt: Attempt, why: str, status: int = 0) -> None:
         """An attempt that cost nothing: it never reached the service, or the service took no work on."""
@@ -420,10 +419,10 @@ class Store:
             rows = self._db.execute("SELECT remote FROM batches WHERE remote IS NOT NULL")
             return {row["remote"] for row in rows}
 
-    def item_answered(self, item: str, question: Question, reply: Reply, model: str) -> None:
-        """As `answered`, for one item of a batch."""
+    def item_answered(self, item: str, question: Question, reply: Reply, model: str) -> bool:
+        """As `answered`, for one item of a batch; False where it was stored already."""
         with self._writing() as db:
-            self._answer(db, _attempt_id(item), question, reply, model)
+            return self._answer(db, _attempt_id(item), question, reply, model)
 
     def item_failed(self, item: str, why: str, status: int = 0) -> None:
         """An item that the service did not work on; it may be asked again."""

@@ -79,11 +79,13 @@ class AnthropicBackend:
     # --- batches
 
     def create_batch(self, name: str, items: Sequence[BatchItem]) -> str:
-        requests = [{"custom_id": item.name, "params": self.body(item.request)} for item in items]
-        create = self.client.messages.batches.create
-        return call(
-            self.sdk, self.key, lambda: str(create(requests=requests, extra_headers={"Idempotency-Key": name}).id)
-        )
+        requests: Any = [{"custom_id": item.name, "params": self.body(item.request)} for item in items]
+
+        def create() -> str:
+            headers = {"Idempotency-Key": name}
+            return str(self.client.messages.batches.create(requests=requests, extra_headers=headers).id)
+
+        return call(self.sdk, self.key, create)
 
     def find_batches(self, name: str, created: float, items: int) -> list[Candidate]:
         """The service keeps no name of a batch: candidates are of the same time and size."""
@@ -112,12 +114,12 @@ class AnthropicBackend:
         return call(self.sdk, self.key, look)
 
     def batch_results(self, remote: str) -> Iterator[tuple[str, Answer | ServiceError]]:
-        results = iter(call(self.sdk, self.key, lambda: self.client.messages.batches.results(remote)))
-        while True:
-            item = call(self.sdk, self.key, lambda: next(results, None))
-            if item is None:
-                return
-            yield call(self.sdk, self.key, lambda item=item: (str(item.custom_id), self._result(item.result)))
+        results = iter(call(self.sdk, self.key, self.client.messages.batches.results, remote))
+        while (item := call(self.sdk, self.key, next, results, None)) is not None:
+            yield call(self.sdk, self.key, self._named_result, item)
+
+    def _named_result(self, item: Any) -> tuple[str, Answer | ServiceError]:
+        return str(item.custom_id), self._result(item.result)
 
     def _result(self, result: Any) -> Answer | ServiceError:
         if result.type == "succeeded":

@@ -20,14 +20,14 @@ LONGEST_MESSAGE = 300
 Result = TypeVar("Result")
 
 
-def call(sdk: Any, key: str, do: Callable[[], Result]) -> Result:
+def call(sdk: Any, key: str, do: Callable[..., Result], *args: Any) -> Result:
     """Call a function of an SDK. Raises ServiceError for what the SDK raises, without the key.
 
     Args:
         sdk: the module, `anthropic` or `openai`.
     """
     try:
-        return do()
+        return do(*args)
     except sdk.APIStatusError as error:
         raise _of_status(error, key) from None
     except sdk.APIConnectionError as error:

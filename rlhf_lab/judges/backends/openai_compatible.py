@@ -126,17 +126,21 @@ class OpenAIBackend:
 
     def batch_results(self, remote: str) -> Iterator[tuple[str, Answer | ServiceError]]:
         """Results lie in one file, errors in another; an item in neither was not worked on."""
-        batch = call(self.sdk, self.key, lambda: self.client.batches.retrieve(remote))
+        batch = call(self.sdk, self.key, self.client.batches.retrieve, remote)
         for file in (batch.output_file_id, batch.error_file_id):
             if not file:
                 continue
-            text = call(self.sdk, self.key, lambda file=file: self.client.files.content(file).text)
+            text = call(self.sdk, self.key, self._content, file)
             for line in text.split("\n"):  # a text may hold other ends of line
                 if not line.strip():
                     continue
-                yield call(self.sdk, self.key, lambda line=line: self._result(json.loads(line)))
+                yield call(self.sdk, self.key, self._result, line)
 
-    def _result(self, line: Mapping[str, Any]) -> tuple[str, Answer | ServiceError]:
+    def _content(self, file: str) -> str:
+        return str(self.client.files.content(file).text)
+
+    def _result(self, text: str) -> tuple[str, Answer | ServiceError]:
+        line = json.loads(text)
         name, response, error = str(line["custom_id"]), line.get("response"), line.get("error")
         if response and response["status_code"] == 200:
             completion = self.sdk.types.chat.ChatCompletion.construct(**response["body"])
