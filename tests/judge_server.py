@@ -21,6 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 NO_REASON = {"end": "end_turn", "refused": "refusal", "truncated": "max_tokens"}
 FINISH = {"end": "stop", "refused": "content_filter", "truncated": "length"}
 
@@ -463,3 +465,48 @@ def _upload(content: bytes) -> bytes:
     boundary = content[: content.index(b"\r\n")]
     part = next(part for part in content.split(boundary) if b"filename=" in part)
     return part.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+
+
+# --- clients of it
+
+PRICES = {"anthropic": (1.0, 1.25, 0.1, 5.0), "openai_compatible": (0.4, 0.5, 0.1, 1.6)}
+"""Of the models below, USD per million tokens: input, cache write, cache read, output."""
+MODELS = {"anthropic": "claude-haiku-4-5", "openai_compatible": "gpt-4.1-mini"}
+
+
+def question(number: int, **fields: Any) -> Any:
+    """A request that no other number makes."""
+    from rlhf_lab.judges.requests import Request
+
+    values = {"system": "You judge replies.", "max_tokens": 64} | fields
+    return Request(({"role": "user", "content": f"question {number}"},), **values)
+
+
+def connect(url: str, kind: str, outputs: Any, account: str = "run", pause_s: float = 0.01, **settings: Any) -> Any:
+    """A client with one of the real SDKs, whose pauses are short; `url` is the server's."""
+    from rlhf_lab.judges.backends import anthropic, openai_compatible
+    from rlhf_lab.judges.backends.settings import Anthropic, OpenAICompatible
+    from rlhf_lab.judges.caller import Caller
+    from rlhf_lab.judges.client import Client
+
+    base_url = url if kind == "anthropic" else f"{url}/v1"
+    values = {"model": MODELS[kind], "base_url": base_url, "poll_s": 0.01, "request_timeout_s": 10.0} | settings
+    caller = Caller(account, outputs)
+    if kind == "anthropic":
+        chosen = Anthropic(**values)
+        return Client(anthropic.AnthropicBackend(chosen), chosen, caller, pause_s=pause_s)
+    compatible = OpenAICompatible(**values)
+    return Client(openai_compatible.OpenAIBackend(compatible), compatible, caller, pause_s=pause_s)
+
+
+def assert_ledger_is_the_servers(client: Any, server: JudgeServer, kind: str) -> None:
+    """Requests, tokens and USD, each counted by the server on its own."""
+    from rlhf_lab.judges.requests import Usage
+
+    ledger = client.ledger
+    assert ledger.requests == server.billed_requests
+    counts = [sum(charge[place] for charge in server.charged) for place in range(4)]
+    assert ledger.usage == Usage(*counts)
+    assert ledger.spent_usd == pytest.approx(server.billed_usd(PRICES[kind]), rel=1e-9)
+    assert ledger.open_usd == 0
+    assert client.channel.store.counted_usd(client.channel.account) == pytest.approx(ledger.counted_usd, rel=1e-9)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from rlhf_lab.core.console import console
+from rlhf_lab.judges.channel import Channel
 from rlhf_lab.judges.owners import is_gone
 from rlhf_lab.judges.pacing import backoff_s
 from rlhf_lab.judges.requests import Reply
 from rlhf_lab.judges.service import Answer, BatchItem, ServiceError
 from rlhf_lab.judges.store import Batch, OverBudget, Question, item_name
-
-if TYPE_CHECKING:
-    from rlhf_lab.judges.client import Client
 
 LOOKS_FOR_INTERRUPTED = 2
 """Looks for a batch whose creation was interrupted: one that is just being taken in may not be listed at the first."""
@@ -39,9 +37,9 @@ class BatchRuns:
         create: whether to send new batches; those that are under way are waited for in any case.
     """
 
-    def __init__(self, client: Client, account: str, keep: Keep, create: bool):
-        self.client, self.account, self.keep, self.create = client, account, keep, create
-        self.store, self.backend, self.settings = client.store, client.backend, client.settings
+    def __init__(self, channel: Channel, keep: Keep, *, create: bool):
+        self.channel, self.keep, self.create = channel, keep, create
+        self.store, self.backend, self.settings = channel.store, channel.backend, channel.settings
         self._read: dict[str, Reply] = {}  # by digest: answers that this call has read, with their cost
 
     def run(self, questions: Sequence[Question]) -> list[Question]:
@@ -80,7 +78,7 @@ class BatchRuns:
         covered = {digest for batch in self.store.open_batches(left) for digest in batch.digests.values()}
         for part in self._parts([question for digest, question in left.items() if digest not in covered]):
             try:
-                name, attempts = self.store.begin_batch(part, self.account, self.settings.budget_usd)
+                name, attempts = self.store.begin_batch(part, self.channel.account, self.settings.budget_usd)
             except OverBudget as error:
                 return error
             if attempts:  # else others have asked or answered them meanwhile
@@ -100,7 +98,7 @@ class BatchRuns:
                 if not error.passing or failures > self.settings.retries:
                     self.store.end_batch(name, "failed", error.message)
                     raise
-                time.sleep(error.retry_after_s or backoff_s(failures, self.client.pause_s))
+                time.sleep(error.retry_after_s or backoff_s(failures, self.channel.pause_s))
             else:
                 self.store.batch_sent(name, remote)
                 return
@@ -162,7 +160,7 @@ class BatchRuns:
                 failures += 1
                 if not error.passing or failures > self.settings.retries:
                     raise
-                time.sleep(error.retry_after_s or backoff_s(failures, self.client.pause_s))
+                time.sleep(error.retry_after_s or backoff_s(failures, self.channel.pause_s))
 
     def _keep_results(self, batch: Batch, remote: str) -> ServiceError | None:
         """Store the results that are there; read again from the start when reading broke off."""
@@ -175,7 +173,7 @@ class BatchRuns:
                     continue
                 if isinstance(result, Answer):
                     question = self.store.question(item)  # it may be one that another command asked
-                    reply = self.client.reply(question, result, batch=True)
+                    reply = self.channel.reply(question, result, batch=True)
                     if self.store.item_answered(item, question, reply, result.model):
                         self._read[question.digest] = reply
                 else:

@@ -19,11 +19,11 @@ from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, LabError
 from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.batches import BatchRuns
 from rlhf_lab.judges.caller import Caller
-from rlhf_lab.judges.keys import without_key
-from rlhf_lab.judges.pacing import Pacer, Stopped, backoff_s
-from rlhf_lab.judges.pricing import Price, body_bytes, most_input_tokens, price_of
+from rlhf_lab.judges.channel import Channel
+from rlhf_lab.judges.pacing import Limits, Pacer, Stopped, backoff_s
+from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.requests import Completer, Reply, Request, Usage
-from rlhf_lab.judges.service import Answer, Backend, ServiceError
+from rlhf_lab.judges.service import Backend, ServiceError
 from rlhf_lab.judges.store import Asked, Attempt, Ledger, OverBudget, Question, Store
 
 LONGEST_WAIT_S = 600.0
@@ -99,27 +99,29 @@ class Client:
     def __init__(
         self, backend: Backend, settings: Service, caller: Caller, *, store: Store | None = None, pause_s: float = 1.0
     ):
-        self.backend, self.settings, self.caller, self.pause_s = backend, settings, caller, pause_s
-        self.price: Price = price_of(settings)
-        self.store = store or Store(Path(settings.store) if settings.store else caller.outputs / "judges.sqlite")
+        price = price_of(settings)
+        store = store or Store(Path(settings.store) if settings.store else caller.outputs / "judges.sqlite")
+        limits = Limits(settings.requests_per_minute, settings.tokens_per_minute)
+        self.channel = Channel(backend, settings, store, price, limits, caller.account, pause_s)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return self.backend.identity
+        return self.channel.backend.identity
 
     @property
     def ledger(self) -> Ledger:
         """What the account of the caller has spent."""
-        return self.store.ledger(self.caller.account)
+        return self.channel.store.ledger(self.channel.account)
 
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         """See `Completer.complete_many`. A stop (Ctrl-C, SIGTERM) waits for what is under way, and keeps it."""
-        questions = [self._question(request) for request in requests]
+        channel = self.channel
+        questions = [channel.question(request) for request in requests]
         distinct = {question.digest: question for question in questions}
-        replies = self.store.replies(distinct)
+        replies = channel.store.replies(distinct)
         missing = [question for digest, question in distinct.items() if digest not in replies]
         if missing:
-            call = _Call(self, missing, len(distinct), title or f"asking {self.settings.model}")
+            call = _Call(channel, missing, len(distinct), title or f"asking {channel.settings.model}")
             replies |= call.run()
         seen: set[str] = set()
         answers = []
@@ -130,11 +132,12 @@ class Client:
         return answers
 
     def estimate(self, requests: Sequence[Request]) -> Estimate:
-        questions = {question.digest: question for question in map(self._question, requests)}
-        stored = self.store.replies(questions)
+        """What `complete_many` would take. Sends nothing."""
+        channel = self.channel
+        questions = {question.digest: question for question in map(channel.question, requests)}
+        stored = channel.store.replies(questions)
         to_ask = [question for digest, question in questions.items() if digest not in stored]
-        rates = self.store.token_rates(self.settings.model)
-        batch = self.settings.batches
+        rates = channel.store.token_rates(channel.settings.model)
         input_tokens = output_tokens = 0
         about = at_most = 0.0
         for question in to_ask:
@@ -142,7 +145,7 @@ class Client:
             usage = Usage(round(per_byte * question.bytes), 0, 0, min(round(output), question.request.max_tokens))
             input_tokens += usage.input_tokens
             output_tokens += usage.output_tokens
-            about += self.price.cost(usage, batch=batch)
+            about += channel.price.cost(usage, batch=channel.settings.batches)
             at_most += question.reserve_usd
         return Estimate(
             requests=len(questions),
@@ -152,31 +155,10 @@ class Client:
             output_tokens=output_tokens,
             about_usd=min(about, at_most),
             at_most_usd=at_most,
-            price=self.price.source,
-            charged=not self.price.free,
+            price=channel.price.source,
+            charged=not channel.price.free,
             measured=rates is not None,
         )
-
-    def _question(self, request: Request) -> Question:
-        body = self.backend.body(request)
-        most_input = most_input_tokens(body, schema=request.schema is not None)
-        return Question(
-            digest=request.digest(self.identity),
-            request=request,
-            identity=self.identity,
-            bytes=body_bytes(body),
-            reserve_usd=self.price.at_most(most_input, request.max_tokens, batch=self.settings.batches),
-            price=self.price.source,
-        )
-
-    def reply(self, question: Question, answer: Answer, *, batch: bool = False) -> Reply:
-        """An answer with its cost. Where the service counts nothing, it costs the most that it can."""
-        counted = answer.usage is not None or self.price.free
-        usage = answer.usage or Usage()
-        cost = self.price.cost(usage, batch=batch) if counted else question.reserve_usd
-        text = without_key(answer.text, self.backend.key)
-        # JSON may hold half a surrogate pair, which neither SQLite nor a file in UTF-8 can
-        return Reply(text.encode("utf-8", "replace").decode(), answer.stop, usage, cost)
 
 
 def _stored(reply: Reply) -> Reply:
@@ -191,12 +173,11 @@ def _beginning(request: Request) -> str:
 class _Call:
     """One `complete_many`: what is still to be asked, and the threads that ask it."""
 
-    def __init__(self, client: Client, missing: Sequence[Question], total: int, title: str):
-        self.client, self.missing, self.total, self.title = client, missing, total, title
-        self.store, self.settings = client.store, client.settings
-        self.account = client.caller.account
+    def __init__(self, channel: Channel, missing: Sequence[Question], total: int, title: str):
+        self.channel, self.missing, self.total, self.title = channel, missing, total, title
+        self.store, self.settings, self.account = channel.store, channel.settings, channel.account
         self.replies: dict[str, Reply] = {}
-        self.pacer = Pacer(self.settings.requests_per_minute, self.settings.tokens_per_minute)
+        self.pacer = Pacer(channel.limits)
         self._under_way = 0
         self._lock = threading.Lock()
 
@@ -211,10 +192,10 @@ class _Call:
                 nonlocal spent
                 self.replies[digest] = reply
                 spent += reply.cost_usd
-                ticker.advance(1, note="" if self.client.price.free else f"${spent:.4f}")
+                ticker.advance(1, note="" if self.channel.price.free else f"${spent:.4f}")
 
             try:
-                runs = BatchRuns(self.client, self.account, keep, self.settings.batches)
+                runs = BatchRuns(self.channel, keep, create=self.settings.batches)
                 left = runs.run(self.missing)
                 if left:
                     self._ask_all(left, keep)
@@ -338,10 +319,10 @@ class _Call:
 
     def _send(self, attempt: Attempt) -> Reply:
         """One attempt, and what became of it in the ledger."""
-        client, question = self.client, attempt.question
+        channel, question = self.channel, attempt.question
         try:
-            answer = client.backend.send(question.request, attempt.idempotency_key)
-            reply = client.reply(question, answer)
+            answer = channel.backend.send(question.request, attempt.idempotency_key)
+            reply = channel.reply(question, answer)
             self.store.answered(attempt, reply, answer.model, repeated=answer.repeated)
             return reply
         except ServiceError as error:
@@ -364,7 +345,7 @@ class _Call:
         """Wait before the next attempt, all threads where the service is overloaded. Raises the last error."""
         wait = error.retry_after_s
         if wait is None:
-            wait = backoff_s(failures, self.client.pause_s)
+            wait = backoff_s(failures, self.channel.pause_s)
         if not error.passing or failures > self.settings.retries or wait > LONGEST_WAIT_S:
             self.pacer.release(ticket)
             raise error

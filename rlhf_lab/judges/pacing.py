@@ -19,15 +19,15 @@ class Stopped(Exception):
 
 
 class Pacer:
-    """Admits attempts.
+    """Admits the attempts of one call.
 
     Args:
-        requests_per_minute, tokens_per_minute: 0 is no limit.
+        limits: of requests and of tokens; they outlive the call.
     """
 
-    def __init__(self, requests_per_minute: int = 0, tokens_per_minute: int = 0):
+    def __init__(self, limits: Limits):
         self._changed = threading.Condition()
-        self._buckets = [Bucket(rate) for rate in (requests_per_minute, tokens_per_minute)]
+        self._limits = limits
         self._resume_at = 0.0
         self._storm = 0  # number of the pause that the latest attempt has not yet got through; 0 is calm
         self._pauses = 0
@@ -41,11 +41,9 @@ class Pacer:
                 if self._stopped:
                     raise Stopped
                 now = time.monotonic()
-                delays = (bucket.delay(amount, now) for bucket, amount in zip(self._buckets, (1, tokens), strict=True))
-                delay = max(self._resume_at - now, *delays)
+                delay = max(self._resume_at - now, self._limits.delay(tokens, now))
                 if delay <= 0 and not self._probing:
-                    for bucket, amount in zip(self._buckets, (1, tokens), strict=True):
-                        bucket.take(amount)
+                    self._limits.take(tokens)
                     self._probing = bool(self._storm)
                     return self._pauses
                 self._changed.wait(delay if delay > 0 else None)
@@ -87,6 +85,21 @@ class Pacer:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+
+class Limits:
+    """Requests and tokens per minute; 0 is no limit."""
+
+    def __init__(self, requests_per_minute: int, tokens_per_minute: int):
+        self._requests, self._tokens = Bucket(requests_per_minute), Bucket(tokens_per_minute)
+
+    def delay(self, tokens: int, now: float) -> float:
+        """Seconds until a request of so many tokens may be sent."""
+        return max(self._requests.delay(1, now), self._tokens.delay(tokens, now))
+
+    def take(self, tokens: int) -> None:
+        self._requests.take(1)
+        self._tokens.take(tokens)
 
 
 class Bucket:

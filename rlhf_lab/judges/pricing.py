@@ -34,7 +34,7 @@ class Price:
 
     Attributes:
         batch: a token of a batch costs this many times as much.
-        long_above: prompts of more tokens cost `long_input` (with the cache) and `long_output` times as much; 0 is none.
+        long_above: prompts of more tokens cost `long_input` and `long_output` times as much; 0 is none.
         source: where the price is from, for the ledger.
     """
 

@@ -432,7 +432,7 @@ class Store:
                 self._release(db, _attempt_id(item), why, status)
 
     def end_batch(self, name: str, state: str, why: str = "") -> None:
-        """A batch is `done`, or `failed` as a whole: then it cost nothing. Items without a result may be asked again."""
+        """A batch is `done`, or `failed` as a whole, and cost nothing. Items without a result may be asked again."""
         with self._writing() as db:
             for row in db.execute("SELECT id FROM attempts WHERE batch = ? AND state = 'sent'", [name]).fetchall():
                 if state == "failed":
