@@ -22,6 +22,7 @@ LOOKS_FOR_INTERRUPTED = 2
 """Looks for a batch whose creation was interrupted: one that is just being taken in may not be listed at the first."""
 ROUNDS = 3
 """Batches in a row that may come back without an answer to any of the requests."""
+NOT_FOUND = 404
 MOST_BYTES = 100_000_000
 """Of one batch; the services take 200 MB (OpenAI) and 256 MB (Anthropic)."""
 
@@ -142,7 +143,15 @@ class BatchRuns:
         """Look at a batch until it has ended; why the service refused it as a whole, or ""."""
         shown = time.monotonic()
         while True:
-            status = self._patiently(lambda: self.backend.batch_status(remote))
+            try:
+                status = self._patiently(lambda: self.backend.batch_status(remote))
+            except ServiceError as error:
+                if error.status == NOT_FOUND:
+                    error.message = (
+                        f"batch {remote}, which has {items} requests, is not there for this key ({error.message}); use "
+                        "the key that it was sent with, or pay once more with another judge.version"
+                    )
+                raise
             if status.ended:
                 return status.failed
             if time.monotonic() - shown > max(60.0, self.settings.poll_s):

@@ -513,7 +513,7 @@ class Store:
         """SQLite's errors as those of the lab."""
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             advice = "free space there" if "full" in str(error) else "make it writable, or write judge.store=FILE"
             raise StorageError(f"{self.path} cannot be written or read: {error}; {advice}") from error
         except sqlite3.DatabaseError as error:

@@ -1,4 +1,4 @@
-"""Batches of both services: results in any order, partly expired, creations that were interrupted, a server that dies."""
+"""Batches of both services: results in any order, partly expired, interrupted creations, a server that dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from judge_server import (
 )
 
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable
-from rlhf_lab.judges import batches
+from rlhf_lab.judges.service import ServiceError
 from rlhf_lab.judges.store import Store
 
 
@@ -37,12 +37,6 @@ def server():
 @pytest.fixture(params=("anthropic", "openai_compatible"))
 def kind(request):
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def short_sleeps(monkeypatch):
-    """Looks for an interrupted batch are seconds apart; here they follow at once."""
-    monkeypatch.setattr(batches, "LOOKS_FOR_INTERRUPTED", 2)
 
 
 def questions(count: int) -> list:
@@ -90,7 +84,7 @@ def test_items_that_were_not_worked_on_are_asked_again(server, kind, tmp_path, f
 def test_items_that_always_expire_end_with_a_message(server, kind, tmp_path):
     server.answer = lambda asked: Said("", item="expired") if asked.question == "question 1" else Said("fine")
     client = connect(server.url, kind, tmp_path, batches=True)
-    with pytest.raises(JudgeUnavailable, match="came back from 3 batches without an answer.* 2 of 3 requests"):
+    with pytest.raises(JudgeUnavailable, match=r"came back from 3 batches without an answer.* 2 of 3 requests"):
         client.complete_many(questions(3))
     assert client.ledger.open_usd == 0
 
@@ -99,7 +93,7 @@ def test_a_refused_item_is_kept_and_a_wrong_one_named(server, kind, tmp_path):
     said = {"question 0": Said("I won't", "refused"), "question 1": Said("bad schema", item="errored")}
     server.answer = lambda asked: said.get(asked.question, Said("fine"))
     client = connect(server.url, kind, tmp_path, batches=True)
-    with pytest.raises(JudgeUnavailable, match="bad schema.* 2 of 3 requests are answered and kept"):
+    with pytest.raises(JudgeUnavailable, match=r"bad schema.* 2 of 3 requests are answered and kept"):
         client.complete_many(questions(3))
     assert client.complete_many([question(0)])[0].stop == "refused"
     assert len(server.batches) == 1
@@ -132,7 +126,7 @@ def test_another_batch_of_the_same_size_is_not_taken_for_ours(server, kind, tmp_
 def test_the_service_dies_while_a_batch_is_worked_on(server, kind, tmp_path):
     client = connect(server.url, kind, tmp_path, batches=True, retries=1)
     server.get_faults = [reset()] * 2
-    with pytest.raises(JudgeUnavailable, match="does not answer .*0 of 4 requests"):
+    with pytest.raises(JudgeUnavailable, match=r"does not answer .*0 of 4 requests"):
         client.complete_many(questions(4))
     # back again: the same batch goes on, also for a run that asks without batches by now
     replies = connect(server.url, kind, tmp_path).complete_many(questions(4))
@@ -158,8 +152,6 @@ def test_results_that_break_off_are_read_again(server, kind, tmp_path):
     def breaking(remote):
         for number, result in enumerate(read(remote)):
             if number == 2 and next(broken, False):
-                from rlhf_lab.judges.service import ServiceError
-
                 raise ServiceError("reset", "lost", passing=True)
             yield result
 
@@ -177,15 +169,10 @@ def test_a_batch_that_is_refused_as_a_whole(server, tmp_path):
         batch.error, batch.looks_left, batch.results = "the model is not available in batches", 0, [("", Said(""), {})]
         return batch
 
-    server._new_batch = refused
-    openai_batch_states_failure(server)
+    server._new_batch, server.look = refused, lambda batch: None
     with pytest.raises(JudgeUnavailable, match="not available in batches"):
         client.complete_many(questions(3))
     assert client.ledger.counted_usd == 0
-
-
-def openai_batch_states_failure(server: JudgeServer) -> None:
-    server.look = lambda batch: None
 
 
 def test_a_service_without_batches_says_what_to_do(server, kind, tmp_path):
@@ -197,6 +184,15 @@ def test_a_service_without_batches_says_what_to_do(server, kind, tmp_path):
     assert server.billed_requests == 2
 
 
+def test_a_batch_that_another_key_sent_says_so(server, kind, tmp_path):
+    server.get_faults = [reset()]
+    with pytest.raises(JudgeUnavailable):
+        connect(server.url, kind, tmp_path, batches=True, retries=0).complete_many(questions(3))
+    server.batches.clear()
+    with pytest.raises(JudgeUnavailable, match=r"batch_0, .* is not there for this key.*judge\.version"):
+        connect(server.url, kind, tmp_path).complete_many(questions(3))
+
+
 def test_the_budget_bounds_batches(server, kind, tmp_path):
     """What a batch does not use of its reservation goes to the next one."""
     each = connect(server.url, kind, tmp_path, batches=True).channel.question(question(0)).reserve_usd
@@ -204,7 +200,7 @@ def test_the_budget_bounds_batches(server, kind, tmp_path):
     with pytest.raises(BudgetExceeded):
         client.complete_many(questions(200))
     assert len(server.batches) > 1
-    assert [*server.batches.values()][0].items[3:] != [] and len([*server.batches.values()][0].items) == 4
+    assert len(server.batches["batch_0"].items) == 4
     assert server.billed_usd(PRICES[kind]) <= 4.5 * each
     assert_ledger_is_the_servers(client, server, kind)
 
