@@ -100,7 +100,9 @@ class Client:
         self, backend: Backend, settings: Service, caller: Caller, *, store: Store | None = None, pause_s: float = 1.0
     ):
         price = price_of(settings)
-        store = store or Store(Path(settings.store) if settings.store else caller.outputs / "judges.sqlite")
+        store = store or Store(
+            Path(settings.store).expanduser() if settings.store else caller.outputs / "judges.sqlite"
+        )
         limits = Limits(settings.requests_per_minute, settings.tokens_per_minute)
         self.channel = Channel(backend, settings, store, price, limits, caller.account, pause_s)
 

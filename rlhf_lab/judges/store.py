@@ -165,7 +165,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead()
             self._db.execute("PRAGMA synchronous = FULL")  # a reply was paid for: it must survive a power cut
             self._prepare()
             self._id = self._db.execute("SELECT id FROM store").fetchone()["id"]
@@ -174,6 +174,18 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    def _write_ahead(self) -> None:
+        """Readers go on while one writes. Where two processes create the file at once, SQLite makes neither wait."""
+        end = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
     def _prepare(self) -> None:
         """Create the tables of a new file, and refuse one that is not ours to write."""
@@ -514,7 +526,11 @@ class Store:
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:
-            advice = "free space there" if "full" in str(error) else "make it writable, or write judge.store=FILE"
+            advice = "make it writable, or write judge.store=FILE"
+            if "full" in str(error):
+                advice = "free space there"
+            elif "locked" in str(error):
+                advice = f"another process has held it for {BUSY_S:.0f} s"
             raise StorageError(f"{self.path} cannot be written or read: {error}; {advice}") from error
         except sqlite3.DatabaseError as error:
             raise ArtifactError(
