@@ -155,9 +155,13 @@ class Store:
 
     Opening it declares attempts lost whose process has ended. Raises ArtifactError for a file that is no store or of a
     newer version, StorageError when the disk refuses.
+
+    Args:
+        durable: every reply is on the disk before it is used, and survives a power cut. Else it survives the end of its
+            process, however it ends, and is written several times as fast.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, durable: bool = True):
         self.path = path
         self.owner = this_process()
         self._lock = threading.RLock()
@@ -166,7 +170,7 @@ class Store:
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.row_factory = sqlite3.Row
             self._write_ahead()
-            self._db.execute("PRAGMA synchronous = FULL")  # a reply was paid for: it must survive a power cut
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._prepare()
             self._id = self._db.execute("SELECT id FROM store").fetchone()["id"]
         self.lose_abandoned()

@@ -24,6 +24,7 @@ from judge_server import (
 )
 
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable
+from rlhf_lab.judges import batches
 from rlhf_lab.judges.service import ServiceError
 from rlhf_lab.judges.store import Store
 
@@ -54,6 +55,13 @@ def test_results_come_in_any_order_at_half_the_price(server, kind, tmp_path):
     assert_ledger_is_the_servers(client, server, kind)
     assert all(reply.stored for reply in client.complete_many(questions(10)))
     assert len(server.batches) == 3
+
+
+def test_batches_are_no_larger_than_the_services_take(server, kind, tmp_path, monkeypatch):
+    client = connect(server.url, kind, tmp_path, batches=True)
+    monkeypatch.setattr(batches, "MOST_BYTES", 3 * client.channel.question(question(0)).bytes)
+    client.complete_many(questions(7))
+    assert [len(batch.items) for batch in server.batches.values()] == [3, 3, 1]
 
 
 def test_names_of_items_are_what_the_services_allow(server, kind, tmp_path):

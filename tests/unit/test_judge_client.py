@@ -24,7 +24,9 @@ from judge_server import (
 )
 
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable
+from rlhf_lab.judges.channel import Channel
 from rlhf_lab.judges.client import estimate
+from rlhf_lab.judges.service import Answer
 from rlhf_lab.judges.store import Store
 
 KINDS = ("anthropic", "openai_compatible")
@@ -290,6 +292,12 @@ def test_half_a_character_does_not_stop_the_store(server, kind, tmp_path):
     server.answer = lambda asked: Said("HALF of it")
     server.respond = cut
     assert connect(server.url, kind, tmp_path).complete_many([question(0)])[0].text == "? of it"
+
+
+def test_an_answer_without_a_count_costs_the_most_that_it_can(server, kind, tmp_path):
+    channel: Channel = connect(server.url, kind, tmp_path).channel
+    asked = channel.question(question(0))
+    assert channel.reply(asked, Answer("fine")).cost_usd == asked.reserve_usd > 0
 
 
 def test_a_server_that_counts_nothing_costs_what_was_reserved(server, tmp_path):
