@@ -100,9 +100,8 @@ class Client:
         self, backend: Backend, settings: Service, caller: Caller, *, store: Store | None = None, pause_s: float = 1.0
     ):
         price = price_of(settings)
-        store = store or Store(
-            Path(settings.store).expanduser() if settings.store else caller.outputs / "judges.sqlite"
-        )
+        path = Path(settings.store).expanduser() if settings.store else caller.outputs / "judges.sqlite"
+        store = store or Store(path, durable=not price.free)  # what was paid for must survive a power cut
         limits = Limits(settings.requests_per_minute, settings.tokens_per_minute)
         self.channel = Channel(backend, settings, store, price, limits, caller.account, pause_s)
 

@@ -37,6 +37,11 @@ def test_no_usage_costs_more_than_at_most(model):
             assert price.cost(usage) <= at_most * (1 + 1e-12)
 
 
+def test_at_most_with_a_price_of_ones_own():
+    price = price_of(Anthropic(model="m", input_usd=2.0, output_usd=3.0))
+    assert price.at_most(1000, 100) == pytest.approx((1000 * 2 + 100 * 3) / 1e6)
+
+
 def test_the_table_is_in_order():
     for model, row in price_table()["models"].items():
         assert 0 < row["cache_read"] <= row["input"] <= row["cache_write"] < row["output"], model

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.core.errors import ArtifactError, StorageError
+from rlhf_lab.judges.backends.settings import OpenAICompatible
+from rlhf_lab.judges.caller import Caller
+from rlhf_lab.judges.client import Client
 from rlhf_lab.judges.owners import is_gone, this_process
 from rlhf_lab.judges.requests import Reply, Request, Usage
 from rlhf_lab.judges.store import Asked, Attempt, OverBudget, Question, Store
@@ -145,9 +148,16 @@ def test_token_rates_are_those_of_the_model(store):
     assert store.token_rates("another") is None
 
 
-def test_a_power_cut_loses_no_commit(store):
-    assert store._db.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL: every commit is on the disk
-    assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+def test_a_power_cut_loses_nothing_that_was_paid_for(store, tmp_path):
+    def read(opened: Store, setting: str) -> object:
+        return opened._db.execute(f"PRAGMA {setting}").fetchone()[0]
+
+    assert (read(store, "synchronous"), read(store, "journal_mode")) == (2, "wal")  # 2: every commit is on the disk
+    paid, free = (
+        Client(None, OpenAICompatible(model="m", input_usd=usd, output_usd=usd), Caller("run", tmp_path / "out"))
+        for usd in (1.0, 0.0)
+    )
+    assert [read(client.channel.store, "synchronous") for client in (paid, free)] == [2, 1]
 
 
 # --- files that are no store
