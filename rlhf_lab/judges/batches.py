@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from rlhf_lab.core.console import console
 from rlhf_lab.judges.channel import Channel
-from rlhf_lab.judges.owners import is_gone
 from rlhf_lab.judges.pacing import backoff_s
 from rlhf_lab.judges.requests import Reply
 from rlhf_lab.judges.service import Answer, BatchItem, ServiceError
@@ -84,7 +83,10 @@ class BatchRuns:
                 return error
             if attempts:  # else others have asked or answered them meanwhile
                 items = [BatchItem(item_name(name, attempt.id), attempt.question.request) for attempt in attempts]
-                self._send(name, items)
+                try:
+                    self._send(name, items)
+                finally:
+                    self.store.give_up_sending(name)
         return None
 
     def _send(self, name: str, items: Sequence[BatchItem]) -> None:
@@ -120,14 +122,13 @@ class BatchRuns:
 
     def _finish(self, batch: Batch) -> ServiceError | None:
         """Wait until a batch has ended and keep its results; returns the error of a request that it refused."""
-        remote = batch.remote
-        while not remote and not is_gone(batch.owner) and batch.owner != self.store.owner:
-            time.sleep(min(1.0, self.settings.poll_s))  # its process is sending it
+        while self.store.is_being_sent(batch):
+            time.sleep(min(1.0, self.settings.poll_s))
             found = [other for other in self.store.open_batches(batch.digests.values()) if other.name == batch.name]
             if not found:
                 return None
-            remote = found[0].remote
-        remote = remote or self._find(batch.name, batch.began, len(batch.digests))
+            batch = found[0]
+        remote = batch.remote or self._find(batch.name, batch.began, len(batch.digests))
         if not remote:
             self.store.end_batch(batch.name, "failed", "its creation was interrupted, and the service does not have it")
             return None

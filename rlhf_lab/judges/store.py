@@ -36,6 +36,9 @@ BUSY_S = 60.0
 """How long one process waits for another's transaction."""
 AT_ONCE = 500
 """Values of one SQL statement."""
+_pursued: set[tuple[str, int | str]] = set()
+"""(file, attempt or batch) that a thread of this process is at. Others of this process have been given up: what stopped
+them, such as a full disk, kept that from being written."""
 TABLES = """
 CREATE TABLE store (id TEXT NOT NULL);
 CREATE TABLE accounts (account TEXT PRIMARY KEY, counted_usd REAL NOT NULL);
@@ -164,6 +167,7 @@ class Store:
     def __init__(self, path: Path, *, durable: bool = True):
         self.path = path
         self.owner = this_process()
+        self._file = str(path.resolve())
         self._lock = threading.RLock()
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -238,7 +242,9 @@ class Store:
                 return _reply(row)
             if self._is_asked(db, question.digest):
                 raise Asked
-            return self._reserve(db, question, account, budget_usd, batch=None)
+            attempt = self._reserve(db, question, account, budget_usd, batch=None)
+            _pursued.add((self._file, attempt.id))
+            return attempt
 
     def is_asked(self, digest: str) -> bool:
         """Whether an attempt at this request is under way."""
@@ -246,8 +252,21 @@ class Store:
             return self._is_asked(self._db, digest)
 
     def _is_asked(self, db: sqlite3.Connection, digest: str) -> bool:
-        rows = db.execute("SELECT owner, batch FROM attempts WHERE digest = ? AND state = 'sent'", [digest])
-        return any(row["batch"] or not is_gone(row["owner"]) for row in rows)
+        rows = db.execute("SELECT id, owner, batch FROM attempts WHERE digest = ? AND state = 'sent'", [digest])
+        return any(row["batch"] or self._is_pursued(row["id"], row["owner"]) for row in rows)
+
+    def _is_pursued(self, what: int | str, owner: str) -> bool:
+        """Whether the process that began an attempt or a batch is still at it."""
+        return (self._file, what) in _pursued if owner == self.owner else not is_gone(owner)
+
+    @contextmanager
+    def _ending(self, what: int | str) -> Iterator[sqlite3.Connection]:
+        """A transaction that writes down the end of what a thread was at, which it is no more, written or not."""
+        try:
+            with self._writing() as db:
+                yield db
+        finally:
+            _pursued.discard((self._file, what))
 
     def _reserve(
         self, db: sqlite3.Connection, question: Question, account: str, budget_usd: float | None, batch: str | None
@@ -286,7 +305,7 @@ class Store:
             repeated: the service gave the answer of a lost attempt once more: that one was charged for it, and both
                 together cost what one does.
         """
-        with self._writing() as db:
+        with self._ending(attempt.id) as db:
             if repeated:
                 rows = db.execute(
                     "SELECT id, account, reserved_usd FROM attempts WHERE digest = ? AND state = 'lost'",
@@ -323,30 +342,24 @@ class Store:
 
     def failed(self, attempt: Attempt, why: str, status: int = 0) -> None:
         """An attempt that cost nothing: it never reached the service, or the service took no work on."""
-        with self._writing() as db:
+        with self._ending(attempt.id) as db:
             row = db.execute("SELECT state FROM attempts WHERE id = ?", [attempt.id]).fetchone()
             if row["state"] == "sent":
                 self._release(db, attempt.id, why, status)
 
     def lost(self, attempt: Attempt, why: str, status: int = 0) -> None:
         """An attempt whose answer never came; its reservation stays."""
-        with self._writing() as db:
+        with self._ending(attempt.id) as db:
             self._end(db, attempt.id, "lost", why=why, status=status)
 
     def lose_abandoned(self) -> int:
-        """Attempts under way whose process has ended become lost; returns how many."""
+        """Attempts that nobody is at any more, mostly as their process has ended, become lost; returns how many."""
         with self._writing() as db:
-            rows = db.execute("SELECT DISTINCT owner FROM attempts WHERE state = 'sent' AND batch IS NULL").fetchall()
-            gone = [row["owner"] for row in rows if is_gone(row["owner"])]
-            lost = 0
-            for owner in gone:
-                cursor = db.execute(
-                    "UPDATE attempts SET state = 'lost', why = 'its process ended', ended = ? "
-                    "WHERE owner = ? AND state = 'sent' AND batch IS NULL",
-                    [time.time(), owner],
-                )
-                lost += cursor.rowcount
-            return lost
+            rows = db.execute("SELECT id, owner FROM attempts WHERE state = 'sent' AND batch IS NULL").fetchall()
+            abandoned = [row["id"] for row in rows if not self._is_pursued(row["id"], row["owner"])]
+            for id in abandoned:
+                self._end(db, id, "lost", why="its process ended")
+            return len(abandoned)
 
     def _release(self, db: sqlite3.Connection, id: int, why: str, status: int = 0) -> None:
         row = db.execute("SELECT account, reserved_usd FROM attempts WHERE id = ?", [id]).fetchone()
@@ -386,10 +399,11 @@ class Store:
                 identity = json.dumps(dict(attempts[0].question.identity), ensure_ascii=False)
                 values = [name, account, self.owner, "intent", None, identity, len(attempts), "", time.time(), None]
                 db.execute(f"INSERT INTO batches VALUES ({_marks(values)})", values)
+                _pursued.add((self._file, name))
         return name, attempts
 
     def batch_sent(self, name: str, remote: str) -> None:
-        with self._writing() as db:
+        with self._ending(name) as db:
             db.execute("UPDATE batches SET state = 'sent', remote = ? WHERE name = ?", [remote, name])
 
     def open_batches(self, digests: Iterable[str]) -> list[Batch]:
@@ -429,6 +443,14 @@ class Store:
         identity = json.loads(row["identity"])
         return Question(row["digest"], request, identity, row["bytes"], row["reserved_usd"], row["price"])
 
+    def is_being_sent(self, batch: Batch) -> bool:
+        """Whether somebody is creating a batch at the service at this moment."""
+        return not batch.remote and self._is_pursued(batch.name, batch.owner)
+
+    def give_up_sending(self, name: str) -> None:
+        """A batch may or may not have been created; whoever needs it next looks for it."""
+        _pursued.discard((self._file, name))
+
     def known_batches(self) -> set[str]:
         """The service's names of all batches that were sent from here."""
         with self._explained(), self._lock:
@@ -449,7 +471,7 @@ class Store:
 
     def end_batch(self, name: str, state: str, why: str = "") -> None:
         """A batch is `done`, or `failed` as a whole, and cost nothing. Items without a result may be asked again."""
-        with self._writing() as db:
+        with self._ending(name) as db:
             for row in db.execute("SELECT id FROM attempts WHERE batch = ? AND state = 'sent'", [name]).fetchall():
                 if state == "failed":
                     self._release(db, row["id"], why)

@@ -6,8 +6,10 @@ import email.utils
 import json
 import socket
 import sqlite3
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from judge_server import (
@@ -22,8 +24,10 @@ from judge_server import (
     reset,
     status,
 )
+from support import checked
 
-from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable
+from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, MissingDependency
+from rlhf_lab.judges.caller import judge_of
 from rlhf_lab.judges.channel import Channel
 from rlhf_lab.judges.client import estimate
 from rlhf_lab.judges.service import Answer
@@ -399,3 +403,20 @@ def test_replies_keep_what_was_asked(server, kind, tmp_path):
     assert json.loads(row[0])["messages"] == [{"role": "user", "content": "question 0"}]
     assert json.loads(row[1])["kind"] == kind
     assert Store(tmp_path / "judges.sqlite").ledger().requests == 1
+
+
+def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypatch):
+    """What a stage asks goes by the name of its folder, into the store of its outputs."""
+    url = server.url if kind == "anthropic" else server.openai_url
+    config = checked("sft", f"judge={kind}", f"judge.base_url={url}", "judge.model=mine", f"outputs={tmp_path}")
+    folder = tmp_path / "runs" / "sft-1"
+    run = SimpleNamespace(
+        config=config, folder=folder, corpus=SimpleNamespace(oracle=None), device="cpu", note=lambda text: None
+    )
+    judge = judge_of(run)
+    assert [reply.text for reply in judge.complete_many([question(0)])] == ["an answer to question 0"]
+    assert Store(tmp_path / "judges.sqlite").ledger("sft-1").requests == 1
+    library = "anthropic" if kind == "anthropic" else "openai"
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingDependency, match=f"judge={kind} needs a library.*rlhf_lab.judge"):
+        judge_of(run)

@@ -202,6 +202,30 @@ def test_a_full_disk_says_so_and_loses_nothing(store):
     assert isinstance(store.begin(ask(5000), "run", None), Attempt)
 
 
+def test_an_answer_that_could_not_be_written_is_given_up(store, monkeypatch):
+    """Its thread has gone; the next one that needs it must not wait for it."""
+    attempt = store.begin(ask(0), "run", None)
+    with monkeypatch.context() as full:
+        full.setattr(store, "_answer", failing_disk)
+        with pytest.raises(StorageError):
+            store.answered(attempt, REPLY, "m")
+    assert not store.is_asked(ask(0).digest)
+    assert store.lose_abandoned() == 1
+    assert store.counted_usd("run") == store.ledger("run").counted_usd == 1.0
+
+
+def failing_disk(*_: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_a_batch_whose_creation_was_given_up_is_looked_for(store):
+    name, _ = store.begin_batch([ask(0)], "run", None)
+    (batch,) = store.open_batches([ask(0).digest])
+    assert store.is_being_sent(batch)
+    store.give_up_sending(name)
+    assert not store.is_being_sent(batch)
+
+
 # --- processes
 
 
