@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.groups import JudgeSource
 from rlhf_lab.core.types import Oracle, Rubric
 from rlhf_lab.judges.requests import Completer
-from rlhf_lab.training.run import Run
+
+if TYPE_CHECKING:  # it imports torch, which a judge behind a service does not need
+    from rlhf_lab.training.run import Run
 
 
 @dataclass(frozen=True)

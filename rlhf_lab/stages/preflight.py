@@ -18,6 +18,9 @@ from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
 from rlhf_lab.data.settings import FileSettings
+from rlhf_lab.judges.backends.settings import LocalModel, Service
+from rlhf_lab.judges.keys import missing_key
+from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
@@ -60,6 +63,7 @@ def _stage_problems(stage: Stage) -> list[str]:
     return [
         *_missing_libraries(stage),
         *_reward_problems(stage),
+        *_judge_problems(stage),
         *_rubric_problems(stage),
         *_model_problems(stage),
     ]
@@ -105,6 +109,23 @@ def _rubric_problems(stage: Stage) -> list[str]:
             load_rubric(file)
         except ConfigError as error:
             problems += [f"{setting}: {problem}" for problem in error.problems]
+    return problems
+
+
+def _judge_problems(stage: Stage) -> list[str]:
+    """A service without a key or a known price, a local model that is none."""
+    judge = stage.config.judge
+    if not stage.config.asks_judge:
+        return []
+    if isinstance(judge, LocalModel):
+        return model_files.problems(judge.path, "judge.path")
+    if not isinstance(judge, Service):
+        return []
+    problems = [problem] if (problem := missing_key(judge)) else []
+    try:
+        price_of(judge)
+    except ConfigError as error:
+        problems += error.problems
     return problems
 
 

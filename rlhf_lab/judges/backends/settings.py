@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -89,8 +90,9 @@ class Service(JudgeSettings):
 
     Args:
         model: name of the model there.
-        base_url: of the service; empty is the SDK's own address.
-        api_key_env: environment variable that holds the key. The key itself is never stored or shown.
+        base_url: of the service; empty is the vendor's own address.
+        api_key_env: environment variable that holds the key; empty is the vendor's usual one, and none for a server of
+            one's own. The key itself is never stored or shown.
         parallel: requests under way at once.
         requests_per_minute, tokens_per_minute: most of them; 0 is no limit.
         retries: further attempts after one that failed for a reason that may pass (429, 5xx, no connection), as late as
@@ -107,6 +109,8 @@ class Service(JudgeSettings):
     """
 
     deciding: ClassVar[tuple[str, ...]] = ("version", "model", "base_url")
+    default_key_env: ClassVar[str] = ""
+    default_url: ClassVar[str] = ""
     model: str = ""
     base_url: str = ""
     api_key_env: str = ""
@@ -129,7 +133,16 @@ class Service(JudgeSettings):
             (bool(self.model), "model is not set; write the name of the model, judge.model=…"),
             (
                 not self.base_url or urlsplit(self.base_url).scheme in ("http", "https"),
-                f"base_url={self.base_url} is not an http address, such as http://127.0.0.1:8000/v1",
+                "base_url is not an http address; write one such as http://127.0.0.1:8000/v1",
+            ),
+            (
+                not _carries_secret(self.base_url),
+                "base_url has a name, a password or a query in it, which would be stored; name the variable that holds "
+                "the key in api_key_env",
+            ),
+            (
+                not self.api_key_env or self.api_key_env.isidentifier(),
+                "api_key_env is no name of an environment variable; write the variable's name, never the key itself",
             ),
             (self.parallel >= 1, f"parallel={self.parallel} must be at least 1"),
             (self.requests_per_minute >= 0, f"requests_per_minute={self.requests_per_minute}; 0 is no limit"),
@@ -145,6 +158,25 @@ class Service(JudgeSettings):
             ),
         )
 
+    @property
+    def url(self) -> str:
+        return self.base_url or self.default_url
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the service is on this machine or in its network: nobody charges for it, and it needs no key."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return host == "localhost" or "." not in host or host.endswith((".local", ".internal", ".localhost"))
+        return address.is_private or address.is_loopback
+
+
+def _carries_secret(url: str) -> bool:
+    parts = urlsplit(url)
+    return "@" in parts.netloc or bool(parts.query)
+
 
 @register("judge", "anthropic")
 @dataclass(frozen=True)
@@ -152,7 +184,8 @@ class Anthropic(Service):
     """Anthropic's API by its own SDK (`pip install 'rlhf_lab[judge]'`), with prompt caching and structured output."""
 
     library: ClassVar[str] = "anthropic"
-    api_key_env: str = "ANTHROPIC_API_KEY"
+    default_key_env: ClassVar[str] = "ANTHROPIC_API_KEY"
+    default_url: ClassVar[str] = "https://api.anthropic.com"
 
 
 @register("judge", "openai_compatible")
@@ -168,6 +201,8 @@ class OpenAICompatible(Service):
 
     deciding: ClassVar[tuple[str, ...]] = (*Service.deciding, "structured", "temperature")
     library: ClassVar[str] = "openai"
+    default_key_env: ClassVar[str] = "OPENAI_API_KEY"
+    default_url: ClassVar[str] = "https://api.openai.com/v1"
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"
     temperature: float | None = 0.0
 

@@ -1,0 +1,512 @@
+"""A service that speaks Anthropic's and OpenAI's protocols on this machine: scriptable, and with a count of its own.
+
+    with JudgeServer() as server:
+        server.faults += [status(429, retry_after="0.05"), hang(0.3)]
+        server.answer = lambda asked: Said('{"winner": "first"}')
+        …
+        assert server.billed_requests == 3
+
+Anthropic's SDK gets `server.url`, OpenAI's `server.openai_url`. Tokens are a quarter of the bytes, rounded up, so that
+they can be counted by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+NO_REASON = {"end": "end_turn", "refused": "refusal", "truncated": "max_tokens"}
+FINISH = {"end": "stop", "refused": "content_filter", "truncated": "length"}
+
+
+def tokens(text: str) -> int:
+    return -(-len(text.encode()) // 4)
+
+
+@dataclass
+class Asked:
+    """One request as it came.
+
+    Attributes:
+        body: of the HTTP request, or of an item of a batch.
+        number: of the requests so far, from 0.
+    """
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    number: int = 0
+
+    @property
+    def system(self) -> str:
+        system = self.body.get("system") or [m["content"] for m in self.body["messages"] if m["role"] == "system"]
+        return "".join(part["text"] if isinstance(part, dict) else part for part in system)
+
+    @property
+    def question(self) -> str:
+        """The last message."""
+        return str(self.body["messages"][-1]["content"])
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self.body.get("max_tokens") or self.body.get("max_completion_tokens") or 0)
+
+
+@dataclass
+class Said:
+    """What is answered; `item` is what becomes of it in a batch: succeeded, errored, expired or canceled."""
+
+    text: str
+    stop: str = "end"
+    item: str = "succeeded"
+
+
+@dataclass
+class Fault:
+    """What happens to a POST instead of an answer, or after it was charged.
+
+    Attributes:
+        status, headers, body: of the response; status 0 closes the connection without one.
+        wait_s: before that.
+        charged: whether the answer is made and charged before the fault.
+    """
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    wait_s: float = 0.0
+    charged: bool = False
+
+
+def status(code: int, message: str = "too busy", *, retry_after: str = "", **headers: str) -> Fault:
+    """An error response of the service."""
+    error = {"type": "error", "error": {"type": "some_error", "message": message, "code": None}}
+    more = {"Retry-After": retry_after} if retry_after else {}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Fault(code, more | named, json.dumps(error).encode())
+
+
+def hang(seconds: float, *, charged: bool = True) -> Fault:
+    """The answer comes so late that the client has gone."""
+    return Fault(wait_s=seconds, charged=charged)
+
+
+def reset(*, charged: bool = True) -> Fault:
+    """The connection breaks before the answer."""
+    return Fault(charged=charged)
+
+
+def malformed(body: bytes = b'{"id": "x", "content": [{"type') -> Fault:
+    """200, and what follows is not JSON."""
+    return Fault(200, body=body, charged=True)
+
+
+@dataclass
+class Batch:
+    """One batch at the service. It ends after `looks_left` looks at it."""
+
+    id: str
+    items: list[dict[str, Any]]
+    looks_left: int
+    created: float
+    metadata: dict[str, str] = field(default_factory=dict)
+    results: list[tuple[str, Said, dict[str, Any] | None]] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.looks_left <= 0
+
+
+class JudgeServer:
+    """The service, in threads of this process.
+
+    Attributes:
+        answer: what it says to a request.
+        faults: what happens to the next POSTs, first to the next one; None is an answer.
+        always: what happens to every POST, if anything; asked before `faults`.
+        keeps_keys: whether a repeated Idempotency-Key gets the first answer again, uncharged.
+        batch_looks: looks at a batch before it has ended.
+        asked: every POST that was read.
+        charged: (input, cache write, cache read, output, is of a batch) tokens of each answer.
+        keys: every Authorization and x-api-key header.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Asked], Said] = lambda asked: Said(f"an answer to {asked.question}")
+        self.faults: list[Fault | None] = []
+        self.always: Callable[[Asked], Fault | None] = lambda asked: None
+        self.get_faults: list[Fault | None] = []
+        self.keeps_keys = False
+        self.batch_looks = 1
+        self.wait_s = 0.0
+        self.asked: list[Asked] = []
+        self.charged: list[tuple[int, int, int, int, bool]] = []
+        self.keys: list[str] = []
+        self.batches: dict[str, Batch] = {}
+        self.files: dict[str, bytes] = {}
+        self.most_at_once = 0
+        self._at_once = 0
+        self._replies: dict[str, tuple[int, bytes]] = {}
+        self._cached: set[str] = set()
+        self._lock = threading.Lock()
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        self.openai_url = f"{self.url}/v1"
+
+    def __enter__(self) -> JudgeServer:
+        # looking for the end of a request a hundred times a second makes `shutdown` quick
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    @property
+    def billed_requests(self) -> int:
+        return len(self.charged)
+
+    def billed_usd(self, price: tuple[float, float, float, float], batch: float = 0.5) -> float:
+        """What it would put on the bill, at (input, cache write, cache read, output) USD per million tokens."""
+        total = 0.0
+        for *counts, in_batch in self.charged:
+            usd = sum(count * each for count, each in zip(counts, price, strict=True)) / 1e6
+            total += usd * (batch if in_batch else 1)
+        return total
+
+    # --- answers
+
+    def respond(self, asked: Asked, *, batch: bool = False) -> tuple[Said, dict[str, Any]]:
+        """Answer and charge one request: (what is said, the response)."""
+        said = self.answer(asked)
+        if said.item != "succeeded":
+            return said, {}
+        is_anthropic = "completions" not in asked.path
+        text = said.text
+        if said.stop == "truncated":
+            text = text[: 4 * asked.max_tokens]
+        system, rest = asked.system, "".join(str(m["content"]) for m in asked.body["messages"] if m["role"] != "system")
+        written = read = 0
+        full = tokens(system) + tokens(rest)
+        if is_anthropic and system and "cache_control" in json.dumps(asked.body.get("system")):
+            with self._lock:
+                is_cached = system in self._cached
+                self._cached.add(system)
+            written, read = (0, tokens(system)) if is_cached else (tokens(system), 0)
+            full -= tokens(system)
+        out = tokens(text)
+        with self._lock:
+            self.charged.append((full, written, read, out, batch))
+        make = _anthropic_message if is_anthropic else _openai_completion
+        return said, make(asked, Said(text, said.stop), (full, written, read, out))
+
+    def post(self, asked: Asked) -> tuple[int, dict[str, str], bytes | None]:
+        """(status, headers, body) of the response to a POST; body None closes the connection."""
+        with self._lock:
+            asked.number = len(self.asked)
+            self.asked.append(asked)
+            fault = self.always(asked)
+            if fault is None and self.faults:
+                fault = self.faults.pop(0)
+            key = asked.headers.get("idempotency-key", "")
+            replay = self._replies.get(key) if self.keeps_keys and key else None
+        if fault is None and replay is not None:
+            return replay[0], {"Idempotent-Replayed": "true"}, replay[1]
+        if fault is not None and not fault.charged:
+            time.sleep(fault.wait_s)
+            return fault.status, fault.headers, fault.body
+        time.sleep(self.wait_s)
+        response = replay[1] if replay else json.dumps(self._route(asked)).encode()
+        with self._lock:
+            self._replies[key] = (200, response)
+        if fault is not None:
+            time.sleep(fault.wait_s)
+            return fault.status, fault.headers, fault.body
+        return 200, {}, response
+
+    def _route(self, asked: Asked) -> dict[str, Any]:
+        if asked.path == "/v1/messages/batches":
+            return _anthropic_batch(self, self._new_batch(asked.body["requests"], {}))
+        if asked.path == "/v1/batches":
+            lines = self.files[asked.body["input_file_id"]].decode().split("\n")
+            items = [json.loads(line) for line in lines if line.strip()]
+            return _openai_batch(self._new_batch(items, asked.body.get("metadata") or {}))
+        if asked.path == "/v1/files":
+            file = f"file-{len(self.files)}"
+            self.files[file] = asked.body["content"]
+            return {"id": file, "object": "file", "bytes": 1, "created_at": 0, "filename": "x", "purpose": "batch"}
+        return self.respond(asked)[1]
+
+    def _new_batch(self, items: list[dict[str, Any]], metadata: dict[str, str]) -> Batch:
+        with self._lock:
+            batch = Batch(f"batch_{len(self.batches)}", items, self.batch_looks, time.time(), metadata)
+            self.batches[batch.id] = batch
+        return batch
+
+    def look(self, batch: Batch) -> None:
+        """One look at a batch; the last one before its end makes its results, in the wrong order."""
+        with self._lock:
+            batch.looks_left -= 1
+            if batch.looks_left > 0 or batch.results:
+                return
+        path = "/v1/messages" if "params" in batch.items[0] else "/v1/chat/completions"
+        for item in reversed(batch.items):
+            body = item.get("params") or item.get("body") or {}
+            said, response = self.respond(Asked(path, {}, body), batch=True)
+            batch.results.append((item["custom_id"], said, response or None))
+
+    def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+        """(status, JSON value or text) of the response to a GET."""
+        parts = path.strip("/").split("/")
+        if path in ("/v1/messages/batches", "/v1/batches"):
+            newest = sorted(self.batches.values(), key=lambda batch: batch.created, reverse=True)
+            after = (query.get("after_id") or query.get("after") or [""])[0]
+            names = [batch.id for batch in newest]
+            begin = names.index(after) + 1 if after in names else 0
+            page = newest[begin : begin + 2]
+            more = begin + 2 < len(newest)
+            as_json = [_anthropic_batch(self, b) if "messages" in parts else _openai_batch(b) for b in page]
+            ends = {"first_id": page[0].id if page else None, "last_id": page[-1].id if page else None}
+            return 200, {"data": as_json, "has_more": more, "object": "list", **ends}
+        if parts[-1] == "results":
+            lines = [json.dumps(_anthropic_result(*result)) for result in self.batches[parts[-2]].results]
+            return 200, "\n".join(lines) + "\n"
+        if parts[-1] == "content":
+            batch = self.batches[parts[-2].removeprefix("out-").removeprefix("err-")]
+            is_error = parts[-2].startswith("err-")
+            chosen = [result for result in batch.results if (result[2] is None) == is_error]
+            return 200, "".join(json.dumps(_openai_result(*result), ensure_ascii=False) + "\n" for result in chosen)
+        if parts[-1] in self.batches:
+            batch = self.batches[parts[-1]]
+            self.look(batch)
+            return 200, _anthropic_batch(self, batch) if "messages" in parts else _openai_batch(batch)
+        return 404, {"error": {"message": f"no {path}"}}
+
+
+def _anthropic_message(asked: Asked, said: Said, counts: tuple[int, int, int, int]) -> dict[str, Any]:
+    refused = said.stop == "refused"
+    details = {"type": "refusal", "category": None, "explanation": said.text}
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.body["model"],
+        "content": [] if refused else [{"type": "text", "text": said.text}],
+        "stop_reason": NO_REASON[said.stop],
+        "stop_details": details if refused else None,
+        "usage": {
+            "input_tokens": counts[0],
+            "cache_creation_input_tokens": counts[1],
+            "cache_read_input_tokens": counts[2],
+            "output_tokens": counts[3],
+        },
+    }
+
+
+def _openai_completion(asked: Asked, said: Said, counts: tuple[int, int, int, int]) -> dict[str, Any]:
+    refused = said.stop == "refused"
+    message = {
+        "role": "assistant",
+        "content": None if refused else said.text,
+        "refusal": said.text if refused else None,
+    }
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": asked.body["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": FINISH[said.stop]}],
+        "usage": {
+            "prompt_tokens": sum(counts[:3]),
+            "completion_tokens": counts[3],
+            "total_tokens": sum(counts),
+            "prompt_tokens_details": {"cached_tokens": counts[2]},
+        },
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _anthropic_batch(server: JudgeServer, batch: Batch) -> dict[str, Any]:
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    if batch.ended:
+        for _, said, _ in batch.results:
+            counts[said.item] += 1
+    else:
+        counts["processing"] = len(batch.items)
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": "ended" if batch.ended else "in_progress",
+        "request_counts": counts,
+        "created_at": _moment(batch.created),
+        "expires_at": _moment(batch.created + 86400),
+        "ended_at": None,
+        "results_url": f"{server.url}/v1/messages/batches/{batch.id}/results" if batch.ended else None,
+    }
+
+
+def _anthropic_result(name: str, said: Said, response: dict[str, Any] | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"type": said.item}
+    if response is not None:
+        result["message"] = response
+    elif said.item == "errored":
+        error = {"type": "invalid_request_error", "message": said.text}
+        result["error"] = {"type": "error", "error": error}
+    return {"custom_id": name, "result": result}
+
+
+def _openai_batch(batch: Batch) -> dict[str, Any]:
+    failed = sum(response is None for _, _, response in batch.results)
+    state = "completed" if batch.ended else "in_progress"
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "status": "failed" if batch.error else state,
+        "created_at": int(batch.created),
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "input_file_id": "file-0",
+        "metadata": batch.metadata or None,
+        "output_file_id": f"out-{batch.id}" if len(batch.results) > failed else None,
+        "error_file_id": f"err-{batch.id}" if failed else None,
+        "errors": {"object": "list", "data": [{"message": batch.error, "code": "bad"}]} if batch.error else None,
+        "request_counts": {
+            "total": len(batch.items),
+            "completed": len(batch.results) - failed,
+            "failed": failed,
+        },
+    }
+
+
+def _openai_result(name: str, said: Said, response: dict[str, Any] | None) -> dict[str, Any]:
+    line: dict[str, Any] = {"id": f"r-{name}", "custom_id": name, "response": None, "error": None}
+    if response is not None:
+        line["response"] = {"status_code": 200, "request_id": "r", "body": response}
+    elif said.item == "errored":
+        body = {"error": {"message": said.text, "type": "invalid_request_error", "code": None}}
+        line["response"] = {"status_code": 400, "request_id": "r", "body": body}
+    else:
+        line["error"] = {"code": f"batch_{said.item}", "message": f"This request is {said.item}."}
+    return line
+
+
+def _handler(server: JudgeServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        # without it an answer in two pieces waits 40 ms for an acknowledgement
+        disable_nagle_algorithm = True
+
+        def _headers(self) -> dict[str, str]:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            server.keys += [headers[name] for name in ("authorization", "x-api-key") if name in headers]
+            return headers
+
+        def do_POST(self) -> None:
+            headers = self._headers()
+            content = self.rfile.read(int(headers.get("content-length", 0)))
+            path = urlsplit(self.path).path
+            body = {"content": _upload(content)} if path == "/v1/files" else json.loads(content)
+            with server._lock:
+                server._at_once += 1
+                server.most_at_once = max(server.most_at_once, server._at_once)
+            code, more, response = server.post(Asked(path, headers, body))
+            with server._lock:
+                server._at_once -= 1
+            self._answer(code, more, response)
+
+        def do_GET(self) -> None:
+            self._headers()
+            if server.get_faults and (fault := server.get_faults.pop(0)) is not None:
+                time.sleep(fault.wait_s)
+                self._answer(fault.status, fault.headers, fault.body)
+                return
+            parts = urlsplit(self.path)
+            code, value = server.get(parts.path, parse_qs(parts.query))
+            is_text = isinstance(value, str)
+            kind = {"Content-Type": "application/x-jsonl" if is_text else "application/json"}
+            self._answer(code, kind, value.encode() if is_text else json.dumps(value).encode())
+
+        def _answer(self, code: int, headers: dict[str, str], body: bytes | None) -> None:
+            try:
+                if body is None or not code:
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                self.send_response(code)
+                for name, value in ({"Content-Type": "application/json"} | headers).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+            except OSError:  # the client has gone
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+def _upload(content: bytes) -> bytes:
+    """The file of a multipart upload: the part whose disposition has a file name."""
+    boundary = content[: content.index(b"\r\n")]
+    part = next(part for part in content.split(boundary) if b"filename=" in part)
+    return part.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+
+
+# --- clients of it
+
+PRICES = {"anthropic": (1.0, 1.25, 0.1, 5.0), "openai_compatible": (0.4, 0.5, 0.1, 1.6)}
+"""Of the models below, USD per million tokens: input, cache write, cache read, output."""
+MODELS = {"anthropic": "claude-haiku-4-5", "openai_compatible": "gpt-4.1-mini"}
+
+
+def question(number: int, **fields: Any) -> Any:
+    """A request that no other number makes."""
+    from rlhf_lab.judges.requests import Request
+
+    values = {"system": "You judge replies.", "max_tokens": 64} | fields
+    return Request(({"role": "user", "content": f"question {number}"},), **values)
+
+
+def connect(url: str, kind: str, outputs: Any, account: str = "run", pause_s: float = 0.01, **settings: Any) -> Any:
+    """A client with one of the real SDKs, whose pauses are short; `url` is the server's."""
+    from rlhf_lab.judges.backends import anthropic, openai_compatible
+    from rlhf_lab.judges.backends.settings import Anthropic, OpenAICompatible
+    from rlhf_lab.judges.caller import Caller
+    from rlhf_lab.judges.client import Client
+
+    base_url = url if kind == "anthropic" else f"{url}/v1"
+    values = {"model": MODELS[kind], "base_url": base_url, "poll_s": 0.01, "request_timeout_s": 10.0} | settings
+    caller = Caller(account, outputs)
+    if kind == "anthropic":
+        chosen = Anthropic(**values)
+        return Client(anthropic.AnthropicBackend(chosen), chosen, caller, pause_s=pause_s)
+    compatible = OpenAICompatible(**values)
+    return Client(openai_compatible.OpenAIBackend(compatible), compatible, caller, pause_s=pause_s)
+
+
+def assert_ledger_is_the_servers(client: Any, server: JudgeServer, kind: str) -> None:
+    """Requests, tokens and USD, each counted by the server on its own."""
+    from rlhf_lab.judges.requests import Usage
+
+    ledger = client.ledger
+    assert ledger.requests == server.billed_requests
+    counts = [sum(charge[place] for charge in server.charged) for place in range(4)]
+    assert ledger.usage == Usage(*counts)
+    assert ledger.spent_usd == pytest.approx(server.billed_usd(PRICES[kind]), rel=1e-9)
+    assert ledger.open_usd == 0
+    assert client.channel.store.counted_usd(client.channel.account) == pytest.approx(ledger.counted_usd, rel=1e-9)
