@@ -46,7 +46,8 @@ class Config:
             Of the named stage alone: one before it follows `stages.RECIPE.engine`.
         seed: of initialisation, sampling and data order.
         needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id.
-        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`.
+        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`;
+            `stages.gold` is for the recipe in `needs.gold` alone.
         outputs: folder of runs and studies, relative to the working directory.
         question: what the recipe answers, one sentence; printed when it starts.
         size: `full` is the recipe as written; `smoke` takes minutes, whatever the model, and its numbers mean nothing:
@@ -244,10 +245,12 @@ def _cross_check(root: Config) -> list[str]:
             problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
     scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
     allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
+    allowed += ("gold",) if algorithm.measures_gold else ()
     for role in root.needs:
         if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
     problems += _data_problems(root)
+    problems += _gold_problems(root)
     if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
     problems += algorithm.contradictions(root)
@@ -328,6 +331,21 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _gold_problems(root: Config) -> list[str]:
+    """Why a reward model cannot be the gold of this run (`needs.gold`)."""
+    if not root.needs.get("gold"):
+        return []
+    data = registry.kind_of("data", root.data)
+    if root.data.true_reward:
+        return [
+            f"needs.gold: data={data} has gold of its own, the true reward of its world; leave needs.gold out, or use "
+            "other data, such as data=hh_rlhf"
+        ]
+    if root.data.max_turns > 1:
+        return [f"needs.gold scores single replies, and data={data} answers them; leave needs.gold out"]
+    return []
 
 
 def _no_pairs(algorithm: str, data: str, root: Config) -> str:

@@ -46,6 +46,9 @@ COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf
 WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf_lab.environments.arithmetic.world"}
 """Embedded data → the module whose VERSION is part of what the data are."""
 
+GOLD = "gold"
+"""Role of the reward model that says what replies are worth, and the key of its own settings in `stages`."""
+
 FILE_END_BYTES = 2**22
 """Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 
@@ -198,7 +201,7 @@ class Stage:
 def plan(checked: root.Config, recipe: str) -> Stage:
     """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
     recipes = inventory.recipes()
-    unknown = [name for name in checked.stages if name not in recipes]
+    unknown = [name for name in checked.stages if name not in (*recipes, GOLD)]
     if unknown:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
@@ -223,13 +226,15 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         parent = dataclasses.replace(parent, rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
-    reseeded = parent.algorithm.reseeded_roles
+    reseeded = (*parent.algorithm.reseeded_roles, GOLD)
     if role in reseeded:
         # The k-th such role is built with a seed 1000·k above the run's: another policy of the same recipe.
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
     inherited = {name: parent_values[name] for name in INHERITED}
     values = compose.recipe_values(source) | inherited | {"study": None}
     values = merge(values, parent.stages.get(source, {}))
+    if role == GOLD:  # the proxy may be of the same recipe: what is written here is of the gold alone
+        values = merge(values, parent.stages.get(GOLD, {}))
     try:
         checked = root.check(values)
         if not checked.algorithm.makes_model and role not in parent.algorithm.data_roles:
@@ -274,6 +279,7 @@ def _code_references(checked: root.Config) -> list[Reference]:
     chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
     chosen += [("judge", checked.judge)] if checked.asks_judge else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
+    references += [Reference("rlhf_lab.rewards.gold_model", "with_gold")] if checked.needs.get(GOLD) else []
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]

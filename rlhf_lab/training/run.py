@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ from rlhf_lab.training import peak_memory
 
 def is_there(role: str) -> None:
     """Default of `Run.await_need`: every role was complete before the stage began, so there is nothing to wait for."""
+
+
+GOLD_MODEL = "rlhf_lab.rewards.gold_model"
+"""The module that makes a reward model the gold of a run. Imported by name: rewards lie above training."""
 
 
 @dataclass
@@ -59,12 +64,17 @@ class Run:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
-        corpus = registry.build("data", self.config.data)
+        """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike.
+
+        With `needs.gold`, what replies are worth is what that reward model says.
+        """
+        corpus: Corpus = registry.build("data", self.config.data)
         reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
         is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
         if is_lenient and isinstance(corpus.oracle, AnswerChecking):
-            return replace(corpus, oracle=corpus.oracle.leniently())
+            corpus = replace(corpus, oracle=corpus.oracle.leniently())
+        if "gold" in self.needs:
+            corpus = import_module(GOLD_MODEL).with_gold(corpus, self)
         return corpus
 
     @cached_property

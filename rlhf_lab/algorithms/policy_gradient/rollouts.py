@@ -26,6 +26,12 @@ LOGGED_TRUTH = ("gold", "verbose", "garble", "correct")
 """What the data's oracle knows of a sample that is logged while training, where it knows it."""
 
 
+def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
+    """Mean of everything in LOGGED_TRUTH that is known, over the samples that have it; NaN where none has."""
+    known = {key: truth[key][~np.isnan(truth[key])] for key in LOGGED_TRUTH if key in truth}
+    return {key: float(values.mean()) if len(values) else float("nan") for key, values in known.items()}
+
+
 class Rollouts:
     """Samples from the current policy. Prompts and noise of an iteration follow from the run's seed."""
 
@@ -163,7 +169,7 @@ class Rollouts:
         if self.collector.environment is not None:
             metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
         truth = self.run.corpus.measure(episodes)
-        return metrics | {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}
+        return metrics | truth_means(truth)
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""

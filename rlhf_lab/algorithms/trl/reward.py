@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.algorithms.policy_gradient.rollouts import LOGGED_TRUTH
+from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
@@ -57,7 +57,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         rollouts.wasted += sum(group.wasted for group in groups)
         metrics = _rollout_metrics(groups)
         truth = corpus.measure(episodes)
-        metrics |= {name: float(truth[name].mean()) for name in LOGGED_TRUTH if name in truth}
+        metrics |= truth_means(truth)
         metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:
             metrics |= _measure_kl(algorithm, groups)
