@@ -45,7 +45,9 @@ class Config:
         engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
             Of the named stage alone: one before it follows `stages.RECIPE.engine`.
         seed: of initialisation, sampling and data order.
-        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id.
+        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id. `gold`
+            is the reward model that says what replies are worth; `judge` makes that the judge, by a rubric: `assistant`
+            or a YAML file.
         stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`;
             `stages.gold` is for the recipe in `needs.gold` alone.
         outputs: folder of runs and studies, relative to the working directory.
@@ -77,9 +79,18 @@ class Config:
 
     @property
     def asks_judge(self) -> bool:
-        """Whether the stage asks the judge: by itself, or through a term of its reward."""
-        by_reward = "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
-        return self.algorithm.asks_judge or by_reward
+        """Whether the stage asks the judge: by itself, through a term of its reward, or for gold."""
+        return self.algorithm.asks_judge or self.reward_asks_judge or bool(self.gold_rubric)
+
+    @property
+    def reward_asks_judge(self) -> bool:
+        """Whether a term of the stage's reward asks the judge."""
+        return "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
+
+    @property
+    def gold_rubric(self) -> str:
+        """The rubric on which the judge grades replies for gold (`needs.judge`); empty where it does not."""
+        return (self.needs.get("judge") or "") if self.algorithm.measures_gold else ""
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -245,7 +256,7 @@ def _cross_check(root: Config) -> list[str]:
             problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
     scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
     allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
-    allowed += ("gold",) if algorithm.measures_gold else ()
+    allowed += ("gold", "judge") if algorithm.measures_gold else ()
     for role in root.needs:
         if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
@@ -306,12 +317,8 @@ def _data_problems(root: Config) -> list[str]:
         problems.append(
             f"engine={root.engine} samples single replies, and data={data_kind} answers them; use engine=native"
         )
-    simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
-    if simulated and data_kind != "mini_hh":
-        problems.append(
-            f"reward=judge: data={data_kind} has no simulated judge; use data=mini_hh, or a served one with "
-            "reward.terms.judge.backend=openai"
-        )
+    if root.asks_judge and root.judge.reads_truth:
+        problems += _simulated_judge_problems(root, data_kind)
     if getattr(algorithm, "needs_answers", False) and not root.data.answers:
         problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
     takes_unpaired = algorithm.takes_unpaired and root.data.unpaired
@@ -334,17 +341,36 @@ def _data_problems(root: Config) -> list[str]:
 
 
 def _gold_problems(root: Config) -> list[str]:
-    """Why a reward model cannot be the gold of this run (`needs.gold`)."""
-    if not root.needs.get("gold"):
+    """Why the model in `needs.gold`, or the judge (`needs.judge`), cannot say what replies are worth in this run."""
+    sources = [role for role in ("gold", "judge") if root.needs.get(role)] if root.algorithm.measures_gold else []
+    if not sources:
         return []
+    written = " and ".join(f"needs.{role}" for role in sources)
     data = registry.kind_of("data", root.data)
+    problems = []
+    if len(sources) > 1:
+        problems.append(f"{written} are two golds; leave one of them out")
     if root.data.true_reward:
-        return [
-            f"needs.gold: data={data} has gold of its own, the true reward of its world; leave needs.gold out, or use "
+        problems.append(
+            f"{written}: data={data} has gold of its own, the true reward of its world; leave {written} out, or use "
             "other data, such as data=hh_rlhf"
-        ]
+        )
     if root.data.max_turns > 1:
-        return [f"needs.gold scores single replies, and data={data} answers them; leave needs.gold out"]
+        problems.append(f"{written} scores single replies, and data={data} answers them; leave it out")
+    if root.gold_rubric and root.reward_asks_judge:
+        problems.append(
+            "needs.judge: reward=judge asks the judge that is there to check it; name a reward model for one of them: "
+            "needs.gold=FOLDER, or reward=bt"
+        )
+    return problems
+
+
+def _simulated_judge_problems(root: Config, data: str) -> list[str]:
+    """Why a judge who answers from the truth of a world cannot answer with these data."""
+    judge = registry.kind_of("judge", root.judge)
+    others = "another judge: judge=anthropic, judge=openai_compatible or judge=local"
+    if not root.data.true_reward:
+        return [f"judge={judge}: data={data} has no simulated judge; use data=mini_hh, or {others}"]
     return []
 
 

@@ -52,8 +52,8 @@ class BestOfN(EvaluationSettings):
 @register("algorithm", "compare")
 @dataclass(frozen=True)
 class Compare(EvaluationSettings):
-    """Policies side by side on the same held-out prompts: `needs.reference` and every other role but `reward` and
-    `gold`."""
+    """Policies side by side on the same held-out prompts: `needs.reference` and every other role but `reward`,
+    `gold` and `judge`."""
 
     any_needs: ClassVar[bool] = True
     compares_policies: ClassVar[bool] = True

@@ -23,11 +23,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Grading:
-    """What grade does a reply get on each criterion?"""
+    """What grade does a reply get on each criterion?
+
+    Attributes:
+        low, high: the worst and the best grade.
+    """
 
     prompt: str
     reply: str
     criteria: tuple[str, ...]
+    low: float = 1.0
+    high: float = 5.0
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,7 @@ RULES = (
         title="lead of strong warning",
     ),
     Metric("lead/warning", "iterations from the first warning to the fall of gold", title="lead of warning"),
-    Metric(
-        "lead/length_z", "iterations from the rule's first alarm to the fall of gold", title="lead, length z"
-    ),
+    Metric("lead/length_z", "iterations from the rule's first alarm to the fall of gold", title="lead, length z"),
     Metric(
         "lead/reward_kl",
         "iterations from the rule's first alarm to the fall of gold",

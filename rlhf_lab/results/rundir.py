@@ -84,8 +84,14 @@ class Run:
         """What gold is here, as the end of the sentence "gold is …"; empty where there is none."""
         if not self.has_gold:
             return ""
-        source = (self.settings.get("needs") or {}).get("gold")
-        return f"the score of the reward model {source}" if source else TRUE_REWARD
+        needs = self.settings.get("needs") or {}
+        if model := needs.get("gold"):
+            return f"the score of the reward model {model}"
+        if rubric := needs.get("judge"):
+            judge = self.settings.get("judge") or {}
+            who = " ".join(str(judge[key]) for key in ("kind", "model") if judge.get(key))
+            return f"the grade of the judge {who} on the rubric {rubric}"
+        return TRUE_REWARD
 
     @cached_property
     def settings(self) -> dict[str, Any]:

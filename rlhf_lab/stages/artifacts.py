@@ -22,10 +22,11 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.config import compose, inventory, registry, root, schema
 from rlhf_lab.config.groups import DataSource
-from rlhf_lab.config.overrides import merge
+from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.data.reading import local_files
+from rlhf_lab.judges.rubric import content_digest
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.sampling.settings import Vllm
@@ -100,6 +101,8 @@ class Stage:
     def settings_key(self) -> str:
         """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
         values = root.to_values(self.config)
+        for setting, file in rubric_files(self.config).items():  # by content: what the file is called decides nothing
+            put(values, setting, content_digest(file))
         sections = {name: values[name] for name in self.config.algorithm.uses}
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
         sections["model"] = _without(values["model"], "tuned", "lora")
@@ -116,6 +119,8 @@ class Stage:
             "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
+        if self.config.gold_rubric:
+            material["gold"] = {"rubric": content_digest(self.config.gold_rubric)}
         if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
@@ -209,6 +214,8 @@ def plan(checked: root.Config, recipe: str) -> Stage:
         # A recipe may name a reward model that the chosen reward does not read: it is not built.
         if source is None or (role == "reward" and role not in checked.reward.roles):
             continue
+        if role == "judge" and checked.gold_rubric:  # a rubric, not a model
+            continue
         needs[role] = _plan_need(checked, role, source)
     return Stage(recipe, checked, needs)
 
@@ -279,7 +286,8 @@ def _code_references(checked: root.Config) -> list[Reference]:
     chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
     chosen += [("judge", checked.judge)] if checked.asks_judge else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
-    references += [Reference("rlhf_lab.rewards.gold_model", "with_gold")] if checked.needs.get(GOLD) else []
+    references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
+    references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
@@ -336,6 +344,15 @@ def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
                         digest.update(chunk)
             values[name] = digest.hexdigest()
     return values
+
+
+def rubric_files(checked: root.Config) -> dict[str, str]:
+    """Dotted setting → the rubric's file that it names, of everything in a stage that asks the judge."""
+    asking = {"algorithm": checked.algorithm} if checked.algorithm.asks_judge else {}
+    if "reward" in checked.algorithm.uses:
+        asking |= {f"reward.terms.{name}": term for name, term in checked.reward.terms.items() if term.asks_judge}
+    files = {f"{where}.rubric": settings.rubric for where, settings in asking.items() if hasattr(settings, "rubric")}
+    return files | ({"needs.judge": checked.gold_rubric} if checked.gold_rubric else {})
 
 
 def age(stage: Stage) -> str:

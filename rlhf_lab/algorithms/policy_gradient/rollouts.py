@@ -168,7 +168,7 @@ class Rollouts:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.collector.environment is not None:
             metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
-        truth = self.run.corpus.measure(episodes)
+        truth = self.run.measure_samples(episodes)
         return metrics | truth_means(truth)
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:

@@ -56,7 +56,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         rollouts.groups += len(groups)
         rollouts.wasted += sum(group.wasted for group in groups)
         metrics = _rollout_metrics(groups)
-        truth = corpus.measure(episodes)
+        truth = algorithm.run.measure_samples(episodes)
         metrics |= truth_means(truth)
         metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:

@@ -17,7 +17,7 @@ from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.evaluations.reward_audit import audit_margins, with_gold
 from rlhf_lab.memory.copies import copies
 from rlhf_lab.models.tokenizer import train_tokenizer
-from rlhf_lab.rewards.gold_model import GoldModel
+from rlhf_lab.rewards.gold_oracle import GoldOracle
 from rlhf_lab.rewards.learned.bt import BTReward, Scorer, ScoreScale
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.stages import preflight
@@ -61,8 +61,8 @@ def corpus(oracle: object = None) -> Corpus:
     return Corpus("pairs", PAIRS, PAIRS, "", oracle=oracle)  # type: ignore[arg-type]
 
 
-def gold(reward: object, data: Corpus | None = None, notes: list[str] | None = None) -> GoldModel:
-    return GoldModel(lambda: reward, data or corpus(), (notes if notes is not None else []).append)  # type: ignore
+def gold(reward: object, data: Corpus | None = None, notes: list[str] | None = None) -> GoldOracle:
+    return GoldOracle(lambda: reward, data or corpus(), (notes if notes is not None else []).append)  # type: ignore
 
 
 def test_gold_is_the_models_score_beside_what_the_data_know():
@@ -90,7 +90,7 @@ def test_the_model_is_loaded_when_the_first_reply_is_scored():
         loaded.append(1)
         return Words()
 
-    oracle = GoldModel(load, corpus(), print)  # type: ignore[arg-type]
+    oracle = GoldOracle(load, corpus(), print)  # type: ignore[arg-type]
     assert not loaded
     oracle.measure(["p"], ["a"])
     oracle.measure(["p"], ["b"])
@@ -200,8 +200,8 @@ def test_a_stage_with_gold_is_another_stage(files):
     without = planned("grpo", *on_pairs(files))
     with_it = planned("grpo", *on_pairs(files), f"needs.gold={files / 'rm'}")
     assert without.settings_key != with_it.settings_key
-    assert "rlhf_lab/rewards/gold_model.py:GoldModel" in with_it.code
-    assert "rlhf_lab/rewards/gold_model.py:GoldModel" not in without.code
+    assert "rlhf_lab/rewards/gold_oracle.py:GoldOracle" in with_it.code
+    assert "rlhf_lab/rewards/gold_oracle.py:GoldOracle" not in without.code
     assert without.needs["reward"].key == with_it.needs["reward"].key
 
 
@@ -217,6 +217,47 @@ def test_gold_may_not_be_the_reward_that_is_trained_on(files, source):
 def test_a_policy_is_no_gold(files):
     (problem,) = preflight.problems(planned("grpo", *on_pairs(files), f"needs.gold={files / 'policy'}"))
     assert "is no reward model: it has no head" in problem
+
+
+RUBRIC = "name: length\nscale: {low: 1, high: 5}\ncriteria: {length: is long}\n"
+SERVED = ("judge=openai_compatible", "judge.model=m")
+
+
+def test_a_judge_is_gold_by_its_rubric(files):
+    rubric = files / "length.yaml"
+    rubric.write_text(RUBRIC)
+    stage = planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={rubric}")
+    assert stage.config.asks_judge and stage.config.gold_rubric == str(rubric)
+    assert "judge" not in stage.sources() and not any(copy.name.startswith("gold") for copy in copies(stage))
+    assert "rlhf_lab/rewards/gold_oracle.py:by_judge" in stage.code
+    shipped = planned("grpo", *on_pairs(files), *SERVED, "needs.judge=assistant")
+    other = planned("grpo", *on_pairs(files), "judge=openai_compatible", "judge.model=n", "needs.judge=assistant")
+    without = planned("grpo", *on_pairs(files), *SERVED)
+    keys = [each.settings_key for each in (stage, shipped, other, without)]
+    assert len(set(keys)) == 4
+    assert without.settings_key == planned("grpo", *on_pairs(files)).settings_key
+    copied = files / "copy.yaml"
+    copied.write_text(RUBRIC)  # the content of a rubric counts, not its name
+    assert planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={copied}").settings_key == stage.settings_key
+
+
+def test_what_a_judge_cannot_be_gold_of_is_refused(files):
+    judged = (*on_pairs(files), *SERVED, "needs.judge=assistant")
+    with pytest.raises(ConfigError, match=r"needs.gold and needs.judge are two golds"):
+        checked("grpo", *judged, "needs.gold=reward_model")
+    with pytest.raises(ConfigError, match=r"reward=judge asks the judge that is there to check it"):
+        checked("grpo", *judged, "needs.reward=null", "reward=judge")
+    with pytest.raises(ConfigError, match=r"needs.judge: data=mini_hh has gold of its own"):
+        checked("grpo", "needs.judge=assistant")
+    with pytest.raises(ConfigError, match=r"judge=simulated: data=pairs has no simulated judge"):
+        checked("grpo", *on_pairs(files), "needs.judge=assistant", "judge=simulated")
+    problems = preflight.problems(planned("grpo", *on_pairs(files), *SERVED, "needs.judge=nowhere.yaml"))
+    assert any(problem.startswith("needs.judge: rubric=nowhere.yaml") for problem in problems)
+
+
+def test_the_judge_of_a_step_report_is_still_a_model():
+    stage = planned("step_report", "data=arithmetic")
+    assert stage.config.gold_rubric == "" and "judge" in stage.sources()
 
 
 def test_every_algorithm_that_trains_on_a_reward_or_compares_policies_takes_gold():
