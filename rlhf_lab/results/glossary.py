@@ -7,7 +7,7 @@ import re
 from markupsafe import Markup, escape
 
 GLOSSARY = {
-    "gold": "what judges replies besides the reward of training: the true reward of a simulated world, or needs.gold",
+    "gold": "what replies are worth, unseen by training: the world's true reward, or what another model or judge says",
     "proxy": "the learned or written reward that training maximises",
     "kl": "Kullback-Leibler divergence: how far the policy is from its reference, in nats per reply",
     "nat": "unit of KL: 1 nat is 1.44 bits",
