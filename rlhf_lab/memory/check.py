@@ -25,7 +25,7 @@ def memory_lines(root: Stage) -> list[str]:
     problems = [_refusal(plan, machine) for plan in plans if plan.floor > _share(plan, machine)]
     if problems:
         raise ConfigError([*problems, _advice_text(machine, root)])
-    if not plans:
+    if not any(plan.peak for plan in plans):  # all are built, or hold no models
         return []
     largest = max(plans, key=lambda plan: plan.peak / _share(plan, machine))
     share = machine.share(largest.processes)

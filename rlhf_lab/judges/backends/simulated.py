@@ -73,7 +73,7 @@ class SimulatedBackend:
         for difference in difference_N.tolist():
             is_tie = abs(difference) < settings.tie_margin or difference == 0
             winner = "tie" if is_tie else "A" if difference > 0 else "B"
-            answers.append({"reason": f"A appears better by {difference:.2f} points.", "winner": winner})
+            answers.append({"reason": f"A − B, as it appears: {difference:+.2f} points", "winner": winner})
         return self._spoilt(answers, noise_N2[:, 1])
 
     def _appeal(self, abouts: Sequence[Comparison]) -> FloatArray:
