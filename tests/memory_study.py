@@ -64,7 +64,7 @@ def build(
         factors=(FACTOR, "seed"),
         frame=pd.DataFrame(columns),
         policies=pd.DataFrame(),
-        has_gold=True,
+        gold_source="the true reward of a simulated world",
         replication=replication,
         prompts=prompts or {},
     )

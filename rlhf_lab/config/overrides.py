@@ -11,7 +11,7 @@ from rlhf_lab.config import registry
 PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
 """Words that Hydra's override grammar does not read as text."""
-ADDED = ("stages.", "data.sources.")
+ADDED = ("stages.", "needs.", "data.sources.")
 """Mappings whose keys the user makes up."""
 
 
@@ -21,8 +21,8 @@ def is_choice(key: str) -> bool:
 
 
 def forced(key: str) -> str:
-    """A key as an override names it. Those below `stages` and the sources of a mix are not in the composed config: `++`
-    adds them."""
+    """A key as an override names it. Those below `stages` and `needs` and the sources of a mix need not be in the
+    composed config: `++` adds them."""
     return f"++{key}" if key.startswith((*ADDED, "data.sources=")) else key
 
 

@@ -45,8 +45,11 @@ class Config:
         engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
             Of the named stage alone: one before it follows `stages.RECIPE.engine`.
         seed: of initialisation, sampling and data order.
-        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id.
-        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`.
+        needs: what the run starts from, by role: a recipe name (built on demand) or a model folder or hub id. `gold`
+            is the reward model that says what replies are worth; `judge` makes that the judge, by a rubric: `assistant`
+            or a YAML file.
+        stages: recipe → settings that replace that upstream recipe's own, e.g. `stages.sft.algorithm.epochs=1`;
+            `stages.gold` is for the recipe in `needs.gold` alone.
         outputs: folder of runs and studies, relative to the working directory.
         question: what the recipe answers, one sentence; printed when it starts.
         size: `full` is the recipe as written; `smoke` takes minutes, whatever the model, and its numbers mean nothing:
@@ -76,9 +79,18 @@ class Config:
 
     @property
     def asks_judge(self) -> bool:
-        """Whether the stage asks the judge: by itself, or through a term of its reward."""
-        by_reward = "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
-        return self.algorithm.asks_judge or by_reward
+        """Whether the stage asks the judge: by itself, through a term of its reward, or for gold."""
+        return self.algorithm.asks_judge or self.reward_asks_judge or bool(self.gold_rubric)
+
+    @property
+    def reward_asks_judge(self) -> bool:
+        """Whether a term of the stage's reward asks the judge."""
+        return "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
+
+    @property
+    def gold_rubric(self) -> str:
+        """The rubric on which the judge grades replies for gold (`needs.judge`); empty where it does not."""
+        return (self.needs.get("judge") or "") if self.algorithm.measures_gold else ""
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -244,10 +256,12 @@ def _cross_check(root: Config) -> list[str]:
             problems.append(f"needs.{role} is not set; algorithm={kind} starts from it, e.g. +needs.{role}=sft")
     scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
     allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
+    allowed += ("gold", "judge") if algorithm.measures_gold else ()
     for role in root.needs:
         if role not in allowed and not algorithm.any_needs:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
     problems += _data_problems(root)
+    problems += _gold_problems(root)
     if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
     problems += algorithm.contradictions(root)
@@ -322,6 +336,31 @@ def _data_problems(root: Config) -> list[str]:
         problems.append(
             f"reward.terms.{scaled[0]}.standardise=corpus measures the replies of the data, and data={data_kind} has "
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
+        )
+    return problems
+
+
+def _gold_problems(root: Config) -> list[str]:
+    """Why the model in `needs.gold`, or the judge (`needs.judge`), cannot say what replies are worth in this run."""
+    sources = [role for role in ("gold", "judge") if root.needs.get(role)] if root.algorithm.measures_gold else []
+    if not sources:
+        return []
+    written = " and ".join(f"needs.{role}" for role in sources)
+    data = registry.kind_of("data", root.data)
+    problems = []
+    if len(sources) > 1:
+        problems.append(f"{written} are two golds; leave one of them out")
+    if root.data.true_reward:
+        problems.append(
+            f"{written}: data={data} has gold of its own, the true reward of its world; leave {written} out, or use "
+            "other data, such as data=hh_rlhf"
+        )
+    if root.data.max_turns > 1:
+        problems.append(f"{written} scores single replies, and data={data} answers them; leave it out")
+    if root.gold_rubric and root.reward_asks_judge:
+        problems.append(
+            "needs.judge: reward=judge asks the judge that is there to check it; name a reward model for one of them: "
+            "needs.gold=FOLDER, or reward=bt"
         )
     return problems
 

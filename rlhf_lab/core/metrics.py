@@ -31,7 +31,8 @@ class Metric:
         better: which direction is an improvement; empty where neither is.
         phrase: what it is called within a sentence; the title where it is empty.
         column: a shorter title for the console's table of policies; empty where it is no column of it.
-        relative_to: what two runs must have in common for the number to be on one scale: the `reward`, the `reference`.
+        relative_to: what two runs must have in common for the number to be on one scale: the `reward`, the `reference`,
+            the `gold`.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Metric:
     better: Literal["higher", "lower", ""] = ""
     phrase: str = ""
     column: str = ""
-    relative_to: tuple[Literal["reward", "reference"], ...] = ()
+    relative_to: tuple[Literal["reward", "reference", "gold"], ...] = ()
 
     @property
     def heading(self) -> str:

@@ -98,7 +98,7 @@ def _metric_of_replies(rows: Rows, opponents: Rows, key: str) -> FloatArray:
     """One metric of each reply, (N,); `win_rate` is its share of wins over the opponents, by gold where it is known."""
     if key != "win_rate":
         return _floats(rows, key)
-    judge = "gold" if rows[0]["gold"] is not None else "proxy"
+    judge = "gold" if any(row["gold"] is not None for row in rows) else "proxy"
     lead_NO = _floats(rows, judge)[:, None] - _floats(opponents, judge)
     return (np.sign(lead_NO) / 2 + 0.5).mean(axis=1)
 

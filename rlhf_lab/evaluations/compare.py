@@ -36,7 +36,7 @@ class ComparePolicies:
 
     def finish(self) -> Result:
         evaluator = self.evaluator
-        not_compared = {"reference", "reward", *self.run.config.reward.roles}
+        not_compared = {"reference", "reward", "gold", "judge", *self.run.config.reward.roles}
         roles = ["reference", *(role for role in self.run.needs if role not in not_compared)]
         policies = []
         for role in roles:

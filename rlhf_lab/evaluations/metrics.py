@@ -7,10 +7,11 @@ from rlhf_lab.core.metrics import Metric
 EVALUATOR = (
     Metric(
         "gold",
-        "true reward of a sampled reply, gold points (worlds with a known truth only)",
+        "true reward of a sampled reply, gold points; on real data the score of needs.gold, in its own unit",
         title="gold reward",
         better="higher",
         column="gold",
+        relative_to=("gold",),
     ),
     Metric(
         "correct",
@@ -42,7 +43,7 @@ EVALUATOR = (
         title="win rate",
         better="higher",
         column="win rate",
-        relative_to=("reference",),
+        relative_to=("reference", "gold"),
     ),
     Metric(
         "kl",
@@ -172,7 +173,7 @@ REWARD_AUDIT = (
     ),
     Metric(
         "gold_agreement",
-        "share of held-out pairs ordered as the true reward orders them, ties half",
+        "share of held-out pairs ordered as gold orders them, ties half",
         title="agreement with gold",
         better="higher",
     ),
@@ -187,7 +188,7 @@ REWARD_AUDIT = (
         "score change per 10 words of generic filler: least squares through 0 over three fillers",
         title="filler per 10 words",
     ),
-    Metric("filler_slope/gold", "the same for the true reward, which filler costs"),
+    Metric("filler_slope/gold", "the same for gold, which filler costs in the embedded world"),
     Metric(
         "filler_bias",
         "filler_slope when the truth that filler costs is added back at the rate the reward pays for truth: length "

@@ -8,11 +8,12 @@ unscored side (NaN) is left out of every number and counted in its `unscored`: i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.types import FloatArray, Pair, TextReward
+from rlhf_lab.core.types import FloatArray, Oracle, Pair, TextReward
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
 
 HELD_OUT_PAIRS = 1000
@@ -71,6 +72,22 @@ def audit_margins(margin_N: FloatArray, pairs: Sequence[Pair]) -> dict[str, Any]
         best = np.maximum(p_chosen, 1 - p_chosen)
         metrics["ideal_accuracy"] = clustered_mean(np.where(scored, best, np.nan), prompts)
     return metrics
+
+
+def with_gold(pairs: Sequence[Pair], oracle: Oracle | None) -> list[Pair]:
+    """The pairs with `gold_chosen` and `gold_rejected` in their meta, where the oracle knows them and they do not."""
+    if oracle is None or all("gold_chosen" in pair.meta for pair in pairs):
+        return list(pairs)
+    prompts = [pair.prompt for pair in pairs]
+    replies = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    gold = oracle.measure([*prompts, *prompts], replies).get("gold")
+    if gold is None:
+        return list(pairs)
+    sides = zip(pairs, gold[: len(pairs)].tolist(), gold[len(pairs) :].tolist(), strict=True)
+    return [
+        replace(pair, meta={**pair.meta, "gold_chosen": chosen, "gold_rejected": rejected})
+        for pair, chosen, rejected in sides
+    ]
 
 
 def words(texts: Sequence[str]) -> FloatArray:

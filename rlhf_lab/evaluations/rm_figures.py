@@ -111,7 +111,7 @@ def pair_rows(margin_N: FloatArray, pairs: Sequence[Pair]) -> str:
             "words_rejected": int(rejected_N[i]),
         }
         for key in ("p_chosen", "gold_chosen", "gold_rejected"):
-            if key in pair.meta:
+            if math.isfinite(pair.meta.get(key, math.nan)):  # needs.gold may leave a reply unscored
                 row[key] = round(float(pair.meta[key]), 6)
         lines.append(json.dumps(row) + "\n")
     return "".join(lines)

@@ -27,6 +27,7 @@ from rlhf_lab.evaluations.reward_audit import (
     filler_slopes,
     length_matched,
     prompt_ids,
+    with_gold,
     words,
 )
 from rlhf_lab.evaluations.settings import RewardReport
@@ -69,6 +70,7 @@ class ReportCard:
         self.evaluator.evaluate(name, self.model)
         metrics, figures = replies_report(reward, self.evaluator.rows(name), run.corpus.oracle)
         pairs = list(run.corpus.test[: run.config.evaluation.pairs]) if run.corpus.preferences else []
+        pairs = with_gold(pairs, run.corpus.oracle)
         if pairs:
             unit = logit_unit(run)
             if unit is None:

@@ -19,6 +19,7 @@ class EvaluationSettings(StageSettings):
 
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
+    measures_gold: ClassVar[bool] = True
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
 
 
@@ -51,7 +52,8 @@ class BestOfN(EvaluationSettings):
 @register("algorithm", "compare")
 @dataclass(frozen=True)
 class Compare(EvaluationSettings):
-    """Policies side by side on the same held-out prompts: `needs.reference` and every other role but `reward`."""
+    """Policies side by side on the same held-out prompts: `needs.reference` and every other role but `reward`,
+    `gold` and `judge`."""
 
     any_needs: ClassVar[bool] = True
     compares_policies: ClassVar[bool] = True
@@ -80,6 +82,7 @@ class StepReport(EvaluationSettings):
         vote_draws: subsets of n drawn per problem for the votes.
     """
 
+    measures_gold: ClassVar[bool] = False  # what it is about is whether steps are right
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
     needs_answers: ClassVar[bool] = True
@@ -150,6 +153,7 @@ class RewardBenchmark(EvaluationSettings):
     """
 
     reads_reward: ClassVar[bool] = True
+    measures_gold: ClassVar[bool] = False
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     answer: ClassVar[str] = "benchmark"
     smoke: ClassVar[dict[str, float]] = {"max_rows": 100}
@@ -183,6 +187,7 @@ class Rescore(EvaluationSettings):
         policy: whose replies; empty takes the first policy that the stage evaluated.
     """
 
+    measures_gold: ClassVar[bool] = False  # gold is a column of the saved replies
     uses: ClassVar[tuple[str, ...]] = ("reward",)
     required_needs: ClassVar[tuple[str, ...]] = ("rollouts",)
     data_roles: ClassVar[tuple[str, ...]] = ("rollouts",)

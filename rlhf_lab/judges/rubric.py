@@ -112,8 +112,10 @@ class Grades:
 
 
 def rubric_path(setting: str | Path) -> Path:
-    """The file that a setting `rubric` names; the shipped one where it is empty."""
-    return Path(setting).expanduser() if str(setting) else SHIPPED
+    """The file that a setting `rubric` names, by its path or, of one that comes with the lab, by its name; the shipped
+    one where it is empty."""
+    shipped = SHIPPED.parent / f"{setting or SHIPPED.stem}.yaml"
+    return shipped if shipped.is_file() else Path(setting).expanduser()
 
 
 def content_digest(setting: str) -> str:

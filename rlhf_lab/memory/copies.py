@@ -10,7 +10,7 @@ from rlhf_lab.memory.shapes import need_shape, policy_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
-from rlhf_lab.stages.artifacts import External, Stage
+from rlhf_lab.stages.artifacts import GOLD, External, Stage
 from rlhf_lab.training.settings import Held
 from rlhf_lab.training.sharding.settings import FullySharded, Zero
 
@@ -45,8 +45,8 @@ def copies(stage: Stage) -> list[Copy]:
     adapter = bool(stage.config.model.lora.rank) and not STRATEGIES[strategy(stage)].weights
     algorithm_copies = [_copy_of(model, stage, policy) for model in settings.held(adapter=adapter)]
     if "reward" in settings.uses and settings.calls_reward:
-        return algorithm_copies + reward_copies(stage)
-    return algorithm_copies
+        algorithm_copies += reward_copies(stage)
+    return algorithm_copies + gold_copies(stage)
 
 
 def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
@@ -74,6 +74,16 @@ def reward_copies(stage: Stage) -> list[Copy]:
         for member in range(count):
             models.append(Copy(f"reward {name} {member}" if count > 1 else f"reward {name}", shape))
     return models
+
+
+def gold_copies(stage: Stage) -> list[Copy]:
+    """The reward model in `needs.gold`, members of an ensemble one by one; none where it is not named."""
+    need = stage.needs.get(GOLD)
+    if need is None:
+        return []
+    shape = need_shape(need).scalar()
+    count = _member_count(need)
+    return [Copy(f"gold {member}" if count > 1 else "gold", shape) for member in range(count)]
 
 
 def _member_count(need: Stage | External) -> int:

@@ -10,12 +10,12 @@ DETECTOR = (
     Metric("alarm_share/<rule>", "share of checkpoints after warm-up in alarm"),
     Metric(
         "hacked",
-        "whether the true reward fell significantly from its peak: 0 or 1 (worlds with a known truth); a fall of a "
+        "whether gold fell significantly from its peak: 0 or 1 (where it is known); a fall of a "
         "few sd of its noise may go unseen",
         title="hacked",
         phrase="share of hacked runs",
     ),
-    Metric("gold_peak", "last iteration of the best window of true reward before it fell"),
+    Metric("gold_peak", "last iteration of the best window of gold before it fell"),
     Metric("gold_fall", "iteration at which the fall is significant", title="gold fell at"),
     Metric("lead/<rule>", "iterations from the first alarm to gold_fall, in runs that hacked; below 0 is too late"),
     Metric(
@@ -40,13 +40,13 @@ RULES = (
     ),
     Metric(
         "in_time/hard_stop",
-        "share of hacked runs with one before the true reward fell",
+        "share of hacked runs with one before gold fell",
         title="strong warning in time",
         better="higher",
     ),
     Metric(
         "in_time/warning",
-        "share of hacked runs with a warning before the true reward fell",
+        "share of hacked runs with a warning before gold fell",
         title="warning in time",
         better="higher",
     ),
@@ -83,21 +83,19 @@ RULES = (
     ),
     Metric(
         "lead/hard_stop",
-        "iterations from the first strong warning to the fall of the true reward",
+        "iterations from the first strong warning to the fall of gold",
         title="lead of strong warning",
     ),
-    Metric("lead/warning", "iterations from the first warning to the fall of the true reward", title="lead of warning"),
-    Metric(
-        "lead/length_z", "iterations from the rule's first alarm to the fall of the true reward", title="lead, length z"
-    ),
+    Metric("lead/warning", "iterations from the first warning to the fall of gold", title="lead of warning"),
+    Metric("lead/length_z", "iterations from the rule's first alarm to the fall of gold", title="lead, length z"),
     Metric(
         "lead/reward_kl",
-        "iterations from the rule's first alarm to the fall of the true reward",
+        "iterations from the rule's first alarm to the fall of gold",
         title="lead, reward KL",
     ),
     Metric(
         "lead/length_cusum",
-        "iterations from the rule's first alarm to the fall of the true reward",
+        "iterations from the rule's first alarm to the fall of gold",
         title="lead, CUSUM",
     ),
     Metric("lead/disagreement", "the same for the CUSUM of the ensemble's disagreement", title="lead, disagreement"),

@@ -104,7 +104,7 @@ class Watch:
 
     def row(self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray) -> dict[str, Any]:
         """A row of monitor.jsonl, with the true reward where there is one."""
-        truth = self.run.corpus.measure(episodes)
+        truth = self.run.measure_samples(episodes)
         prompts = [episode.task.prompt for episode in episodes]
         prompt_ids = {text: i for i, text in enumerate(dict.fromkeys(prompts))}
         batch = Batch(

@@ -155,7 +155,7 @@ def table(judged: Replay) -> Table:
 
 
 def summary(judged: Replay) -> str:
-    """How many iterations were judged by which rules, and whether the true reward fell, where it is known."""
+    """How many iterations were judged by which rules, and whether gold fell, where it is known."""
     detector = judged.detector
     limit = detector.limits
     text = (
@@ -165,12 +165,12 @@ def summary(judged: Replay) -> str:
     totals = detector.totals()
     if totals.get("hacked"):
         peak, fall = totals["gold_peak"] + 1, totals["gold_fall"] + 1
-        return f"{text}\ntrue reward of the samples: best until iteration {peak:.0f}, fallen at {fall:.0f}"
+        return f"{text}\ngold reward of the samples: best until iteration {peak:.0f}, fallen at {fall:.0f}"
     if "hacked" not in totals:
-        return f"{text}\ntrue reward of the samples: not known"
+        return f"{text}\ngold reward of the samples: not known"
     alarmed = totals.get("alarm/warning") == 1
     comment = ", so no alarm announced a fall" if alarmed else ""
-    return f"{text}\ntrue reward of the samples: does not fall{comment}"
+    return f"{text}\ngold reward of the samples: does not fall{comment}"
 
 
 def _cell(value: float, digits: int) -> str:

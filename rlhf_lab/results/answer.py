@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from rlhf_lab.config import registry
 from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
 from rlhf_lab.results.answer_rewards import (
@@ -76,7 +74,7 @@ def answer(run: Run) -> Answer:
     """The answer of any run; one that did not complete, or lacks the numbers, says so instead."""
     if run.status != "completed":
         return Answer(f"No answer yet: this run is {run.status}.")
-    config = read_config(run)
+    config = run.settings
     kind = str((config.get("algorithm") or {}).get("kind", ""))
     settings = algorithm_settings(kind)
     write_sentence = ANSWERS.get(settings.answer, primary_numbers)
@@ -93,15 +91,6 @@ def algorithm_settings(kind: str) -> type[StageSettings]:
     return StageSettings
 
 
-def read_config(run: Run) -> dict[str, Any]:
-    """The resolved config of the run; empty when it is missing or unreadable."""
-    try:
-        values = yaml.safe_load(run.config)
-    except yaml.YAMLError:
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
 def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, Any]) -> str:
     """What the interval does not cover, and who judges."""
     if config.get("size") == "smoke":
@@ -112,7 +101,7 @@ def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, 
     else:
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
-        limits.append("gold is the true reward of a simulated world")
+        limits.append(f"gold is {run.gold_source}")
     elif policy_names(run) and not _has_verified_answers(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):

@@ -7,7 +7,7 @@ import re
 from markupsafe import Markup, escape
 
 GLOSSARY = {
-    "gold": "the true reward of the simulated world; training never sees it",
+    "gold": "what replies are worth, unseen by training: the world's true reward, or what another model or judge says",
     "proxy": "the learned or written reward that training maximises",
     "kl": "Kullback-Leibler divergence: how far the policy is from its reference, in nats per reply",
     "nat": "unit of KL: 1 nat is 1.44 bits",
@@ -16,7 +16,7 @@ GLOSSARY = {
     "padding": "replies padded with filler become more frequent",
     "verbose": "share of replies padded with filler",
     "ended": "share of replies that end by themselves within the token limit",
-    "lead": "iterations from the first alarm to the fall of the true reward; below 0 is too late",
+    "lead": "iterations from the first alarm to the fall of gold; below 0 is too late",
     "first alarm": "iteration, counted from 1, at which the rule was first in alarm",
     "share of checkpoints": "of those after the warm-up, how many were in alarm",
     "last value": "the rule's statistic at the last checkpoint",

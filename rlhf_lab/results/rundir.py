@@ -10,14 +10,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from rlhf_lab.core import seal
 from rlhf_lab.core.errors import DataError, NumericError
 from rlhf_lab.statistics.inference import Estimate
+
+TRUE_REWARD = "the true reward of a simulated world"
+"""What gold is where the data know it."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,34 @@ class Run:
 
     @property
     def has_gold(self) -> bool:
-        """Whether the true reward is known, that is whether the run played in a simulated world."""
+        """Whether replies have a gold reward: that of a simulated world, or of the model in `needs.gold`."""
         if "gold" in self.evaluation and bool(self.evaluation["gold"].notna().any()):
             return True
         stored = (policy.metrics.get("gold") for policy in self.policies)
         return any(gold is not None and not math.isnan(gold.mean) for gold in stored)
+
+    @property
+    def gold_source(self) -> str:
+        """What gold is here, as the end of the sentence "gold is …"; empty where there is none."""
+        if not self.has_gold:
+            return ""
+        needs = self.settings.get("needs") or {}
+        if model := needs.get("gold"):
+            return f"the score of the reward model {model}"
+        if rubric := needs.get("judge"):
+            judge = self.settings.get("judge") or {}
+            who = " ".join(str(judge[key]) for key in ("kind", "model") if judge.get(key))
+            return f"the grade of the judge {who} on the rubric {rubric}"
+        return TRUE_REWARD
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The resolved config as values; empty when it is missing or unreadable."""
+        try:
+            values = yaml.safe_load(self.config)
+        except yaml.YAMLError:
+            return {}
+        return values if isinstance(values, dict) else {}
 
     def metric(self, name: str) -> Estimate | None:
         """A run-level number, or else that metric of the last policy."""

@@ -7,7 +7,7 @@ truncation, the same scale.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from rlhf_lab.rewards.learned.rubric import RubricReward
 from rlhf_lab.rewards.learned.settings import BradleyTerry, Process
 
 Prompt = str | Sequence[Message]
+LearnedReward = ProcessReward | OutcomeReward | RubricReward | bt.BTReward
 
 
 class SavedReward:
@@ -75,37 +76,52 @@ def load_reward(folder: str | Path, *, device: str = "auto", batch_tokens: int =
     """
     folder = Path(folder).expanduser()
     source = folder / "model" if (folder / "model").is_dir() else folder
-    # The file beside the weights tells what the model is: a judge of steps, or a model with a score scale.
-    is_judge = (source / JUDGE_FILE).is_file()
-    if not is_judge and not (source / bt.SCALE_FILE).is_file():
+    if not (source / JUDGE_FILE).is_file() and not (source / bt.SCALE_FILE).is_file():
         raise ArtifactError(
             f"{folder} holds no reward model of the lab: there is neither {bt.SCALE_FILE} nor {JUDGE_FILE} in it; "
             "write the directory of a run such as outputs/runs/reward_model-…, or the model/ in it"
         )
+    reward = open_reward(str(source), ranks.device(device), warnings.warn, batch_tokens=batch_tokens, **settings)
+    return SavedReward(folder, reward)
+
+
+def open_reward(
+    source: str, device: str, note: Callable[[str], None], *, batch_tokens: int = 16384, **settings: Any
+) -> LearnedReward:
+    """The reward that a model's own files say it is: what it was trained as, and on what model.
+
+    Args:
+        source: a model folder, of the lab or with a Hugging Face sequence classifier; or the hub id of one.
+        note: called with a remark about a model without a score scale, whose scores are taken as they are.
+        batch_tokens, settings: see `load_reward`.
+    """
     model_settings = _model_settings(source)
-    device = ranks.device(device)
-    if is_judge:
-        judge = load_judge(str(source), model_settings, device, batch_tokens)
+    # The file beside the weights tells what the model is: a judge of steps, or a model with a score scale.
+    if (Path(source) / JUDGE_FILE).is_file():
+        judge = load_judge(source, model_settings, device, batch_tokens)
         if judge.trained_as.kind == "orm":
             _term_settings(None, settings)  # refuses any setting: the term has none
-            return SavedReward(folder, OutcomeReward(judge))
-        return SavedReward(folder, ProcessReward(judge, _term_settings(Process, settings)))
+            return OutcomeReward(judge)
+        return ProcessReward(judge, _term_settings(Process, settings))
     if bt.ScoreScale.read(source).attributes:
         _term_settings(None, settings)
-        scorers = bt.load_members(str(source), model_settings, device, batch_tokens, warnings.warn)
-        return SavedReward(folder, RubricReward(scorers[0]))
+        scorers = bt.load_members(source, model_settings, device, batch_tokens, note)
+        return RubricReward(scorers[0])
     term = replace(_term_settings(BradleyTerry, settings), batch_tokens=batch_tokens)
-    return SavedReward(folder, bt.load(term, str(source), model_settings, device, warnings.warn))
+    return bt.load(term, source, model_settings, device, note)
 
 
-def _model_settings(source: Path) -> Any:
-    """The `model=…` of the run that the model belongs to; plain Hugging Face settings for one that was copied away."""
-    config_file = source.parent / "config.yaml"
+def _model_settings(source: str) -> Any:
+    """The `model=…` of the run that the model belongs to; plain Hugging Face settings for one that was copied away, or
+    that the lab did not train."""
+    folder = Path(source)
+    config_file = folder.parent / "config.yaml"
+    is_ours = any((folder / name).is_file() for name in (JUDGE_FILE, bt.SCALE_FILE))
     values = None
-    if config_file.is_file():
+    if is_ours and config_file.is_file():
         values = yaml.safe_load(config_file.read_text(encoding="utf-8")).get("model")
     if not values:
-        return HuggingFace(path=str(source))
+        return HuggingFace(path=source)
     problems: list[str] = []
     fields = {name: value for name, value in values.items() if name != "kind"}
     settings = schema.build(registry.settings_class("model", values["kind"]), fields, "model", problems)

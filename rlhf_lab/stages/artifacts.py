@@ -47,6 +47,9 @@ COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf
 WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf_lab.environments.arithmetic.world"}
 """Embedded data → the module whose VERSION is part of what the data are."""
 
+GOLD = "gold"
+"""Role of the reward model that says what replies are worth, and the key of its own settings in `stages`."""
+
 FILE_END_BYTES = 2**22
 """Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 
@@ -116,6 +119,8 @@ class Stage:
             "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
+        if self.config.gold_rubric:
+            material["gold"] = {"rubric": content_digest(self.config.gold_rubric)}
         if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
@@ -201,13 +206,15 @@ class Stage:
 def plan(checked: root.Config, recipe: str) -> Stage:
     """The stage graph of a checked config. Raises ConfigError naming the upstream recipe whose settings are wrong."""
     recipes = inventory.recipes()
-    unknown = [name for name in checked.stages if name not in recipes]
+    unknown = [name for name in checked.stages if name not in (*recipes, GOLD)]
     if unknown:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
         # A recipe may name a reward model that the chosen reward does not read: it is not built.
         if source is None or (role == "reward" and role not in checked.reward.roles):
+            continue
+        if role == "judge" and checked.gold_rubric:  # a rubric, not a model
             continue
         needs[role] = _plan_need(checked, role, source)
     return Stage(recipe, checked, needs)
@@ -226,13 +233,15 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         parent = dataclasses.replace(parent, rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
-    reseeded = parent.algorithm.reseeded_roles
+    reseeded = (*parent.algorithm.reseeded_roles, GOLD)
     if role in reseeded:
         # The k-th such role is built with a seed 1000·k above the run's: another policy of the same recipe.
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
     inherited = {name: parent_values[name] for name in INHERITED}
     values = compose.recipe_values(source) | inherited | {"study": None}
     values = merge(values, parent.stages.get(source, {}))
+    if role == GOLD:  # the proxy may be of the same recipe: what is written here is of the gold alone
+        values = merge(values, parent.stages.get(GOLD, {}))
     try:
         checked = root.check(values)
         if not checked.algorithm.makes_model and role not in parent.algorithm.data_roles:
@@ -277,6 +286,8 @@ def _code_references(checked: root.Config) -> list[Reference]:
     chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
     chosen += [("judge", checked.judge)] if checked.asks_judge else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
+    references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
+    references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
@@ -340,7 +351,8 @@ def rubric_files(checked: root.Config) -> dict[str, str]:
     asking = {"algorithm": checked.algorithm} if checked.algorithm.asks_judge else {}
     if "reward" in checked.algorithm.uses:
         asking |= {f"reward.terms.{name}": term for name, term in checked.reward.terms.items() if term.asks_judge}
-    return {f"{where}.rubric": settings.rubric for where, settings in asking.items() if hasattr(settings, "rubric")}
+    files = {f"{where}.rubric": settings.rubric for where, settings in asking.items() if hasattr(settings, "rubric")}
+    return files | ({"needs.judge": checked.gold_rubric} if checked.gold_rubric else {})
 
 
 def age(stage: Stage) -> str:

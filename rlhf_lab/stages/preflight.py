@@ -24,7 +24,7 @@ from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
-from rlhf_lab.stages.artifacts import External, Stage, rubric_files
+from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity, rubric_files
 
 LARGE_JSON = 2**26
 """Bytes of a .json file above which its first row is not checked: that would take parsing the whole file."""
@@ -66,6 +66,7 @@ def _stage_problems(stage: Stage) -> list[str]:
         *_judge_problems(stage),
         *_rubric_problems(stage),
         *_model_problems(stage),
+        *_gold_problems(stage),
     ]
 
 
@@ -145,12 +146,33 @@ def _model_problems(stage: Stage) -> list[str]:
     for role, need in stage.needs.items():
         if not isinstance(need, External) or role in config.algorithm.data_roles:
             continue
-        is_reward_model = role in ("reward", "judge") or role in config.reward.roles
+        is_reward_model = role in ("reward", "judge", GOLD) or role in config.reward.roles
         role_problems = model_files.problems(need.source, f"needs.{role}", reward=is_reward_model)
         if not role_problems and role == "policy":
             role_problems = _policy_problems(stage, need.source)
         problems += role_problems
     return problems
+
+
+def _gold_problems(stage: Stage) -> list[str]:
+    """A gold that is a model of the reward: the two columns would be one."""
+    gold = stage.needs.get(GOLD)
+    if gold is None or "reward" not in stage.config.algorithm.uses:
+        return []
+    same = [role for role in sorted(stage.config.reward.roles) if _same_model(gold, stage.needs.get(role))]
+    return [
+        f"needs.{GOLD}={stage.config.needs[GOLD]} is the model of needs.{role}: gold would be the reward that it is "
+        f"there to check; name another one, or a recipe, which is built with another seed: needs.{GOLD}=reward_model"
+        for role in same
+    ]
+
+
+def _same_model(a: Stage | External, b: Stage | External | None) -> bool:
+    """Whether two needs are one model: one stage, or folders with the same content."""
+    if b is None:
+        return False
+    are_folders = Path(a.model).is_dir() and Path(b.model).is_dir()
+    return a.model == b.model or (are_folders and model_identity(a.model) == model_identity(b.model))
 
 
 def _policy_problems(stage: Stage, source: str) -> list[str]:

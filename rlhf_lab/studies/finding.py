@@ -53,7 +53,7 @@ def _limit_sentences(study: Study) -> list[str]:
     else:
         sentences.append(study.replication.sentence(seeds))
     if study.has_gold:
-        sentences.append("Gold is the true reward of a simulated world.")
+        sentences.append(f"Gold is {study.gold_source}.")
     if completed < total:
         counts = study.incomplete["status"].value_counts()
         causes = ", ".join(f"{count} {status}" for status, count in counts.items())

@@ -43,7 +43,7 @@ class Study:
             level, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".
         policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, and one
             column per metric.
-        has_gold: whether some run knows the true reward (it played in a simulated world).
+        gold_source: what gold is, as in `Run.gold_source`, of each kind that the runs have; empty where none has gold.
         replication: what differs between the study's seeds besides training.
         labels: swept key → how its values are called: a text with "{}", or value → text.
         prompts: job → the metrics of its last policy by prompt, where all seeds are tested on the same prompts.
@@ -65,10 +65,15 @@ class Study:
     factors: tuple[str, ...]
     frame: pd.DataFrame
     policies: pd.DataFrame
-    has_gold: bool
+    gold_source: str
     replication: Replication = UNKNOWN
     labels: Mapping[str, Any] = field(default_factory=dict)
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether some run has a gold reward."""
+        return bool(self.gold_source)
 
     def label(self, level: str) -> str:
         """What a level of the compared factor is called."""
@@ -142,7 +147,7 @@ def read_study(folder: Path | str) -> Study:
     factors = tuple(dict.fromkeys(key for job in plan["jobs"] for key in job.get("overrides", {})))
     rows: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
-    has_gold = False
+    gold_sources: dict[str, None] = {}  # in the order of the jobs, each once
     replication = Replication.from_dict(plan.get("replication"))
     prompts: dict[int, pd.DataFrame] = {}
     for number, job in enumerate(plan["jobs"]):
@@ -151,7 +156,7 @@ def read_study(folder: Path | str) -> Study:
         row["level"] = ALL_SEEDS if compare == "seed" else level_name(overrides.get(compare))
         rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
-            has_gold |= run.has_gold
+            gold_sources |= {run.gold_source: None} if run.has_gold else {}
             if replication.shares_prompts and len(run.evaluation):
                 last_policy = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
                 prompts[row["index"]] = prompt_means(last_policy, metrics)
@@ -178,7 +183,7 @@ def read_study(folder: Path | str) -> Study:
         factors=factors,
         frame=pd.DataFrame(rows),
         policies=pd.DataFrame(policies),
-        has_gold=has_gold,
+        gold_source=" or ".join(gold_sources),
         replication=replication,
         labels=plan.get("labels") or {},
         prompts=prompts,

@@ -25,6 +25,7 @@ from rich.text import Text
 from rlhf_lab.core import seal
 from rlhf_lab.core.files import write_text
 from rlhf_lab.results.answer import Answer
+from rlhf_lab.results.rundir import TRUE_REWARD
 from rlhf_lab.results.wording import compact, judged_title, p_text, rough, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate, holm
 from rlhf_lab.studies.curves import curve_markdown
@@ -89,7 +90,9 @@ def _adjust_panels(panels: list[Section]) -> list[Section]:
 
 def label(study: Study) -> str:
     """Where the numbers come from."""
-    return "measured, in a simulated world whose true reward is known" if study.has_gold else "measured"
+    if study.gold_source == TRUE_REWARD:
+        return "measured, in a simulated world whose true reward is known"
+    return f"measured; gold is {study.gold_source}" if study.has_gold else "measured"
 
 
 def section_title(study: Study, section: Section) -> str:

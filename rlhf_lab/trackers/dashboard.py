@@ -90,10 +90,10 @@ SECTIONS: dict[str, Sequence[Panel]] = {
         Curve("Samples without a reward", "share", ("unscored",)),
     ),
     "Gold vs proxy": (
-        Curve("True reward of the samples", "gold points", ("gold",)),
-        Curve("True and learned reward over KL", "reward", ("gold", "reward"), x="kl"),
-        Points("True reward (gold points) against learned reward (sd) of final policies", "proxy", "gold"),
-        Points("True reward (gold points) against KL (nats per reply) of final policies", "kl", "gold"),
+        Curve("Gold reward of the samples", "gold points, or the unit of needs.gold", ("gold",)),
+        Curve("Gold and learned reward over KL", "reward", ("gold", "reward"), x="kl"),
+        Points("Gold reward against learned reward (sd) of final policies", "proxy", "gold"),
+        Points("Gold reward against KL (nats per reply) of final policies", "kl", "gold"),
     ),
     "Optimisation": (
         Curve("Loss", "per token or pair", ("loss",)),
@@ -109,14 +109,14 @@ SECTIONS: dict[str, Sequence[Panel]] = {
         Curve("Groups without a difference in reward", "share", ("wasted_groups",)),
     ),
     "Study: levels compared": (
-        Bars("True reward by level", "gold points", "gold"),
+        Bars("Gold reward by level", "gold points, or the unit of needs.gold", "gold"),
         Bars("Learned reward by level", "sd of the reference's replies", "proxy"),
         Bars("Win rate by level", "share", "win_rate"),
         Bars("KL by level", "nats per reply", "kl"),
         Bars("Reply length by level", "tokens", "tokens"),
         Bars("Accuracy of answers by level", "share", "correct"),
         Curve("Reward along training by level", "reward", ("reward",), grouped=True),
-        Curve("True reward along training by level", "gold points", ("gold",), grouped=True),
+        Curve("Gold reward along training by level", "gold points, or the unit of needs.gold", ("gold",), grouped=True),
         Curve("KL along training by level", "nats per reply", ("kl",), grouped=True),
     ),
 }

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
 from rlhf_lab.core import ranks
+from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.core.types import AnswerChecking, Corpus
 from rlhf_lab.trackers.tracking import Tracking
@@ -27,6 +30,10 @@ from rlhf_lab.training import peak_memory
 
 def is_there(role: str) -> None:
     """Default of `Run.await_need`: every role was complete before the stage began, so there is nothing to wait for."""
+
+
+GOLD = "rlhf_lab.rewards.gold_oracle"
+"""The module of what makes a model or a judge the gold of a run. Imported by name: rewards lie above training."""
 
 
 @dataclass
@@ -59,13 +66,32 @@ class Run:
 
     @cached_property
     def corpus(self) -> Corpus:
+        """The data of the run, with the gold of its own where it has one (`needs.gold`, `needs.judge`)."""
+        if "gold" in self.needs:
+            with_gold: Corpus = import_module(GOLD).by_model(self.data, self)
+            return with_gold
+        if self.config.gold_rubric:
+            judged: Corpus = import_module(GOLD).by_judge(self.data, self)
+            return judged
+        return self.data
+
+    @cached_property
+    def data(self) -> Corpus:
         """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
-        corpus = registry.build("data", self.config.data)
+        corpus: Corpus = registry.build("data", self.config.data)
         reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
         is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
         if is_lenient and isinstance(corpus.oracle, AnswerChecking):
-            return replace(corpus, oracle=corpus.oracle.leniently())
+            corpus = replace(corpus, oracle=corpus.oracle.leniently())
         return corpus
+
+    def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
+        """What is known of the replies that a policy trains on, as `Corpus.measure`.
+
+        A judge is not asked about them: every reply of a training run would be paid for.
+        """
+        corpus = self.data if self.config.gold_rubric else self.corpus
+        return corpus.measure(episodes)
 
     @cached_property
     def device(self) -> str:

@@ -58,9 +58,11 @@ class StageSettings:
         late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
             algorithm calls `Run.await_need` before it reads one.
         any_needs: whether other roles are welcome, each naming a policy.
+        measures_gold: whether it measures what replies are worth, so that `needs.gold` may name a reward model for it.
         reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
         data_roles: roles that want what a stage wrote into its directory, not the model it made.
-        reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
+        reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them;
+            `gold` is always the last of them.
         shares_work: whether its passes are divided between processes; if not, one process builds it.
         makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
         adds_head: whether it puts a scalar head on `needs.policy`, which may then have one already.
@@ -92,6 +94,7 @@ class StageSettings:
     data_roles: ClassVar[tuple[str, ...]] = ()
     reseeded_roles: ClassVar[tuple[str, ...]] = ()
     trains_on_reward: ClassVar[bool] = False
+    measures_gold: ClassVar[bool] = False
     reads_reward: ClassVar[bool] = False
     shares_work: ClassVar[bool] = True
     makes_model: ClassVar[bool] = True

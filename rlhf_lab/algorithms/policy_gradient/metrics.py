@@ -49,7 +49,7 @@ ROLLOUTS = (
         title="generated tokens",
     ),
     Metric("prompts_cut", "prompts that lost their beginning to rollout.max_prompt_tokens"),
-    Metric("gold", "mean true reward of the samples (worlds with a known truth)"),
+    Metric("gold", "mean gold reward of the samples, where it is known"),
     Metric("verbose", "share of verbose samples"),
     Metric("garble", "share of samples with an unreadable sentence"),
     Metric("correct", "share of samples with the right answer"),

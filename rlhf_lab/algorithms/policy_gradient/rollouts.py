@@ -14,7 +14,7 @@ from rlhf_lab.algorithms.pair_selection.rules import filter_replies
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.types import Corpus, FloatArray, TrainingReward
+from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
 from rlhf_lab.sampling.episodes import EpisodeCollector
@@ -24,6 +24,12 @@ from rlhf_lab.training.run import Run
 
 LOGGED_TRUTH = ("gold", "verbose", "garble", "correct")
 """What the data's oracle knows of a sample that is logged while training, where it knows it."""
+
+
+def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
+    """Mean of everything in LOGGED_TRUTH that is known, over the samples that have it; NaN where none has."""
+    known = {key: truth[key][~np.isnan(truth[key])] for key in LOGGED_TRUTH if key in truth}
+    return {key: float(values.mean()) if len(values) else float("nan") for key, values in known.items()}
 
 
 class Rollouts:
@@ -148,7 +154,8 @@ class Rollouts:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.collector.environment is not None:
             metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
-        return metrics | true_means(self.run.corpus, episodes)
+        truth = self.run.measure_samples(episodes)
+        return metrics | truth_means(truth)
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
@@ -202,9 +209,3 @@ def group_metrics(trained: Sequence[Group]) -> dict[str, float]:
     if len(trained[0].episodes) > 1:  # a group of one cannot differ from itself
         metrics["wasted_groups"] = float(np.mean([group.wasted for group in trained]))
     return metrics
-
-
-def true_means(corpus: Corpus, episodes: Sequence[Episode]) -> dict[str, float]:
-    """The means that LOGGED_TRUTH names, as far as the data's oracle knows them."""
-    truth = corpus.measure(episodes)
-    return {key: float(truth[key].mean()) for key in LOGGED_TRUTH if key in truth}

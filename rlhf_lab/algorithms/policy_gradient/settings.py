@@ -89,6 +89,7 @@ class OnPolicySettings(TrainingSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     trains_on_reward: ClassVar[bool] = True
+    measures_gold: ClassVar[bool] = True
     shares_prompts: ClassVar[bool] = True
     answer: ClassVar[str] = "reward_and_truth"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")

@@ -143,10 +143,10 @@ class RollOut:
         if ranked:  # a round whose prompts all tie has no best and no worst reply
             metrics["reward_best"] = float(scores_N[best].mean())
             metrics["reward_worst"] = float(scores_N[worst].mean())
-        gold_N = self.run.corpus.measure(episodes).get("gold")
+        gold_N = self.run.measure_samples(episodes).get("gold")
         if ranked and gold_N is not None:
             agreement = np.sign(gold_N[best] - gold_N[worst]) / 2 + 0.5  # 1, ½ on a tie, 0
-            metrics["pair_gold_agreement"] = float(np.mean(agreement))
+            metrics["pair_gold_agreement"] = float(np.nanmean(agreement))
         return metrics
 
     def _consistency_rate(

@@ -122,7 +122,8 @@ class DPO(PreferenceSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward", "margins")
-    late_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    late_needs: ClassVar[tuple[str, ...]] = ("reward", "gold")
+    measures_gold: ClassVar[bool] = True
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     loss_falls: ClassVar[bool] = True
     answer: ClassVar[str] = "against_reference"
@@ -193,6 +194,7 @@ class IterativeDPO(PreferenceSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    measures_gold: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "against_one_pass"
     at_small_scale: ClassVar[dict[str, Any]] = {

@@ -34,7 +34,15 @@ from rlhf_lab.algorithms.reward_models.reward_pairs import (
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
 from rlhf_lab.core.types import Pair, TextReward
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
-from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_margins, filler_shift, margins, prompt_ids, words
+from rlhf_lab.evaluations.reward_audit import (
+    HELD_OUT_PAIRS,
+    audit_margins,
+    filler_shift,
+    margins,
+    prompt_ids,
+    with_gold,
+    words,
+)
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.pair_rows import PairRows, pair_length, pair_rows
@@ -195,7 +203,7 @@ class RewardModelling(Algorithm):
 
     def _audit_held_out(self, reward: TextReward) -> dict[str, Any]:
         """How the reward ranks held-out pairs: the corpus's, those of several turns among them, the policy's own."""
-        pairs = list(self.run.corpus.test[:HELD_OUT_PAIRS])
+        pairs = with_gold(self.run.corpus.test[:HELD_OUT_PAIRS], self.run.corpus.oracle)
         margin_N = margins(reward, pairs)
         audit = audit_margins(margin_N, pairs)
         audit |= reading_metrics(self.encoder, pairs, self._cut_context, self.max_length)

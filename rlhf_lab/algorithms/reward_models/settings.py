@@ -132,8 +132,8 @@ class RewardModel(TrainingSettings):
         centering: weight of (r_chosen + r_rejected)², which keeps scores near zero (arXiv:2312.09244).
         margin: constant the chosen reply must win by, in reward units (arXiv:2307.09288, eq. 2).
         on_policy_fraction: share of training pairs that are sampled from `needs.policy` and labelled by the data
-            source's annotator, so that the model sees the policy's own mistakes. Sources without an annotator use
-            the corpus alone, and the run says so.
+            source's annotator, or by `needs.gold`, so that the model sees the policy's own mistakes. Sources without
+            an annotator use the corpus alone, and the run says so.
         members: reward models that are trained side by side, an ensemble (arXiv:2310.02743): each has its own head
             and its own order of the data.
         member_fraction: share of the pairs that each member trains on, drawn for each anew.
@@ -160,6 +160,7 @@ class RewardModel(TrainingSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", *OTHER_POLICIES)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)
     reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
+    measures_gold: ClassVar[bool] = True
     adds_head: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True

@@ -35,6 +35,9 @@ def mismatches(a: Run, b: Run) -> list[Mismatch]:
     if reward_changed or _needs_differ(a, b, "reward"):
         remark = "A and B are scored by different rewards: their proxy rewards are not on one scale and not tested."
         reasons.append(Mismatch(remark, _metrics_relative_to("reward")))
+    if a.has_gold and b.has_gold and (a.gold_source != b.gold_source or _needs_differ(a, b, "gold")):
+        remark = "A and B have different golds: gold and win rate are not on one scale and not tested."
+        reasons.append(Mismatch(remark, _metrics_relative_to("gold")))
     for role, words in (("policy", "start from different policies"), ("reference", "have different references")):
         if _needs_differ(a, b, role):
             remark = f"A and B {words}: KL, win rate and drift are not measured from one policy and not tested."
@@ -42,8 +45,8 @@ def mismatches(a: Run, b: Run) -> list[Mismatch]:
     return reasons
 
 
-def _metrics_relative_to(anchor: Literal["reward", "reference"]) -> tuple[str, ...]:
-    """Metrics whose values mean something beside one reward, or one reference policy, only."""
+def _metrics_relative_to(anchor: Literal["reward", "reference", "gold"]) -> tuple[str, ...]:
+    """Metrics whose values mean something beside one reward, reference policy or gold only."""
     return tuple(metric.name for metric in catalogue().values() if anchor in metric.relative_to)
 
 

@@ -137,7 +137,7 @@ def _number_title(name: str) -> str:
 
 def _number_note(name: str) -> str:
     base, _, version = name.rpartition("/")
-    version_notes = {"pairs": "the same over the replies of held-out pairs", "gold": "the same for the true reward"}
+    version_notes = {"pairs": "the same over the replies of held-out pairs", "gold": "the same for gold"}
     return metric_note(name) or (version_notes.get(version, "") if base in titled() else "")
 
 

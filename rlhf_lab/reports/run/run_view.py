@@ -13,7 +13,7 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
 from rlhf_lab.reports.run.training import training_curves
-from rlhf_lab.results.answer import answer, read_config
+from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import (
     five_numbers,
     gain,
@@ -24,7 +24,7 @@ from rlhf_lab.results.gains import (
     scores,
     spread_of_first,
 )
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import TRUE_REWARD, Run
 from rlhf_lab.results.samples import pack, pick_samples
 from rlhf_lab.results.wording import compact, duration, judged_title, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate, check_mean, holm
@@ -96,10 +96,11 @@ def header(run: Run) -> dict[str, Any]:
     data = manifest.get("data") or {}
     world = "no gold reward: the truth is not known here"
     if run.has_gold:
-        world = "simulated world, true reward known"
+        is_simulated = run.gold_source == TRUE_REWARD
+        world = "simulated world, true reward known" if is_simulated else f"gold is {run.gold_source}"
     return {
         "command": command,
-        "size": read_config(run).get("size"),
+        "size": run.settings.get("size"),
         "facts": [(name, str(value)) for name, value in facts if value not in (None, "")],
         "versions": dict(manifest.get("versions") or {}),
         "data": data,

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.reports.report import write_report
+from rlhf_lab.reports.run.run_view import header
 from rlhf_lab.results.answer import ANSWERS, OTHER_RUN, Answer, answer
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
@@ -85,6 +87,29 @@ def test_without_gold_the_judge_is_named(make_run):
     assert found.sentence.startswith("DPO raises the proxy reward by") and "at a KL of" in found.sentence
     assert "no gold here: the judge is the reward that training maximises" in found.caveat
     assert "one seed" in found.caveat.lower() and "simulated world" not in found.caveat
+
+
+@pytest.mark.parametrize(
+    ("config", "source"),
+    [
+        ({"needs": {"gold": "models/rm"}}, "the score of the reward model models/rm"),
+        (
+            {"needs": {"judge": "assistant"}, "judge": {"kind": "anthropic", "model": "claude"}},
+            "the grade of the judge anthropic claude on the rubric assistant",
+        ),
+        ({"needs": {"reward": "reward_model"}}, "the true reward of a simulated world"),
+    ],
+)
+def test_what_gold_is_is_said(make_run, config, source):
+    folder = make_run(policies=("SFT", "PPO"))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"algorithm": {"kind": "ppo"}, **config}))
+    run = read_run(folder)
+    assert run.gold_source == source
+    assert answer(run).caveat.endswith(f"gold is {source}.")
+    world = header(run)["world"]
+    is_world = source == "the true reward of a simulated world"
+    assert world == ("simulated world, true reward known" if is_world else f"gold is {source}")
+    assert read_run(make_run("without", gold=False)).gold_source == ""
 
 
 def test_verified_answers_are_judged_by_accuracy(make_run):

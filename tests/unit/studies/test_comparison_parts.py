@@ -36,6 +36,20 @@ def test_another_reward_or_another_start_puts_metrics_on_another_scale(tmp_path)
     assert not mismatches(runs["a"], runs["a"]) and not mismatches(runs["a"], runs["c"])
 
 
+def test_another_gold_puts_gold_and_win_rate_on_another_scale(tmp_path):
+    configs = {"a": "needs: {gold: models/a}\n", "b": "needs: {gold: models/b}\n", "world": "seed: 0\n"}
+    rows = replies(0.0, 1.0)
+    runs = {name: read_run(write_run(tmp_path / name, rows, config=config)) for name, config in configs.items()}
+    (between_models,) = mismatches(runs["a"], runs["b"])
+    assert between_models.covers("gold") and between_models.covers("win_rate") and not between_models.covers("kl")
+    assert mismatches(runs["a"], runs["world"]) and not mismatches(runs["a"], runs["a"])
+    unknown = read_run(write_run(tmp_path / "unknown", replies(0.0, 1.0, metric="proxy"), config=configs["b"]))
+    assert not mismatches(runs["a"], unknown)
+    same_name = [{"gold": {"key": key}} for key in ("one", "another")]
+    stages = [read_run(write_run(tmp_path / str(i), rows, needs=needs)) for i, needs in enumerate(same_name)]
+    assert mismatches(*stages)
+
+
 def test_remarks_name_what_is_not_alike(tmp_path):
     a = write_run(tmp_path / "a", replies(0.0, 1.0), config="rollout: {temperature: 1.0}\n", status="failed")
     b = write_run(tmp_path / "b", replies(0.0, 1.0, text="other"), config="rollout: {temperature: 0.7}\n")

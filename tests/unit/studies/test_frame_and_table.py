@@ -16,6 +16,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.results.answer import Answer
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.studies import table
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
 from rlhf_lab.studies.table import (
@@ -36,6 +37,22 @@ def test_every_job_is_a_row_whatever_became_of_it(make_study):
     assert study.frame.loc[5, "error"].endswith("NaN at step 40")
     assert math.isnan(study.frame.loc[11, "gold"])
     assert study.levels == ["current", "mixed", "stale"] and study.has_gold
+
+
+def test_a_study_says_what_its_gold_is(make_study):
+    folder = make_study()
+    assert table.label(read_study(folder)) == "measured, in a simulated world whose true reward is known"
+    for job in sorted((folder / "jobs").iterdir())[:2]:
+        (job / "run" / "config.yaml").write_text("needs: {gold: models/rm}\n")
+    study = read_study(folder)
+    score, truth = "the score of the reward model models/rm", "the true reward of a simulated world"
+    assert study.gold_source == f"{score} or {truth}"
+    assert table.label(study) == f"measured; gold is {score} or {truth}"
+
+
+def test_a_study_without_gold_says_so(make_study):
+    without = read_study(make_study(gold=False))
+    assert not without.has_gold and table.label(without) == "measured"
 
 
 def test_metrics_come_from_the_last_policy_unless_the_run_has_its_own(make_study):

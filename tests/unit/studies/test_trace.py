@@ -50,7 +50,7 @@ def test_a_hacked_run_is_told_from_its_trace(tmp_path):
     found = replay(write_trace(tmp_path, samples(40, grows=1.0)))
     assert 10 <= int(cell(found, "length_cusum", "first alarm")) <= 16
     assert int(cell(found, STRONG, "lead")) > 0
-    assert "true reward of the samples: best until iteration" in summary(found)
+    assert "gold reward of the samples: best until iteration" in summary(found)
     printed = Console(width=100, record=True)
     printed.print(table(found))
     text = printed.export_text()

@@ -1,0 +1,223 @@
+"""Gold on data without a known truth: a reward model, or a judge, as the gold of whole stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import ONE_LAYER, command_inside, planned, save_tiny
+
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.judges import caller
+from rlhf_lab.judges.requests import Reply, Request
+from rlhf_lab.models.build import load_encoder
+from rlhf_lab.monitoring.replay import read_trace
+from rlhf_lab.reports.report import write_report
+from rlhf_lab.results.answer import answer
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.rewards.saved import load_reward
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import execute
+
+SMALL = (
+    "evaluation.prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.pairs=8",
+    "rollout.max_new_tokens=8",
+    "checkpoint.every_steps=0",
+    *ONE_LAYER,
+)
+GRPO = (
+    "algorithm.prompts_per_iteration=4",
+    "algorithm.group_size=2",
+    "algorithm.batch_size=8",
+    "algorithm.iterations=10",
+    "algorithm.lr=1e-3",
+)
+
+
+@pytest.fixture(scope="module")
+def models(toy, tmp_path_factory) -> dict[str, str]:
+    """The model folders of two reward models that differ in their seed."""
+    data, policy = toy
+    folder = tmp_path_factory.mktemp("rewards")
+    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={folder}")
+    stages = {
+        name: planned("reward_model", *named, *SMALL, f"seed={seed}") for seed, name in enumerate(("proxy", "gold"))
+    }
+    for stage in stages.values():
+        execute(stage)
+    return {name: stage.model for name, stage in stages.items()}
+
+
+def stage_of(toy, models, recipe: str, out: Path, *more: str) -> Stage:
+    data, policy = toy
+    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"needs.reward={models['proxy']}")
+    return planned(recipe, *named, *SMALL, f"outputs={out}", *more)
+
+
+def test_the_gold_of_policy_optimisation_is_the_models_score(toy, models, tmp_path):
+    stage = stage_of(toy, models, "grpo", tmp_path, *GRPO, f"needs.gold={models['gold']}")
+    result = execute(stage)
+    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    prompts, replies = [row["prompt"] for row in rows], [row["response"] for row in rows]
+    expected = load_reward(models["gold"])(prompts, replies)
+    assert np.allclose([row["gold"] for row in rows], expected, atol=1e-5)
+    assert not np.allclose([row["gold"] for row in rows], [row["proxy"] for row in rows], atol=0.01)
+    reference, policy = result["policies"]
+    assert {"gold", "proxy"} <= reference["metrics"].keys() and "win_rate" in policy["metrics"]
+    # who wins is judged by gold, which training does not see
+    score = {name: np.array([row["gold"] for row in rows if row["policy"] == name]) for name in ("SFT", "GRPO")}
+    wins = np.sign(score["GRPO"] - score["SFT"]) / 2 + 0.5
+    assert policy["metrics"]["win_rate"]["mean"] == pytest.approx(wins.mean())
+    logged = read_jsonl(stage.folder / "metrics.jsonl")
+    assert all(np.isfinite(row["gold"]) for row in logged if "reward" in row)
+    # the hacking monitor knows where gold fell, live and from the saved trace
+    assert result["metrics"]["hacked"] in (0, 1)
+    batches = read_trace(stage.folder)
+    assert len(batches) == 10 and all(np.isfinite(batch.gold_N).all() for batch in batches)
+    run = read_run(stage.folder)
+    assert run.gold_source == f"the score of the reward model {models['gold']}"
+    assert f"gold is {run.gold_source}" in answer(run).caveat
+    page = write_report(stage.folder).read_text()
+    assert "simulated world" not in page.split("<script")[0] and "the score of the reward model" in page
+
+
+def test_dpo_and_best_of_n_are_measured_by_gold(toy, models, tmp_path):
+    gold = f"needs.gold={models['gold']}"
+    dpo = execute(stage_of(toy, models, "dpo", tmp_path, "algorithm.epochs=0.5", gold))
+    assert "gold" in dpo["policies"][-1]["metrics"] and "win_rate" in dpo["policies"][-1]["metrics"]
+    best = execute(stage_of(toy, models, "best_of_n", tmp_path, "algorithm.samples=4", gold))
+    proxy = [policy["metrics"]["proxy"]["mean"] for policy in best["policies"]]
+    assert [policy["name"] for policy in best["policies"]] == ["SFT", "best of 2", "best of 4"]
+    assert proxy == sorted(proxy)
+    assert all("gold" in policy["metrics"] for policy in best["policies"])
+
+
+def test_rounds_of_dpo_say_how_far_gold_agrees_with_their_pairs(toy, models, tmp_path):
+    sizes = ("algorithm.rounds=1", "algorithm.prompts_per_round=8", "algorithm.samples_per_prompt=2")
+    named = ("needs.baseline=null", f"needs.gold={models['gold']}")
+    result = execute(stage_of(toy, models, "dpo_iterative", tmp_path, *sizes, *named))
+    (agreement,) = (value for name, value in result["metrics"].items() if name.startswith("pair_gold_agreement"))
+    assert 0 <= agreement <= 1
+
+
+def test_a_report_card_knows_gold(toy, models, tmp_path):
+    result = execute(stage_of(toy, models, "rm_report", tmp_path, f"needs.gold={models['gold']}"))
+    assert {"gold_agreement", "gold_correlation", "spearman/corpus", "starc/gold"} <= result["metrics"].keys()
+    assert result["metrics"]["gold_agreement"]["mean"] > 0.5  # both prefer the longer reply
+
+
+def test_gold_labels_the_replies_that_a_proxy_learns_from(toy, models, tmp_path):
+    """The setting of arXiv:2210.10760, as far as pairs of the policy's own replies go."""
+    data, policy = toy
+    named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={tmp_path}")
+    more = ("algorithm.on_policy_fraction=0.5", f"needs.gold={models['gold']}", "seed=2")
+    result = execute(planned("reward_model", *named, *SMALL, *more))
+    assert result["metrics"]["pairs/on_policy"] > 0.8 * result["metrics"]["pairs/corpus"]
+    assert {"accuracy/on_policy", "gold_agreement"} <= result["metrics"].keys()
+
+
+def test_a_classifier_that_the_lab_did_not_train_is_gold_in_its_own_unit(toy, models, tmp_path):
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    _, policy = toy
+    tokenizer = load_encoder(policy, planned("sft", "model=micro").config.model).tokenizer
+    base = save_tiny("gpt2", tokenizer, tmp_path / "base")
+    torch.manual_seed(1)
+    AutoModelForSequenceClassification.from_pretrained(base, num_labels=1).save_pretrained(tmp_path / "rm")
+    tokenizer.save_pretrained(tmp_path / "rm")
+    stage = stage_of(toy, models, "dpo", tmp_path, "algorithm.epochs=0.1", f"needs.gold={tmp_path / 'rm'}")
+    result = execute(stage)
+    assert any("its scores are used as they are" in note for note in result["notes"])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "rm").eval()
+    encoder = load_encoder(tmp_path / "rm", stage.config.model)
+    row = read_jsonl(stage.folder / "evaluation.jsonl")[0]
+    prompt, reply = encoder.row(row["prompt"], row["response"], 512)
+    with torch.no_grad():
+        hidden = model.transformer(torch.tensor([[*prompt, *reply]])).last_hidden_state[0, -1]
+        expected = float(model.score(hidden))
+    assert row["gold"] == pytest.approx(expected, abs=1e-5)
+
+
+# A judge
+
+
+class Grader:
+    """A judge who likes long replies: grade 1…5 by words; it cannot grade what says "old"."""
+
+    identity: Mapping[str, Any] = {"kind": "words"}
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
+        self.asked += len(requests)
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> Reply:
+        question: Any = request.about
+        if "old" in question.reply:
+            return Reply("I would rather not.", stop="refused")
+        grade = min(5, 1 + len(question.reply.split()) // 2)
+        return Reply(json.dumps({"reason": "words", **dict.fromkeys(question.criteria, grade)}))
+
+
+@pytest.fixture
+def grader(monkeypatch) -> Grader:
+    judge = Grader()
+    monkeypatch.setattr(caller, "open_judge", lambda settings, caller: judge)
+    return judge
+
+
+def test_a_judge_grades_what_is_evaluated_and_not_what_is_trained_on(toy, models, tmp_path, grader):
+    rubric = tmp_path / "length.yaml"
+    rubric.write_text("name: length\nscale: {low: 1, high: 5}\ncriteria: {length: is long}\n")
+    judge = ("judge=openai_compatible", "judge.model=words", f"needs.judge={rubric}")
+    stage = stage_of(toy, models, "grpo", tmp_path, *GRPO, *judge)
+    result = execute(stage)
+    rows = read_jsonl(stage.folder / "evaluation.jsonl")
+    graded = [row for row in rows if "old" not in row["response"]]
+    assert len(graded) < len(rows)
+    expected = [(min(5, 1 + len(row["response"].split()) // 2) - 1) / 4 for row in graded]
+    assert [row["gold"] for row in graded] == pytest.approx(expected)
+    assert all(row["gold"] is None for row in rows if row not in graded)
+    assert grader.asked <= len(rows)
+    assert any("replies unscored" in note for note in result["notes"])
+    assert "gold" in result["policies"][-1]["metrics"]
+    assert not any("gold" in row for row in read_jsonl(stage.folder / "metrics.jsonl"))
+    assert "hacked" not in result["metrics"]
+    source = read_run(stage.folder).gold_source
+    assert source == f"the grade of the judge openai_compatible words on the rubric {rubric}"
+
+
+# A study
+
+
+def test_over_optimisation_is_fitted_without_a_simulated_world(toy, models, tmp_path):
+    data, policy = toy
+    status, out = command_inside(
+        tmp_path,
+        "+recipe=study/overoptimization",
+        "data=pairs",
+        f"data.path={data}",
+        *SMALL,
+        f"needs.policy={policy}",
+        f"needs.reward={models['proxy']}",
+        f"needs.gold={models['gold']}",
+        "study.sweep.algorithm=[best_of_n]",
+        "study.sweep.seed=[0,1]",
+        "algorithm.samples=16",
+        "study.predicts=[]",
+        "study.processes=1",
+    )
+    assert status == 0, out
+    assert "gold is the score of the reward model" in out.replace("\n", " ").replace("Gold", "gold")
+    (folder,) = (tmp_path / "outputs" / "studies").iterdir()
+    table = (folder / "table.md").read_text()
+    assert "KL at peak" in table and "simulated world" not in table
