@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from rlhf_lab.core.console import console, progress
 from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, LabError
+from rlhf_lab.judges.address import url_of
 from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.batches import BatchRuns
 from rlhf_lab.judges.caller import Caller
@@ -366,7 +367,7 @@ class _Call:
         )
 
     def _unavailable(self, error: ServiceError) -> str:
-        service = f"{self.settings.model} at {self.settings.url}"
+        service = f"{self.settings.model} at {url_of(self.settings)}"
         if error.retry_after_s is not None and error.retry_after_s > LONGEST_WAIT_S:
             return f"{service} asks to wait {error.retry_after_s:.0f} s: {error.message}. {self._kept()}"
         attempts = f" ({self.settings.retries + 1} attempts)" if error.passing else ""

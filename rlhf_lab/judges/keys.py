@@ -6,6 +6,7 @@ import os
 import re
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.judges.address import is_private
 from rlhf_lab.judges.backends.settings import Service
 
 HIDDEN = "[key]"
@@ -18,7 +19,7 @@ NO_KEY = "none"
 def missing_key(settings: Service) -> str:
     """What to do about a key that is needed and not there; "" where there is one or none is needed."""
     variable = settings.api_key_env or settings.default_key_env
-    if os.environ.get(variable, "").strip() or (not settings.api_key_env and settings.is_private):
+    if os.environ.get(variable, "").strip() or (not settings.api_key_env and is_private(settings)):
         return ""
     return f"judge.api_key_env: the environment variable {variable} has no key; set it (export {variable}=…)"
 
@@ -28,7 +29,7 @@ def read_key(settings: Service) -> str:
     problem = missing_key(settings)
     if problem:
         raise ConfigError(problem)
-    if not settings.api_key_env and settings.is_private:
+    if not settings.api_key_env and is_private(settings):
         return NO_KEY  # a key that the environment holds for someone else is not given to a server of one's own
     return os.environ[settings.api_key_env or settings.default_key_env].strip()
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.judges.address import is_private
 from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.requests import Usage
 
@@ -92,10 +92,10 @@ def price_of(settings: Service) -> Price:
     listed = _listed(settings.model)
     if listed is not None:
         return listed
-    if settings.is_private:
+    if is_private(settings):
         return Price(0.0, 0.0, 0.0, 0.0, source="a server of one's own")
     raise ConfigError(
-        f"judge.model={settings.model} has no price in rlhf_lab/judges/prices.yaml; write judge.input_usd and "
+        f"judge.model={settings.model} has no price in rlhf_lab/judges/prices.toml; write judge.input_usd and "
         "judge.output_usd, USD per million tokens (0 where nothing is charged)"
     )
 
@@ -116,12 +116,12 @@ def _listed(model: str) -> Price | None:
         long_above=long.get("above", 0),
         long_input=long.get("input", 1.0),
         long_output=long.get("output", 1.0),
-        source=f"prices.yaml {table['version']}",
+        source=f"prices.toml {table['version']}",
     )
 
 
 @cache
 def price_table() -> dict[str, Any]:
-    """prices.yaml: its `version`, the discount of batches and the models."""
-    table: dict[str, Any] = yaml.safe_load(files("rlhf_lab.judges").joinpath("prices.yaml").read_text("utf-8"))
+    """prices.toml: its `version`, the discount of batches and the models."""
+    table: dict[str, Any] = tomllib.loads(files("rlhf_lab.judges").joinpath("prices.toml").read_text("utf-8"))
     return table

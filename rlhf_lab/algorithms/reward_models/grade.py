@@ -19,6 +19,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate, write_json
 from rlhf_lab.judges.answers import REASONS
 from rlhf_lab.judges.caller import judge_of
+from rlhf_lab.judges.judging import at_once
 from rlhf_lab.judges.rubric import grade_replies, load_rubric
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
@@ -54,8 +55,9 @@ class GradingPairs:
         path = self.run.folder / ROWS
         rows = self._stored_rows()
         grades = {(row["prompt"], row["response"]): row for row in rows}
-        for begin in range(len(rows), len(self.replies), AT_ONCE):
-            new = self._grade(self.replies[begin : begin + AT_ONCE], grades)
+        count = at_once(self.run.config.judge, len(self.replies), AT_ONCE)
+        for begin in range(len(rows), len(self.replies), count):
+            new = self._grade(self.replies[begin : begin + count], grades)
             append_jsonl(path, new)
             rows += new
             # A judge that begins to refuse, or to grade otherwise, shows in the curves.

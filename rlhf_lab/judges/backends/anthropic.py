@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
+from rlhf_lab.judges.address import url_of
 from rlhf_lab.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.judges.backends.settings import Anthropic
 from rlhf_lab.judges.caller import Caller
@@ -38,7 +39,7 @@ class AnthropicBackend:
         self.settings, self.key, self.sdk = settings, read_key(settings), anthropic
         self.client = anthropic.Anthropic(
             api_key=self.key,
-            base_url=settings.url,
+            base_url=url_of(settings),
             max_retries=0,  # repeated in client.py, where every attempt is in the ledger
             timeout=settings.request_timeout_s,
             # a redirect would carry the key to another host

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
+from rlhf_lab.judges.address import url_of
 from rlhf_lab.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.judges.backends.settings import OpenAICompatible
 from rlhf_lab.judges.caller import Caller
@@ -31,7 +32,7 @@ class OpenAIBackend:
         self.settings, self.key, self.sdk = settings, read_key(settings), openai
         self.client = openai.OpenAI(
             api_key=self.key,
-            base_url=settings.url,
+            base_url=url_of(settings),
             max_retries=0,  # repeated in client.py, where every attempt is in the ledger
             timeout=settings.request_timeout_s,
             # a redirect would carry the key to another host
@@ -46,7 +47,7 @@ class OpenAIBackend:
         system = [{"role": "system", "content": request.system}] if request.system else []
         messages = [{"role": message["role"], "content": message["content"]} for message in request.messages]
         # OpenAI's newer models refuse the old name of the limit, and servers of one's own may not know the new one
-        is_openai = self.settings.url == self.settings.default_url
+        is_openai = url_of(self.settings) == self.settings.default_url
         limit = "max_completion_tokens" if is_openai else "max_tokens"
         body: dict[str, Any] = {
             "model": self.settings.model,

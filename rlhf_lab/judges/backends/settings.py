@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from ipaddress import ip_address
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -104,7 +103,7 @@ class Service(JudgeSettings):
         budget_usd: most that one run, or one command, may spend, over all its restarts; null is no limit. Every request
             reserves the most that it can cost before it is sent.
         input_usd, output_usd: price of a million tokens; null takes that of the price table
-            (`rlhf_lab/judges/prices.yaml`). A service without a known price needs both.
+            (`rlhf_lab/judges/prices.toml`). A service without a known price needs both.
         store: file of answers, ledger and batches; empty is judges.sqlite in `outputs`, which all runs there share.
     """
 
@@ -157,20 +156,6 @@ class Service(JudgeSettings):
                 f"input_usd={prices[0]}, output_usd={prices[1]}: write both, 0 or above, or neither",
             ),
         )
-
-    @property
-    def url(self) -> str:
-        return self.base_url or self.default_url
-
-    @property
-    def is_private(self) -> bool:
-        """Whether the service is on this machine or in its network: nobody charges for it, and it needs no key."""
-        host = urlsplit(self.url).hostname or ""
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return host == "localhost" or "." not in host or host.endswith((".local", ".internal", ".localhost"))
-        return address.is_private or address.is_loopback
 
 
 def _carries_secret(url: str) -> bool:
