@@ -114,7 +114,7 @@ class Grades:
 def rubric_path(setting: str | Path) -> Path:
     """The file that a setting `rubric` names, by its path or, of one that comes with the lab, by its name; the shipped
     one where it is empty."""
-    shipped = SHIPPED.parent / f"{setting or SHIPPED.stem}.yaml"
+    shipped = SHIPPED.parent / f"{setting or SHIPPED.stem}{SHIPPED.suffix}"
     return shipped if shipped.is_file() else Path(setting).expanduser()
 
 
