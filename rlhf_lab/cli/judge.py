@@ -2,74 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
+from rlhf_lab.cli.judgement import Judging, Options, names_of
 from rlhf_lab.config import compose, registry, root
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.files import check_outputs, fingerprint, make_folder, read_json, write_json
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.judges.answers import REASONS
 from rlhf_lab.judges.caller import Caller, open_judge
-from rlhf_lab.judges.judging import (
-    AT_ONCE,
-    Item,
-    Metered,
-    grade_items,
-    judge_items,
-    number_items,
-    question_of,
-    summarise,
-    summarise_grades,
-)
+from rlhf_lab.judges.judging import Item, Metered, number_items
 from rlhf_lab.judges.pairwise import Candidates, comparison_requests
 from rlhf_lab.judges.requests import Completer, Request
 from rlhf_lab.judges.rubric import JudgeRubric, grade_request, load_rubric
 from rlhf_lab.judges.sources import Answer, Matched, Source, match, read_source
-from rlhf_lab.reports.comparison.report import default_folder, outputs_folder
+from rlhf_lab.reports.comparison.report import outputs_folder
 from rlhf_lab.results.folders import find_run
-from rlhf_lab.statistics.inference import Estimate, format_estimate
 
 OPTIONS = ("policy", "items", "seed", "reference", "rubric", "max_tokens", "to")
 GROUPS = ("judge", "data")
 DRY_RUN = "--dry-run"
-RESULT, JUDGEMENTS, GRADES = "result.json", "judgements.jsonl", "grades.jsonl"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a command line asks for.
-
-    Attributes:
-        sources: one or two run directories or files.
-        policies: of each source; None is the last one.
-        items: most comparisons, or replies, drawn at random with `seed`; 0 is all.
-        reference: column with an answer that is taken as right; "" is none.
-        rubric: file; "" is none for comparisons and the shipped one for grades.
-        to: folder of what is written; None is the default.
-        config: holds the judge, and the data where they are named.
-        names_data: whether the data are named.
-    """
-
-    sources: tuple[Path, ...]
-    policies: tuple[str | None, ...]
-    items: int
-    seed: int
-    reference: str
-    rubric: str
-    max_tokens: int
-    to: Path | None
-    dry_run: bool
-    config: root.Config
-    names_data: bool
 
 
 def read_words(words: Sequence[str]) -> Options:
@@ -85,6 +42,8 @@ def read_words(words: Sequence[str]) -> Options:
                 numbers[name] = int(options[name])
             else:
                 problems.append(f"{name}={options[name]} is not a whole number of 0 or more")
+    if numbers["max_tokens"] == 0:
+        problems.append("max_tokens=0 leaves the judge nothing to say; write 1 or more")
     usable = compose.usable_overrides([forced(override) for override in overrides], problems)
     if problems:
         raise ConfigError(problems)
@@ -136,7 +95,7 @@ def run(words: Sequence[str]) -> None:
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
     outputs = outputs_folder(sources[0].path) or Path("outputs")
     caller = Caller(
-        account="judge " + " ".join(str(source.path) for source in sources),
+        account="judge " + " ".join(str(source.path.resolve()) for source in sources),
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
         rubric=corpus.rubric if corpus else None,
@@ -149,8 +108,7 @@ def run(words: Sequence[str]) -> None:
     if options.dry_run:
         _print_estimate(judge, items, rubric, options)
         return
-    work = _Work(options, sources, matched, rubric, Metered(judge), items)
-    work.run()
+    Judging(options, sources, matched, rubric, Metered(judge), items).run()
 
 
 def _read(path: Path, policy: str | None) -> Source:
@@ -169,7 +127,8 @@ def _corpus(options: Options, sources: Sequence[Source]) -> Corpus | None:
     """The data of the replies, where something has to be read from them: the world's truth, or a reference."""
     settings = options.config.judge
     runs = [source for source in sources if source.policy is not None]
-    if not settings.reads_truth and not (options.reference and runs):
+    reads_reference = bool(options.reference and (runs or options.names_data))
+    if not settings.reads_truth and not reads_reference:
         return None
     if options.names_data:
         data = options.config.data.of_run(0)
@@ -199,7 +158,7 @@ def _run_config(folder: Path) -> root.Config:
 
 def _items(options: Options, sources: Sequence[Source], matched: Matched | None, corpus: Corpus | None) -> list[Item]:
     """What is judged, in the order of A. A smaller draw lies within a larger one."""
-    names = _names(sources)
+    names = names_of(sources)
     if matched:
         candidates = [
             Candidates(a.prompt, a.response, b.response, names, _reference(options, (a, b), corpus))
@@ -221,16 +180,6 @@ def _items(options: Options, sources: Sequence[Source], matched: Matched | None,
         drawn = np.random.default_rng(options.seed).permutation(len(items))[: options.items]
         items = [items[i] for i in sorted(drawn.tolist())]
     return items
-
-
-def _names(sources: Sequence[Source]) -> tuple[str, str]:
-    """Who wrote the replies: the policies, or what tells the sources apart."""
-    by_policy = [source.policy or source.path.stem for source in sources]
-    by_place = [f"{source.path.name} {source.policy or ''}".strip() for source in sources]
-    for names in (by_policy, by_place):
-        if len(set(names)) == len(names):
-            return names[0], names[1] if len(names) == 2 else ""
-    return f"A {by_policy[0]}", f"B {by_policy[1]}"
 
 
 def _reference(options: Options, answers: Sequence[Answer], corpus: Corpus | None) -> str | None:
@@ -265,141 +214,3 @@ def _print_estimate(judge: Completer, items: Sequence[Item], rubric: JudgeRubric
     estimate = getattr(judge, "estimate", None)  # of a service; other judges cost nothing
     takes = estimate(requests) if estimate else f"{len(requests)} requests, at no cost"
     console.print(f"{len(items)} {'comparisons' if len(options.sources) == 2 else 'replies'}: {takes}", soft_wrap=True)
-
-
-class _Work:
-    """One judgement of sources, and the folder it is written to."""
-
-    def __init__(
-        self,
-        options: Options,
-        sources: Sequence[Source],
-        matched: Matched | None,
-        rubric: JudgeRubric | None,
-        judge: Metered,
-        items: Sequence[Item],
-    ):
-        self.options, self.sources, self.matched = options, sources, matched
-        self.rubric, self.judge, self.items = rubric, judge, items
-        graded = len(sources) == 1
-        question = question_of(judge, rubric, options.max_tokens, graded=graded)
-        self.owner = fingerprint([question, [[str(source.path.resolve()), source.policy] for source in sources]])
-        self.folder = self._folder()
-
-    def _folder(self) -> Path:
-        """Where it goes: beside A; under a name with a digest where that place has another judgement of the two.
-
-        Raises ConfigError when a folder that is named has another judgement.
-        """
-        folder = self.options.to
-        if folder is not None:
-            if self._is_of_another(folder):
-                raise ConfigError(
-                    f"to={folder} holds a judgement of other replies, or by another judge; name another folder"
-                )
-            return folder
-        folder = default_folder("judgements", *(source.path for source in self.sources))
-        if self._is_of_another(folder):
-            folder = folder.with_name(f"{folder.name}-{self.owner[:6]}")
-        return folder
-
-    def _is_of_another(self, folder: Path) -> bool:
-        stored = read_json(folder / RESULT)
-        return bool(stored) and stored.get("owner") != self.owner
-
-    def run(self) -> None:
-        """Ask for what is missing. What is there when the judge fails stays, and the same command goes on from it."""
-        check_outputs(self.folder)
-        make_folder(self.folder)
-        stored = read_json(self.folder / RESULT) or {}
-        spent_before = stored.get("cost") or {}
-        result = {"status": "running", "error": None, **self._description()}
-        write_json(self.folder / RESULT, {**result, "cost": spent_before})
-        try:
-            result |= {"metrics": self._ask(), "status": "completed"}
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            result |= {"status": "interrupted" if interrupted else "failed", "error": str(error)}
-            raise
-        finally:
-            cost = {name: value + spent_before.get(name, 0) for name, value in self.judge.cost().items()}
-            write_json(self.folder / RESULT, {**result, "cost": cost})
-        self._print(result["metrics"])
-
-    def _ask(self) -> dict[str, Any]:
-        # A service that takes batches gets everything at once: a batch takes up to a day, however small it is.
-        in_batches = getattr(self.options.config.judge, "batches", False)
-        at_once = max(1, len(self.items)) if in_batches else AT_ONCE
-        max_tokens = self.options.max_tokens
-        if self.matched:
-            path = self.folder / JUDGEMENTS
-            return summarise(judge_items(self.judge, self.items, path, self.rubric, max_tokens, at_once))
-        assert self.rubric is not None
-        rows = grade_items(self.judge, self.items, self.folder / GRADES, self.rubric, max_tokens, at_once)
-        return summarise_grades(rows, self.rubric)
-
-    def _description(self) -> dict[str, Any]:
-        """What was judged, by whom, and how: enough to do it again."""
-        options = self.options
-        rubric = None
-        if self.rubric is not None:
-            rubric = {name: getattr(self.rubric, name) for name in ("name", "low", "high", "names", "digest")}
-        return {
-            "owner": self.owner,
-            "sources": [source.summary() for source in self.sources],
-            "names": [name for name in _names(self.sources) if name],
-            "judge": dict(self.judge.identity),
-            "rubric": rubric,
-            "settings": {
-                "items": options.items,
-                "seed": options.seed,
-                "reference": options.reference,
-                "max_tokens": options.max_tokens,
-            },
-            "unmatched": self.matched.unmatched if self.matched else None,
-            "other_prompt": self.matched.other_prompt if self.matched else None,
-        }
-
-    def _print(self, metrics: Mapping[str, Any]) -> None:
-        names = _names(self.sources)
-        lines = _comparison_lines(metrics, names) if self.matched else _grade_lines(metrics, names[0])
-        if self.matched and any((*self.matched.unmatched, self.matched.other_prompt)):
-            only_a, only_b = self.matched.unmatched
-            other = self.matched.other_prompt
-            lines.append(
-                f"not matched: {only_a} replies of A, {only_b} of B; {other} with the same id and other prompts"
-            )
-        reasons = [f"{metrics[f'unscored/{reason}']} {reason}" for reason in REASONS if metrics[f"unscored/{reason}"]]
-        if reasons:
-            lines.append(f"unscored: {metrics['unscored']}; the judge's answers: {', '.join(reasons)}")
-        cost = self.judge.cost()
-        if cost["answers"]:
-            lines.append(f"asked: {cost['answers']} requests, {cost['stored']} answered before, ${cost['usd']:.4f}")
-        else:
-            lines.append("asked: nothing, all of it was judged before")
-        for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
-        console.print(f"judgement: {self.folder}", markup=False, soft_wrap=True)
-
-
-def _comparison_lines(metrics: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
-    """What a comparison found, in sentences."""
-    a, b = names
-    win_rate: Estimate = metrics["win_rate"]
-    counted = f"{metrics['comparisons']} comparisons of {metrics['prompts']} prompts"
-    same = f", {metrics['identical']} of them of identical replies (ties, not asked)" if metrics["identical"] else ""
-    return [
-        f"{a} against {b}: wins {format_estimate(win_rate)}, ties half; {counted}{same}",
-        f"both orders agree in {format_estimate(metrics['consistency'])}; votes for the reply shown first "
-        f"{format_estimate(metrics['first_shown'])}",
-        f"words of a reply, {a} minus {b}: {format_estimate(metrics['words'], digits=1)}",
-    ]
-
-
-def _grade_lines(metrics: Mapping[str, Any], name: str) -> list[str]:
-    """What the grades are, a line per criterion."""
-    lines = [f"{name}: {metrics['replies']} replies to {metrics['prompts']} prompts"]
-    for key, value in metrics.items():
-        if key.startswith("grade/"):
-            lines.append(f"  {key.removeprefix('grade/')}  {format_estimate(value)}")
-    return lines

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab.config.groups import JudgeSource
 from rlhf_lab.core.files import append_jsonl, fingerprint, read_rows, truncate, write_text
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.judges.answers import REASONS
@@ -28,6 +29,14 @@ from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_ra
 AT_ONCE = 64
 """Items that are judged before their rows are written."""
 ID_LENGTH = 16
+
+
+def at_once(judge: JudgeSource, items: int, usual: int = AT_ONCE) -> int:
+    """How many of some items are asked about before their rows are written.
+
+    A service that takes batches gets all of them: a batch takes up to a day, however small it is.
+    """
+    return max(1, items) if getattr(judge, "batches", False) else usual
 
 
 class Metered:
@@ -106,9 +115,13 @@ def question_of(judge: Completer, rubric: JudgeRubric | None, max_tokens: int, *
 
 
 def judge_items(
-    judge: Completer, items: Sequence[Item], path: Path, rubric: JudgeRubric | None, max_tokens: int, at_once: int
+    judge: Completer, items: Sequence[Item], path: Path, rubric: JudgeRubric | None, max_tokens: int, count: int
 ) -> list[dict[str, Any]]:
-    """Rows of judgements.jsonl, one for each item. See `_complete` for what is done to the file."""
+    """Rows of judgements.jsonl, one for each item. See `_complete` for what is done to the file.
+
+    Args:
+        count: items whose rows are written together.
+    """
     question = question_of(judge, rubric, max_tokens, graded=False)
 
     def ask(part: Sequence[Item], title: str) -> list[dict[str, Any]]:
@@ -119,13 +132,17 @@ def judge_items(
             for item, judgement in zip(part, judgements, strict=True)
         ]
 
-    return _complete(items, question, path, ask, at_once, "comparisons")
+    return _complete(items, question, path, ask, count, "comparisons")
 
 
 def grade_items(
-    judge: Completer, items: Sequence[Item], path: Path, rubric: JudgeRubric, max_tokens: int, at_once: int
+    judge: Completer, items: Sequence[Item], path: Path, rubric: JudgeRubric, max_tokens: int, count: int
 ) -> list[dict[str, Any]]:
-    """Rows of grades.jsonl, one for each item's first reply. See `_complete` for what is done to the file."""
+    """Rows of grades.jsonl, one for each item's first reply. See `_complete` for what is done to the file.
+
+    Args:
+        count: items whose rows are written together.
+    """
     question = question_of(judge, rubric, max_tokens, graded=True)
 
     def ask(part: Sequence[Item], title: str) -> list[dict[str, Any]]:
@@ -148,7 +165,7 @@ def grade_items(
             rows.append({**identity, **said, **columns, "reason": grades.reason, "unscored": grades.unscored})
         return rows
 
-    return _complete(items, question, path, ask, at_once, "replies")
+    return _complete(items, question, path, ask, count, "replies")
 
 
 def _complete(
@@ -156,7 +173,7 @@ def _complete(
     question: str,
     path: Path,
     ask: Callable[[Sequence[Item], str], list[dict[str, Any]]],
-    at_once: int,
+    count: int,
     what: str,
 ) -> list[dict[str, Any]]:
     """The row of each item, in their order: from the file, or asked for now and appended.
@@ -168,8 +185,8 @@ def _complete(
     rows = {row["id"]: row for row in old if "id" in row}
     ids = [item.row_id(question) for item in items]
     missing = [item for item, row_id in zip(items, ids, strict=True) if row_id not in rows]
-    for begin in range(0, len(missing), at_once):
-        part = missing[begin : begin + at_once]
+    for begin in range(0, len(missing), count):
+        part = missing[begin : begin + count]
         title = f"{what} {begin + 1} to {begin + len(part)} of {len(missing)}"
         new = ask(part, title)
         append_jsonl(path, new)

@@ -31,7 +31,7 @@ from rlhf_lab.judges.frames import code_of, fence, fence_conversation
 from rlhf_lab.judges.questions import Grading
 from rlhf_lab.judges.requests import Completer, Reply, Request
 
-SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yaml"
+SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yml"  # Hydra lists .yaml files in here as choices
 """The rubric that is used unless another is named."""
 KEYS = ("name", "scale", "criteria", "instructions")
 MOST_LISTED = 20

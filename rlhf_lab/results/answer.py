@@ -14,6 +14,7 @@ from rlhf_lab.results.answer_policies import against_one_pass, against_reference
 from rlhf_lab.results.answer_rewards import (
     benchmark,
     cross_fitted,
+    graded_pairs,
     held_out_loss,
     pair_ranking,
     primary_numbers,
@@ -34,6 +35,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         benchmark,
         best_policy,
         cross_fitted,
+        graded_pairs,
         held_out_loss,
         pair_ranking,
         report_card,

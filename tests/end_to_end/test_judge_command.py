@@ -10,6 +10,7 @@ from fake_judge import FakeJudge, says
 from support import ONE_LAYER, SMALL_WORLD, command_inside, planned
 
 from rlhf_lab.cli import judge as judge_module
+from rlhf_lab.cli import judgement
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.stages import artifacts
@@ -147,7 +148,7 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
     rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(6)]
     a = write(tmp_path / "a.jsonl", rows)
     b = write(tmp_path / "b.jsonl", [{**row, "response": "b"} for row in rows])
-    monkeypatch.setattr(judge_module, "AT_ONCE", 2)
+    monkeypatch.setattr(judgement, "at_once", lambda *_: 2)
 
     def answer(request):
         return says(reason="", winner="tie")

@@ -156,14 +156,14 @@ def prefers_good(request):
 def test_what_was_judged_is_not_asked_again(tmp_path):
     path = tmp_path / "judgements.jsonl"
     judge = FakeJudge(prefers_good)
-    rows = judge_items(judge, items_of(5), path, None, 512, at_once=2)
+    rows = judge_items(judge, items_of(5), path, None, 512, count=2)
     assert len(judge.asked) == 10 and read_jsonl(path) == rows
     assert [row["prompt_id"] for row in rows] == [0, 0, 1, 1, 2]
     assert len({row["id"] for row in rows}) == 5
     again = FakeJudge(prefers_good)
-    assert judge_items(again, items_of(5), path, None, 512, at_once=2) == rows and not again.asked
+    assert judge_items(again, items_of(5), path, None, 512, count=2) == rows and not again.asked
     # More items: the old ones are kept, and the file has the order of the items.
-    more = judge_items(again, items_of(8)[::-1], path, None, 512, at_once=2)
+    more = judge_items(again, items_of(8)[::-1], path, None, 512, count=2)
     assert len(again.asked) == 6 and read_jsonl(path) == more
     assert [row["first"] for row in more] == [f"good {i}" for i in range(7, -1, -1)]
 
@@ -171,15 +171,15 @@ def test_what_was_judged_is_not_asked_again(tmp_path):
 def test_a_judge_that_fails_leaves_what_it_answered(tmp_path):
     path = tmp_path / "judgements.jsonl"
     with pytest.raises(JudgeUnavailable):
-        judge_items(FakeJudge(prefers_good, fails_after=9), items_of(8), path, None, 512, at_once=2)
+        judge_items(FakeJudge(prefers_good, fails_after=9), items_of(8), path, None, 512, count=2)
     assert len(read_jsonl(path)) == 4
     with path.open("a") as handle:
         handle.write('{"id": "cut off by a ki')
     judge = FakeJudge(prefers_good)
-    rows = judge_items(judge, items_of(8), path, None, 512, at_once=2)
+    rows = judge_items(judge, items_of(8), path, None, 512, count=2)
     assert len(judge.asked) == 8 and [row["score"] for row in rows] == [1.0] * 8
     assert read_jsonl(path) == rows
-    uninterrupted = judge_items(FakeJudge(prefers_good), items_of(8), tmp_path / "other.jsonl", None, 512, at_once=8)
+    uninterrupted = judge_items(FakeJudge(prefers_good), items_of(8), tmp_path / "other.jsonl", None, 512, count=8)
     assert rows == uninterrupted
 
 

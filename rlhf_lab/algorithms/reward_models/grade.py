@@ -6,7 +6,8 @@ in the judge's store besides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, read_rows, truncate, write_json
 from rlhf_lab.judges.answers import REASONS
 from rlhf_lab.judges.caller import judge_of
+from rlhf_lab.judges.judging import at_once
 from rlhf_lab.judges.rubric import grade_replies, load_rubric
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
@@ -53,10 +55,14 @@ class GradingPairs:
         path = self.run.folder / ROWS
         rows = self._stored_rows()
         grades = {(row["prompt"], row["response"]): row for row in rows}
-        for begin in range(len(rows), len(self.replies), AT_ONCE):
-            new = self._grade(self.replies[begin : begin + AT_ONCE], grades)
+        count = at_once(self.run.config.judge, len(self.replies), AT_ONCE)
+        for begin in range(len(rows), len(self.replies), count):
+            new = self._grade(self.replies[begin : begin + count], grades)
             append_jsonl(path, new)
             rows += new
+            # A judge that begins to refuse, or to grade otherwise, shows in the curves.
+            means = {f"grade/{name}": _mean(row[name] for row in new) for name in self.rubric.names}
+            self.run.log(len(rows), unscored=_mean(row["unscored"] is not None for row in new), **means)
         write_json(self.run.folder / HEADER, header(self.run.corpus.train, self.rubric, self.judge.identity))
         return Result(metrics=self._summary(rows), primary=["label_agreement", "unscored"])
 
@@ -114,6 +120,12 @@ class GradingPairs:
         # both replies of a pair have the same prompt
         metrics["label_agreement"] = clustered_mean(agrees_N, prompts[::2])
         return metrics
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """Mean of what is there; NaN of nothing."""
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
 def build(settings: Grade, run: Run) -> GradingPairs:

@@ -320,6 +320,7 @@ class Grade(StageSettings):
     takes_turns: ClassVar[bool] = False
     asks_judge: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "label_agreement"
+    answer: ClassVar[str] = "graded_pairs"
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 50}
     smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
     rubric: str = ""
