@@ -49,7 +49,8 @@ def _possible_words(typed: str, overrides: list[str]) -> list[str]:
     if equals:
         return [f"{key}={value}" for value in explain.choices(values, name)]
     if name.startswith("stages."):
-        return [f"stages.{recipe}." for recipe in inventory.recipes() if not recipe.startswith("study/")]
+        recipes = [recipe for recipe in inventory.recipes() if not recipe.startswith("study/")]
+        return [f"stages.{name}." for name in (*recipes, "gold")]
     prefix = key[: len(key) - len(name)]
     return ["+recipe=", *(f"{group}=" for group in registry.PACKAGES), *_keys(values, name, prefix)]
 

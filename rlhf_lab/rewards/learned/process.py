@@ -117,6 +117,8 @@ def load_judge(source: str, model_settings: Any, device: str, batch_tokens: int 
 class ProcessReward:
     """One number from the probabilities of a reply's steps."""
 
+    collective = True
+
     def __init__(self, judge: StepJudge, settings: Process):
         self.judge, self.settings = judge, settings
 
@@ -138,6 +140,8 @@ class ProcessReward:
 
 class OutcomeReward:
     """The probability that the answer is right."""
+
+    collective = True
 
     def __init__(self, judge: StepJudge):
         self.judge = judge
