@@ -327,12 +327,8 @@ def _data_problems(root: Config) -> list[str]:
         problems.append(
             f"engine={root.engine} samples single replies, and data={data_kind} answers them; use engine=native"
         )
-    simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
-    if simulated and data_kind != "mini_hh":
-        problems.append(
-            f"reward=judge: data={data_kind} has no simulated judge; use data=mini_hh, or a served one with "
-            "reward.terms.judge.backend=openai"
-        )
+    if root.asks_judge and root.judge.reads_truth:
+        problems += _simulated_judge_problems(root, data_kind)
     if getattr(algorithm, "needs_answers", False) and not root.data.answers:
         problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
     takes_unpaired = algorithm.takes_unpaired and root.data.unpaired
@@ -372,6 +368,15 @@ def _mixture_problems(root: Config) -> list[str]:
     if algorithm.trains_on == "prompts" and root.data.answers:
         problems.append("needs.corpus: made prompts have no answer that a verifier could check; use other data")
     return problems
+
+
+def _simulated_judge_problems(root: Config, data: str) -> list[str]:
+    """Why a judge who answers from the truth of a world cannot answer with these data."""
+    judge = registry.kind_of("judge", root.judge)
+    others = "another judge: judge=anthropic, judge=openai_compatible or judge=local"
+    if not root.data.true_reward:
+        return [f"judge={judge}: data={data} has no simulated judge; use data=mini_hh, or {others}"]
+    return []
 
 
 def _no_pairs(algorithm: str, data: str, root: Config) -> str:

@@ -13,21 +13,29 @@ class Comparison:
     Attributes:
         first, second: replies, in the order in which they are shown.
         authors: who wrote them, in the same order; "" where that is not known.
+        principles: names of those of which one is to be named as deciding; empty asks for none.
     """
 
     prompt: str
     first: str
     second: str
     authors: tuple[str, str] = ("", "")
+    principles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Grading:
-    """What grade does a reply get on each criterion?"""
+    """What grade does a reply get on each criterion?
+
+    Attributes:
+        low, high: the worst and the best grade.
+    """
 
     prompt: str
     reply: str
     criteria: tuple[str, ...]
+    low: float = 1.0
+    high: float = 5.0
 
 
 @dataclass(frozen=True)

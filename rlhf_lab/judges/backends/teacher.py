@@ -9,6 +9,7 @@ Left out: a critique that is wrong in its reason, a revision that damages what w
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
@@ -19,7 +20,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.transcript import human_turns, to_messages
 from rlhf_lab.environments.dialogue.faults import PRINCIPLES, Fault, repaired
 from rlhf_lab.judges.backends.settings import Simulated
-from rlhf_lab.judges.questions import Writing
+from rlhf_lab.judges.questions import Comparison, Writing
 
 
 @runtime_checkable
@@ -64,12 +65,7 @@ def _seed(about: Writing, seed: int) -> int:
 
 def _critique(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[dict[str, str]]:
     """Principles that are found violated: not all that are, and some that are not."""
-    unknown = [name for name in about.principles if name not in PRINCIPLES]
-    if unknown:
-        raise ConfigError(
-            f"judge=simulated knows the principles {', '.join(PRINCIPLES)}, and not {', '.join(unknown)}; name the "
-            "constitution's so, or use another judge"
-        )
+    _check_known(about.principles)
     reasons: dict[str, list[str]] = {}
     for fault in world.faults(about.prompt, about.draft):
         reasons.setdefault(fault.principle, []).append(fault.reason)
@@ -80,6 +76,30 @@ def _critique(about: Writing, settings: Simulated, world: Taught, rng: np.random
         elif name not in reasons and draw < settings.false_alarms:
             violations.append({"principle": name, "reason": f"it could be more {name}"})
     return violations
+
+
+def _check_known(principles: Sequence[str]) -> None:
+    unknown = [name for name in principles if name not in PRINCIPLES]
+    if unknown:
+        raise ConfigError(
+            f"judge=simulated knows the principles {', '.join(PRINCIPLES)}, and not {', '.join(unknown)}; name the "
+            "constitution's so, or use another judge"
+        )
+
+
+def deciding_principle(about: Comparison, winner: str, world: object) -> str:
+    """The principle in which the better reply ("A", "B" or "tie") is ahead by most faults; the first of equal ones.
+
+    It is a reason given afterwards: the winner follows from the dials, whatever the principles.
+    """
+    _check_known(about.principles)
+    if not isinstance(world, Taught):
+        raise ConfigError("judge=simulated knows principles in the dialogue world alone; use data=mini_hh")
+    faults_A, faults_B = (
+        Counter(fault.principle for fault in world.faults(about.prompt, reply)) for reply in (about.first, about.second)
+    )
+    sign = -1 if winner == "B" else 1
+    return max(about.principles, key=lambda name: sign * (faults_B[name] - faults_A[name]))
 
 
 def _new_prompts(about: Writing, settings: Simulated, world: Taught, rng: np.random.Generator) -> list[str]:
