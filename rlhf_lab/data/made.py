@@ -1,7 +1,7 @@
 """A corpus that a stage has made: its rows, what was rejected and why, and a header that is written last.
 
 `corpus.jsonl` has a row per line: `prompt`; of demonstrations also `completion`; of pairs `chosen` and `rejected`;
-beside them how the row came to be. `rejected.jsonl` has every item that became no row, with its `rejected` reason.
+beside them how the row came to be. `rejected.jsonl` has every item that became no row, with its `problem`.
 `corpus.json` counts both and names the rows' fingerprint: a folder with it is complete.
 """
 
@@ -44,7 +44,7 @@ def write_made(
     header = {
         "kind": kind,
         "rows": len(rows),
-        "rejected": dict(Counter(item["rejected"] for item in rejected)),
+        "rejected": dict(Counter(item["problem"] for item in rejected)),
         "fingerprint": sha256(_lines(rows).encode()).hexdigest(),
         **about,
     }
