@@ -1,7 +1,7 @@
 """Preference pairs labelled by a model under a constitution: two replies of the policy, one judgement in both orders.
 
-Left out compared with arXiv:2212.08073: revisions before the pairs, probabilities as soft labels, and a principle drawn at
-random for every question; here the judge sees all principles and names the one that decided.
+Left out compared with arXiv:2212.08073: revisions before the pairs, probabilities as soft labels, and a principle drawn
+at random for every question; here the judge sees all principles and names the one that decided.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class ConstitutionalPreferences:
         )
         for row, judgement in zip(asked, judgements, strict=True):
             row |= _outcome(row["replies"], judgement)
+            if not row["problem"]:
+                del row["replies"]  # they are there as chosen and rejected
         return rows
 
     def _screen(self, prompt: str, first: str, second: str) -> str | None:

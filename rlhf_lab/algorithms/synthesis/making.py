@@ -91,23 +91,29 @@ def length_problem(text: str, max_words: int) -> str | None:
 
 
 def settle_all(
-    run: Run, items: Sequence[Item], settle: Callable[[int, Sequence[Item]], Sequence[Row]], title: str
+    run: Run,
+    items: Sequence[Item],
+    settle: Callable[[int, Sequence[Item]], Sequence[Row]],
+    title: str,
+    *,
+    size: int = CHUNK,
 ) -> list[Row]:
     """What became of each item, in order. Chunks that an earlier attempt settled are read and not made again.
 
     Args:
-        settle: (number of the chunk, its items) → a row for each, with `problem`, why it is no row of the corpus, or None.
+        settle: (number of the chunk, its items) → a row for each.
+        size: items of a chunk.
     """
     path = run.folder / WORK
     rows, ends = read_rows(path)
     truncate(path, ends[-1] if ends else 0)
     settled = {row["item"]: row for row in rows}
     with progress(title, len(items), len(settled)) as ticker:
-        for begin in range(0, len(items), CHUNK):
-            places = range(begin, min(begin + CHUNK, len(items)))
+        for begin in range(0, len(items), size):
+            places = range(begin, min(begin + size, len(items)))
             if all(place in settled for place in places):
                 continue
-            chunk = settle(begin // CHUNK, [items[place] for place in places])
+            chunk = settle(begin // size, [items[place] for place in places])
             made = [{"item": place, **row} for place, row in zip(places, chunk, strict=True)]
             append_jsonl(path, made)
             settled |= {row["item"]: row for row in made}
@@ -116,7 +122,10 @@ def settle_all(
 
 
 def reject_duplicates(rows: Sequence[Row], reply_columns: Sequence[str], limit: float) -> None:
-    """Mark rows whose replies say nearly the same as those of an earlier row of the same prompt as rejected."""
+    """Reject rows whose replies say nearly the same as those of an earlier row of the same prompt.
+
+    Every row has `problem`: why it is no row of the corpus, or None.
+    """
     earlier: dict[str, NearDuplicates] = {}
     for row in rows:
         if row["problem"]:

@@ -24,12 +24,12 @@ class SynthesisSettings(StageSettings):
     """What stages that make data have in common. The model that judges or writes is that of `judge=…`.
 
     Args:
-        prompts: how many prompts are worked on; of self_instruct, how many new ones are wanted. Prompts are the distinct
-            ones of the training data, or those of `needs.prompts`, in random order; when all have been taken, they are
-            taken again.
-        max_overlap: texts that overlap by more (ROUGE-L of their words, 0…1) are near-duplicates; 1 calls only texts of
-            the same words duplicates. null is .7, or 1 where the data are drawn from an embedded world, whose prompts
-            are of a few templates.
+        prompts: how many prompts are worked on; of self_instruct, how many new ones are wanted. They are the distinct
+            prompts of the training data, or those of `needs.prompts`, in random order; when all have been taken, they
+            are taken again.
+        max_overlap: texts that overlap by more (ROUGE-L of their words, 0…1) are near-duplicates; 1 calls only texts
+            of the same words duplicates. null is .7, or 1 where the data are drawn from an embedded world, whose
+            prompts are of a few templates.
         max_words: replies and prompts of more words are rejected.
         max_tokens: most tokens of an answer of the judge.
     """
@@ -74,8 +74,8 @@ class UnderConstitution(SynthesisSettings):
     """A stage whose judge goes by a constitution.
 
     Args:
-        constitution: YAML file with principles (docs/synthesis.md); empty is the one that is shipped for the stage. What
-            is in it decides the stage's key.
+        constitution: YAML file with principles (docs/synthesis.md); empty is the one that is shipped for the stage.
+            What is in it decides the stage's key.
     """
 
     shipped: ClassVar[str] = ""
