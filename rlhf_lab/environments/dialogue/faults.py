@@ -121,4 +121,6 @@ def repaired(reply: str, faults: Sequence[Fault]) -> str:
         if sentence is not None:
             kept.append(sentence)
     added = [fault.repair for fault in faults if fault.at is None and fault.repair is not None]
+    if added and kept and kept[-1][-1] not in ".!?":  # a reply that was cut off: what is added is a sentence of its own
+        kept[-1] += "."
     return " ".join([*kept, *added])
