@@ -111,7 +111,7 @@ def test_the_deciding_principle_is_where_the_better_reply_is_ahead(corpus):
 
 
 def test_unknown_principles_and_worlds_are_errors(corpus):
-    with pytest.raises(ConfigError, match="knows the principles complete, .* and not kind"):
+    with pytest.raises(ConfigError, match=r"knows the principles complete, .* and not kind"):
         write(Writing("critique", corpus.train[0].prompt, "", ("kind",)), DIALS, corpus.oracle)
     with pytest.raises(ConfigError, match="data=mini_hh"):
         write(Writing("reply", "hello"), DIALS, object())

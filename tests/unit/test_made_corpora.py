@@ -127,6 +127,5 @@ def test_several_corpora_and_every_kind_of_algorithm():
 
 def test_a_folder_without_a_corpus_is_found_before_anything_runs(tmp_path):
     stage = planned("sft", f"+needs.corpus={tmp_path}")
-    assert preflight.problems(stage) == [
-        f"needs.corpus={tmp_path}: there is no corpus.json; name the folder of a complete run of a recipe that makes data"
-    ]
+    (problem,) = preflight.problems(stage)
+    assert problem.startswith(f"needs.corpus={tmp_path}: there is no corpus.json; name the folder of a complete run")

@@ -44,8 +44,8 @@ class Simulated(JudgeSettings):
     Of two replies it prefers the one whose appeal is higher: what it believes each to be worth, in points of the true
     reward, plus its biases and its noise. Single replies are graded as `data.grader` says.
 
-    It also writes, as `teacher.py` beside this file says: replies, critiques under named principles, revisions that put right
-    what the critique named, and prompts of the world.
+    It also writes, as `teacher.py` beside this file says: replies, critiques under named principles, revisions that put
+    right what the critique named, and prompts of the world.
 
     Args:
         believes: `gold` sees the true reward; `annotator` what the world's annotator sees, with that one's biases.

@@ -10,7 +10,7 @@ from rlhf_lab.statistics.inference import wilson
 
 
 def corpus_dots(run: Run) -> Chart | None:
-    """Share of the items that became a row, and that were rejected for each reason; None for a run that made no data."""
+    """Share of the items that became a row, and that were rejected for each reason; None where no data were made."""
     items = run.results.get("made/items")
     accepted = run.results.get("made/acceptance")
     if items is None or accepted is None or not items.mean:
