@@ -47,7 +47,7 @@ class ConstitutionalPreferences:
         """Sample two replies to each prompt, and have those compared that can be a pair."""
         prompts = [item.prompt for item in items]
         first, second = self.replies.sample(prompts, 2, "cai_preferences/replies", chunk)
-        rows = [
+        rows: list[Row] = [
             {"prompt": item.prompt, "draw": item.draw, "problem": self._screen(item.prompt, a, b), "replies": [a, b]}
             for item, a, b in zip(items, first, second, strict=True)
         ]
