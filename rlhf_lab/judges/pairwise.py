@@ -28,7 +28,8 @@ LETTERS: dict[Shown, dict[str, Winner]] = {
     "second": {"a": "second", "b": "first", "tie": "tie"},
 }
 """Which reply is shown first → what the judge's word for the winner means."""
-SCHEMA = object_schema({"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["A", "B", "tie"]}})
+ANSWER = {"reason": {"type": "string"}, "winner": {"type": "string", "enum": ["A", "B", "tie"]}}
+SCHEMA = object_schema(ANSWER)
 
 INSTRUCTIONS = (
     "You compare two replies of assistants, A and B, to the same conversation, and say which does better what was "
@@ -42,6 +43,8 @@ FORM = (
     'Answer with a JSON object that has these keys and nothing else: reason, a short text, and winner, which is "A", '
     '"B" or "tie".'
 )
+
+DECIDING = "It has a further key, principle: the name of the one criterion that decided, one of {names}."
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Vote:
         shown: which reply was shown first.
         winner: None where the answer has no verdict.
         reason: in the judge's words; of an answer without a verdict, its text.
+        principle: the criterion that decided, where that was asked for and one of them was named.
         unscored: why there is no verdict.
     """
 
@@ -75,6 +79,7 @@ class Vote:
     winner: Winner | None
     reason: str = ""
     unscored: Unscored | None = None
+    principle: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,30 +123,38 @@ IDENTICAL_TIE = Judgement((Vote("first", "tie", IDENTICAL), Vote("second", "tie"
 """The judgement of two replies with the same text."""
 
 
-def system_text(rubric: JudgeRubric | None, *, guided: bool) -> str:
+def system_text(rubric: JudgeRubric | None, *, guided: bool, principles: Sequence[str] = ()) -> str:
     """Instructions to the judge. `guided`: whether a reference answer is shown."""
     parts = [INSTRUCTIONS]
     if rubric is not None:
         parts.append(f"{CRITERIA}\n{rubric.described()}")
         parts += [rubric.instructions] if rubric.instructions else []
     parts += [GUIDED] if guided else []
-    return "\n\n".join([*parts, FORM])
+    deciding = [DECIDING.format(names=", ".join(principles))] if principles else []
+    return "\n\n".join([*parts, FORM, *deciding])
 
 
 def comparison_requests(
-    candidates: Candidates, rubric: JudgeRubric | None = None, *, max_tokens: int = 512
+    candidates: Candidates,
+    rubric: JudgeRubric | None = None,
+    *,
+    max_tokens: int = 512,
+    principles: Sequence[str] = (),
 ) -> list[Request]:
     """The question in both orders, in the order of `ORDERS`.
 
     Args:
         rubric: criteria to judge by; its scale is not read. None asks for what does better what was asked.
+        principles: names of criteria of which the judge names the one that decided; empty does not ask.
     """
     replies, names = (candidates.first, candidates.second), candidates.names
     reference = candidates.reference
     code = code_of([candidates.prompt, *replies, *([] if reference is None else [reference])])
     before = [fence_conversation(candidates.prompt, code)]
     before += [] if reference is None else [fence("reference", reference, code)]
-    system = system_text(rubric, guided=reference is not None)
+    system = system_text(rubric, guided=reference is not None, principles=principles)
+    deciding = {"principle": {"type": "string", "enum": list(principles)}}
+    schema = object_schema({**ANSWER, **deciding}) if principles else SCHEMA
     requests = []
     for order in ORDERS:
         step = 1 if order == "first" else -1
@@ -149,8 +162,8 @@ def comparison_requests(
         content = "\n\n".join([*before, fence("reply_a", a, code), fence("reply_b", b, code)])
         message: Message = {"role": "user", "content": content}
         writer_a, writer_b = names[::step]
-        about = Comparison(candidates.prompt, a, b, (writer_a, writer_b))
-        requests.append(Request((message,), system, max_tokens, SCHEMA, about=about))
+        about = Comparison(candidates.prompt, a, b, (writer_a, writer_b), tuple(principles))
+        requests.append(Request((message,), system, max_tokens, schema, about=about))
     return requests
 
 
@@ -163,7 +176,8 @@ def read_vote(reply: Reply, shown: Shown) -> Vote:
     winner = LETTERS[shown].get(word.strip().lower()) if isinstance(word, str) else None
     if winner is None:
         return Vote(shown, None, reply.text, "invalid")
-    return Vote(shown, winner, reason_of(answer))
+    principle = answer.get("principle")
+    return Vote(shown, winner, reason_of(answer), principle=principle if isinstance(principle, str) else "")
 
 
 def judge_pairs(
@@ -172,14 +186,21 @@ def judge_pairs(
     rubric: JudgeRubric | None = None,
     *,
     max_tokens: int = 512,
+    principles: Sequence[str] = (),
     title: str = "",
 ) -> list[Judgement]:
     """Judgements of pairs, in their order; identical replies are ties that nobody is asked about.
 
+    `principles`: see `comparison_requests`.
+
     Raises what the judge raises; see `Completer.complete_many`.
     """
     asked = [i for i, pair in enumerate(pairs) if pair.first != pair.second]
-    requests = [request for i in asked for request in comparison_requests(pairs[i], rubric, max_tokens=max_tokens)]
+    requests = [
+        request
+        for i in asked
+        for request in comparison_requests(pairs[i], rubric, max_tokens=max_tokens, principles=principles)
+    ]
     answers = iter(judge.complete_many(requests, title=title) if requests else [])
     judgements = [IDENTICAL_TIE] * len(pairs)
     for i in asked:

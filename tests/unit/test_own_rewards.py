@@ -17,7 +17,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.rewards.external.functions import source_files
-from rlhf_lab.rewards.external.settings import Judge, PythonCallable, Remote
+from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 
 RUN: Any = SimpleNamespace(corpus=Corpus("toy", [], [], ""))
 DOCS = Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md"
@@ -149,7 +149,7 @@ def test_a_plug_in_brings_a_term_with_settings(tmp_path):
 
 
 def test_a_service_has_a_declared_version():
-    assert Remote(url="http://host/r", version="2").version == "2" and Judge().version == ""
+    assert Remote(url="http://host/r", version="2").version == "2"
 
 
 def with_columns(here: Path, signature: str) -> Any:

@@ -80,6 +80,7 @@ def test_trl_is_given_shaped_scores_of_episodes_whose_prompts_are_encoded_once()
     run = SimpleNamespace(
         config=SimpleNamespace(rollout=SimpleNamespace(max_prompt_tokens=64)),
         corpus=Corpus("toy", [], [], "", facts={prompt_text("you"): {"answer": "2"}}),
+        measure_samples=lambda episodes: {"gold": np.array([1.0, 2.0, 3.0, 4.0])},
         log=lambda step, **metrics: rows.append({"step": step, **metrics}),
     )
     algorithm: Any = SimpleNamespace(
@@ -103,5 +104,6 @@ def test_trl_is_given_shaped_scores_of_episodes_whose_prompts_are_encoded_once()
     assert reward.episodes[2].task.facts == {"answer": "2"}
     (row,) = rows
     assert (row["step"], row["reward"], row["unscored"], row["wasted_groups"]) == (3, pytest.approx(2 / 3), 0.25, 1.0)
+    assert row["gold"] == 2.5
     assert row["groups_seen"] == algorithm.rollouts.groups == algorithm.rollouts.wasted == 2
     assert algorithm.generated == sum(map(len, replies)) == row["generated_tokens"]

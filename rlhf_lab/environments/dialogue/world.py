@@ -17,6 +17,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
+from rlhf_lab.environments.dialogue.faults import Fault, find_faults
 from rlhf_lab.environments.dialogue.gold import GoldWeights, coverage, gold, read
 from rlhf_lab.environments.dialogue.knowledge import KnowledgeBase
 from rlhf_lab.environments.dialogue.lexicon import Lexicon
@@ -139,6 +140,14 @@ class DialogueWorld:
         """One candidate reply per prompt."""
         rng = self._stream("candidates", "", seed)
         return [self._writer.write(self.book[prompt], rng) for prompt in prompts]
+
+    def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str:
+        """A candidate reply of a given latent quality, 0…1; see `CandidateRates`."""
+        return self._writer.write(self.book[prompt], rng, quality)
+
+    def faults(self, prompt: str, reply: str) -> list[Fault]:
+        """What is wrong with a reply, see `faults.py`; the principles are `PRINCIPLES` there."""
+        return find_faults(self.book[prompt], reply, self.lexicon, self.facts)
 
     def ideal(self, prompt: str) -> str:
         """A reply of the highest gold for a prompt."""

@@ -16,9 +16,10 @@ from rlhf_lab.core import types
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.environments.grader import HIGH, LOW, NORMAL, text_errors
+from rlhf_lab.judges.backends import teacher
 from rlhf_lab.judges.backends.settings import Simulated
 from rlhf_lab.judges.caller import Caller
-from rlhf_lab.judges.questions import Comparison, Grading
+from rlhf_lab.judges.questions import Comparison, Grading, Writing
 from rlhf_lab.judges.requests import Reply, Request
 
 OVERALL = "overall"
@@ -44,6 +45,7 @@ class SimulatedBackend:
         answer_by_type: dict[type, Callable[[Sequence[Request]], list[Reply]]] = {
             Comparison: self._compare,
             Grading: self._grade,
+            Writing: self._write,
         }
         places_by_type: dict[type, list[int]] = {}
         for place, request in enumerate(requests):
@@ -74,6 +76,9 @@ class SimulatedBackend:
             is_tie = abs(difference) < settings.tie_margin or difference == 0
             winner = "tie" if is_tie else "A" if difference > 0 else "B"
             answers.append({"reason": f"A − B, as it appears: {difference:+.2f} points", "winner": winner})
+        for about, answer in zip(abouts, answers, strict=True):
+            if about.principles:
+                answer["principle"] = teacher.deciding_principle(about, answer["winner"], self.oracle)
         return self._spoilt(answers, noise_N2[:, 1])
 
     def _appeal(self, abouts: Sequence[Comparison]) -> FloatArray:
@@ -119,6 +124,13 @@ class SimulatedBackend:
         noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.reply for about in abouts])
         return self._spoilt(answers, noise_N2[:, 1])
 
+    def _write(self, requests: Sequence[Request]) -> list[Reply]:
+        """Write replies, critiques, revisions and prompts."""
+        abouts = [_about(request, Writing) for request in requests]
+        answers = [teacher.write(about, self.settings, self.oracle) for about in abouts]
+        noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.draft for about in abouts])
+        return self._spoilt(answers, noise_N2[:, 1])
+
     def _noise(self, requests: Sequence[Request], prompts: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Two standard normal numbers for each question and draw, (N, 2): the error, and what `unusable` goes by."""
         settings = self.settings
@@ -127,11 +139,11 @@ class SimulatedBackend:
         drawn = [f"{request.draw}:{text}" for request, text in zip(requests, texts, strict=True)]
         return text_errors(prompts, drawn, 2, key=(settings.seed,))
 
-    def _spoilt(self, answers: Sequence[Mapping[str, Any]], normal_N: FloatArray) -> list[Reply]:
+    def _spoilt(self, answers: Sequence[Mapping[str, Any] | str], normal_N: FloatArray) -> list[Reply]:
         """Answers as text; a share of them refused, cut off or unreadable, in equal parts."""
         replies = []
         for answer, normal in zip(answers, normal_N.tolist(), strict=True):
-            text = json.dumps(answer)
+            text = answer if isinstance(answer, str) else json.dumps(answer)
             third = NORMAL.cdf(normal) / self.settings.unusable * 3 if self.settings.unusable else 3.0
             if third < 1:
                 replies.append(Reply("I would rather not judge this.", "refused"))

@@ -1,0 +1,47 @@
+"""Near-duplicates: the overlap of two texts by hand, and a search that finds what comparing with every text finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf_lab.data.duplicates import NearDuplicates, common_subsequence, overlap, words
+
+
+def test_overlap_by_hand():
+    """a b c d e against a c e f: the longest common subsequence is a c e, so 2·3/(5 + 4) = 2/3."""
+    assert common_subsequence("abcde", "acef") == 3
+    assert overlap("abcde", "acef") == pytest.approx(2 / 3)
+    assert overlap("ab", "ba") == 0.5  # the order counts: one of two words
+    assert overlap([], []) == 1.0 and overlap(["a"], []) == 0.0
+
+
+def test_case_punctuation_and_speakers_are_no_difference():
+    assert words("\n\nHuman: Which soil, please?\n\nAssistant:") == ("which", "soil", "please")
+    found = NearDuplicates(1.0, ["Which soil, please?"])
+    assert found.find("\n\nHuman: which soil please\n\nAssistant:") == "Which soil, please?"
+    assert found.find("which soil") is None
+
+
+def test_the_limit_itself_is_no_duplicate():
+    """Seven of ten words in common on both sides: an overlap of exactly .7."""
+    first = "a b c d e f g h i j"
+    second = "a b c d e f g x y z"
+    assert overlap(words(first), words(second)) == 0.7
+    assert NearDuplicates(0.7, [first]).find(second) is None
+    assert NearDuplicates(0.69, [first]).find(second) == first
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.5, 0.7, 0.9])
+def test_the_search_finds_what_comparing_with_every_text_finds(limit):
+    """Words are drawn as often as words of a language are: a few very often, most rarely."""
+    rng = np.random.default_rng(0)
+    share = 1 / np.arange(1, 31)
+    texts = [" ".join(map(str, rng.choice(30, rng.integers(1, 9), p=share / share.sum()))) for _ in range(150)]
+    known = NearDuplicates(limit, texts[:100])
+    hits = 0
+    for text in texts[100:]:
+        expected = any(overlap(words(text), words(other)) > limit or text == other for other in texts[:100])
+        assert (known.find(text) is not None) == expected, text
+        hits += expected
+    assert hits > 0
