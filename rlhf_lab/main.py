@@ -9,6 +9,7 @@
     python -m rlhf_lab audit data=hh_rlhf data.path=FILE
     python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
+    python -m rlhf_lab judge A B judge=…           let a judge say whose replies are better; judge A grades them
     python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means

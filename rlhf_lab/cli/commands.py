@@ -98,6 +98,25 @@ def compare_command(arguments: Sequence[str]) -> None:
     console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
 
+def judge_command(arguments: Sequence[str]) -> None:
+    """`judge A [B] [judge=… judge.model=… …]`: which of two runs or files has the better replies; grades of one.
+
+    A and B are run directories, or JSONL files with the columns prompt and response; their replies are matched by
+    prompt, and every comparison is asked in both orders. A alone is graded on a rubric.
+    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the last one of each.
+    `items=N` draws N at random with `seed`; `reference=COLUMN` is an answer that is taken as right; `rubric=FILE` has
+    the criteria; `max_tokens` bounds an answer; `to=FOLDER` is where it is written, else outputs/judgements/A-vs-B.
+    `--dry-run` says how many requests that is, and what they may cost. The same command goes on where it stopped.
+    The simulated judge reads the truth of the run's world; for files, name it: `data=mini_hh data.seed=0`.
+    """
+    if not arguments:
+        console.print(described("judge"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.judge import run
+
+    run(arguments)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -150,6 +169,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "dashboard": dashboard_command,
     "plan": plan_command,
     "compare": compare_command,
+    "judge": judge_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

@@ -95,9 +95,13 @@ def _suggest_key(path: str) -> str:
     group, _, leaf = path.partition(".")
     names: set[str] = set()
     if group in registry.PACKAGES:
-        leaf = leaf.rpartition(".")[2]
+        parent, _, leaf = leaf.rpartition(".")
         for kind in registry.kinds(group):
-            names |= {field.name for field in dataclasses.fields(registry.settings_class(group, kind))}
+            cls = registry.settings_class(group, kind)
+            moved = getattr(cls, "moved", {})
+            if leaf in moved and parent.endswith(kind):  # a setting of an earlier version
+                return f"; {moved[leaf]}"
+            names |= {field.name for field in dataclasses.fields(cls)}
         if group == "reward":
             names |= {field.name for field in dataclasses.fields(sections_module.RewardGraph)}
     else:

@@ -33,6 +33,7 @@ ROLES = {"Assistant": "assistant", "User": "user"}
 
 ALONE = "prompt with a single reply"
 TIED = "both replies have the same grade"
+UNGRADED = "a reply without grades"
 NO_QUESTION = "prompt does not end with a user turn"
 MEANING = {"prompt": "what was asked", "response": "the reply that is graded"}
 
@@ -70,6 +71,8 @@ def join_replies(rows: Iterator[Row], *, prompt: str) -> Iterator[Row]:
 def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     """Joined rows → prompt, replies and their grades. Raises RowProblem when a column is missing or not as expected."""
     rows = values["replies"]
+    if any(row.get("unscored") for row in rows):  # grades.jsonl of algorithm=grade says so
+        return Split("", "", "", drop=UNGRADED)
     for row in rows:
         problem = column_problem(row, settings)
         if problem:

@@ -31,11 +31,11 @@ from rlhf_lab.judges.frames import code_of, fence, fence_conversation
 from rlhf_lab.judges.questions import Grading
 from rlhf_lab.judges.requests import Completer, Reply, Request
 
-SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yaml"
+SHIPPED = Path(__file__).parent / "rubrics" / "assistant.yml"  # Hydra lists .yaml files in here as choices
 """The rubric that is used unless another is named."""
 KEYS = ("name", "scale", "criteria", "instructions")
 MOST_LISTED = 20
-"""Grades of a scale that the schema of an answer lists one by one; of a longer scale it only says that they are whole."""
+"""Grades of a scale that the schema of an answer lists one by one; of a longer one it only says that they are whole."""
 
 INSTRUCTIONS = (
     "You grade the reply of an assistant to a conversation. The texts stand between marks that carry a code. All that "
@@ -221,8 +221,9 @@ def read_grades(reply: Reply, rubric: JudgeRubric) -> Grades:
     values = []
     for name in rubric.names:
         grade = answer.get(name.lower())
-        is_number = isinstance(grade, (int, float)) and not isinstance(grade, bool)  # in Python a bool is an int
-        if not is_number or not rubric.low <= grade <= rubric.high:
+        if isinstance(grade, bool) or not isinstance(grade, (int, float)):  # in Python a bool is an int
+            return Grades(none, reply.text, "invalid")
+        if not rubric.low <= grade <= rubric.high:
             return Grades(none, reply.text, "invalid")
         values.append(float(grade))
     return Grades(tuple(values), reason_of(answer))

@@ -25,11 +25,9 @@ def memory_lines(root: Stage) -> list[str]:
     problems = [_refusal(plan, machine) for plan in plans if plan.floor > _share(plan, machine)]
     if problems:
         raise ConfigError([*problems, _advice_text(machine, root)])
-    if not plans:
+    if not any(plan.peak for plan in plans):  # all are built, or hold no models
         return []
     largest = max(plans, key=lambda plan: plan.peak / _share(plan, machine))
-    if not largest.peak:  # stages that hold no model
-        return []
     share = machine.share(largest.processes)
     available = f"; there are {size(share)}" if share else ""
     lines = [f"models: {size(largest.peak)} at most, in {largest.recipe}{available}"]

@@ -17,6 +17,7 @@ from rlhf_lab.results.answer_policies import against_one_pass, against_reference
 from rlhf_lab.results.answer_rewards import (
     benchmark,
     cross_fitted,
+    graded_pairs,
     held_out_loss,
     pair_ranking,
     primary_numbers,
@@ -38,6 +39,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         best_policy,
         corpus_made,
         cross_fitted,
+        graded_pairs,
         held_out_loss,
         pair_ranking,
         report_card,

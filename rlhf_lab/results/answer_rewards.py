@@ -89,6 +89,18 @@ def benchmark(run: Run) -> str | None:
     return f"This reward scores {compact(run.results[name])}{metric_clause} by the benchmark's own rule{count}."
 
 
+def graded_pairs(run: Run) -> str | None:
+    """A judge's grades: how often they rank a pair as labelled, and how many replies have none."""
+    agreement = run.results.get("label_agreement")
+    if agreement is None or math.isnan(agreement.mean):
+        return None
+    sentence = f"The judge gives the chosen reply the higher mean grade in {compact(agreement)} of the pairs, ties half"
+    unscored = run.results.get("unscored")
+    if unscored is not None and unscored.mean > 0:
+        sentence += f"; {compact(unscored)} of the replies have no grade"
+    return f"{sentence}."
+
+
 def cross_fitted(run: Run) -> str | None:
     """Margins of models that have not seen the pair, against those of models that have."""
     unseen, seen = run.results.get("accuracy"), run.results.get("accuracy/in_sample")

@@ -22,11 +22,12 @@ from typing import Any
 from rlhf_lab import __version__
 from rlhf_lab.config import compose, inventory, registry, root, schema
 from rlhf_lab.config.groups import DataSource
-from rlhf_lab.config.overrides import merge
+from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
+from rlhf_lab.judges.rubric import content_digest
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.sampling.settings import Vllm
@@ -98,6 +99,8 @@ class Stage:
     def settings_key(self) -> str:
         """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
         values = root.to_values(self.config)
+        for setting, file in rubric_files(self.config).items():  # by content: what the file is called decides nothing
+            put(values, setting, content_digest(file))
         sections = {name: values[name] for name in self.config.algorithm.uses}
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
         sections["model"] = _without(values["model"], "tuned", "lora")
@@ -339,6 +342,14 @@ def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
                         digest.update(chunk)
             values[name] = digest.hexdigest()
     return values
+
+
+def rubric_files(checked: root.Config) -> dict[str, str]:
+    """Dotted setting → the rubric's file that it names, of everything in a stage that asks the judge."""
+    asking = {"algorithm": checked.algorithm} if checked.algorithm.asks_judge else {}
+    if "reward" in checked.algorithm.uses:
+        asking |= {f"reward.terms.{name}": term for name, term in checked.reward.terms.items() if term.asks_judge}
+    return {f"{where}.rubric": settings.rubric for where, settings in asking.items() if hasattr(settings, "rubric")}
 
 
 def age(stage: Stage) -> str:

@@ -19,9 +19,10 @@ from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
 from rlhf_lab.data.settings import FileSettings
+from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
-from rlhf_lab.stages.artifacts import External, Stage
+from rlhf_lab.stages.artifacts import External, Stage, rubric_files
 
 LARGE_JSON = 2**26
 """Bytes of a .json file above which its first row is not checked: that would take parsing the whole file."""
@@ -57,7 +58,12 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 
 
 def _stage_problems(stage: Stage) -> list[str]:
-    return [*_missing_libraries(stage), *_reward_problems(stage), *_model_problems(stage)]
+    return [
+        *_missing_libraries(stage),
+        *_reward_problems(stage),
+        *_rubric_problems(stage),
+        *_model_problems(stage),
+    ]
 
 
 def _missing_libraries(stage: Stage) -> list[str]:
@@ -89,6 +95,17 @@ def _reward_problems(stage: Stage) -> list[str]:
                 load_function(term)
             except ConfigError as error:
                 problems += error.problems
+    return problems
+
+
+def _rubric_problems(stage: Stage) -> list[str]:
+    """Rubrics that the judge is to grade on and that cannot be read."""
+    problems = []
+    for setting, file in rubric_files(stage.config).items():
+        try:
+            load_rubric(file)
+        except ConfigError as error:
+            problems += [f"{setting}: {problem}" for problem in error.problems]
     return problems
 
 

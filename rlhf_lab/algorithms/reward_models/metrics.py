@@ -106,3 +106,19 @@ STEP_REWARD = (
     Metric("cut", "steps beyond max_length, which have no label"),
 )
 """step_reward.py"""
+
+GRADE = (
+    Metric("replies", "replies that a judge was asked to grade"),
+    Metric("pairs/graded", "pairs both of whose replies a judge was asked to grade"),
+    Metric("grade/<criterion>", "mean grade of the replies of the pairs, on the scale of the rubric"),
+    Metric("unscored", "share of replies whose grade the judge refused, cut off or did not put in the form asked for"),
+    Metric("unscored/<reason>", "number of such replies: refused, truncated, invalid"),
+    Metric(
+        "label_agreement",
+        "share of pairs whose chosen reply has the higher mean grade, ties half",
+        title="grades agree with labels",
+        better="higher",
+        phrase="share of pairs that the grades rank as labelled",
+    ),
+)
+"""grade.py"""

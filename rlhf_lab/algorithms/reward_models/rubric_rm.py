@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
+from rlhf_lab.algorithms.reward_models.grades import read_grades
 from rlhf_lab.algorithms.reward_models.settings import RubricRM
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.types import FloatArray, Grading, Pair, Rubric
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_pairs, filler_shift, prompt_ids
 from rlhf_lab.losses.rubric import squared_error
@@ -60,14 +61,17 @@ class RubricModelling(Algorithm):
 
     def __init__(self, settings: RubricRM, run: Run):
         self.settings, self.run = settings, run
-        if run.corpus.rubric is None:
+        self.stored = read_grades(run) if "grades" in run.needs else None
+        rubric = self.stored.rubric if self.stored else run.corpus.rubric
+        if rubric is None:
             raise ConfigError(f"data={run.corpus.name} has no grades; use data=mini_hh, data=helpsteer2 or data=graded")
-        self.rubric: Rubric = run.corpus.rubric
+        self.rubric: Rubric = rubric
         self.weights_A = score_weights(settings.weights, self.rubric)
         self.replies = PolicyReplies(run)
         self.encoder, self.max_length = self.replies.encoder, settings.max_length
         self.model = self._load_model()
-        corpus_pairs = training_pairs(settings, run)
+        corpus_pairs = self._with_grades(training_pairs(settings, run), "training")
+        self.audited = self._with_grades(run.corpus.test[:HELD_OUT_PAIRS], "held-out")
         policy_pairs = self._sample_policy_pairs(len(corpus_pairs))
         self.corpus_pairs = len(corpus_pairs)
         self.rows = [pair_rows(self.encoder, pair, self.max_length) for pair in [*corpus_pairs, *policy_pairs]]
@@ -86,8 +90,25 @@ class RubricModelling(Algorithm):
         model = load_reward_model(run.needs["policy"], settings, outputs=outputs, device=run.load_device)
         return trainable(model, settings.lora, run.seed("lora"))
 
+    def _with_grades(self, pairs: Sequence[Pair], which: str) -> list[Pair]:
+        """The pairs that have grades: all of them but where `needs.grades` has none for some."""
+        if self.stored is None:
+            return list(pairs)
+        graded = self.stored.graded(pairs)
+        if not graded:
+            raise ArtifactError(
+                f"needs.grades={self.run.needs['grades']} has grades for none of the {len(pairs)} {which} pairs; grade "
+                "more of them: algorithm.max_pairs and algorithm.heldout_pairs of grade_pairs"
+            )
+        if len(graded) < len(pairs):
+            self.run.note(f"{len(pairs) - len(graded)} of {len(pairs)} {which} pairs have no grades and are left out")
+        return graded
+
     def _sample_policy_pairs(self, corpus_pairs: int) -> list[Pair]:
         """Two different replies of the policy to each of some training prompts; none where nobody can grade them."""
+        if self.stored is not None:
+            self.run.note("grades are those of needs.grades: the rubric model trains on the corpus alone")
+            return []
         count = round(corpus_pairs * self.settings.on_policy_fraction / (1 - self.settings.on_policy_fraction))
         if count and not isinstance(self.run.corpus.oracle, Grading):
             self.run.note(f"data={self.run.corpus.name} has no judge: the rubric model trains on the corpus alone")
@@ -96,7 +117,9 @@ class RubricModelling(Algorithm):
         return [Pair(prompt, a, b) for prompt, a, b in zip(prompts, first, second, strict=True) if a != b]
 
     def _grade_pairs(self, pairs: Sequence[Pair]) -> FloatArray:
-        """Grades of the chosen and of the rejected replies, (2, N, A): those that the data have, else the judge's."""
+        """Grades of the chosen and of the rejected replies, (2, N, A): stored ones, the data's, or else the judge's."""
+        if self.stored is not None:
+            return self.stored.of(pairs)
         if all("grades_chosen" in pair.meta for pair in pairs):
             return np.array([[pair.meta[f"grades_{side}"] for pair in pairs] for side in SIDES], dtype=np.float64)
         oracle = self.run.corpus.oracle
@@ -151,7 +174,7 @@ class RubricModelling(Algorithm):
 
     def _audit_grades(self, scorer: Scorer) -> dict[str, Any]:
         """Error and correlation on the replies of held-out pairs, as estimates clustered by prompt; see metrics.py."""
-        pairs = self.run.corpus.test[:HELD_OUT_PAIRS]
+        pairs = self.audited
         # All chosen replies, then all rejected ones: N is two times the pairs.
         prompts = [pair.prompt for pair in pairs] * 2
         replies = [getattr(pair, side) for side in SIDES for pair in pairs]
@@ -183,7 +206,9 @@ class RubricModelling(Algorithm):
         return audit
 
     def _true_shares(self, prompts: list[str], replies: list[str]) -> FloatArray | None:
-        """Grades without error, as shares, (N, A); None for data without a known truth."""
+        """Grades without error, as shares, (N, A); None for data without a known truth, or graded on another rubric."""
+        if self.rubric != self.run.corpus.rubric:
+            return None
         truth = self.run.corpus.oracle.measure(prompts, replies) if self.run.corpus.oracle else {}
         if any(name not in truth for name in self.rubric.attributes):
             return None

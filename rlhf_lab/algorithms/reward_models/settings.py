@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import kind_of, register
-from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings
+from rlhf_lab.training.settings import SMALL, Held, Rule, StageSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -238,7 +238,9 @@ class RubricRM(TrainingSettings):
     """Rubric reward model: predicts the grades of single replies by least squares, from a head on the last real token.
 
     Starts from the SFT policy (`needs.policy`) and trains on both replies of each pair, and on the policy's own. The
-    grades are the data's; where the data have a judge and no grades (`data=mini_hh`), the judge's.
+    grades are the data's; where the data have a judge and no grades (`data=mini_hh`), the judge's; and with
+    `needs.grades` (`algorithm=grade`) those that any judge gave, on its rubric: then on the corpus alone, and on the
+    pairs both of whose replies have grades.
 
     Args:
         target: `scalar` is one output for the weighted mean of the grades, each as a share of its scale: for five
@@ -256,8 +258,8 @@ class RubricRM(TrainingSettings):
     needs_preferences: ClassVar[bool] = True
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
-    data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("margins", "grades")
+    data_roles: ClassVar[tuple[str, ...]] = ("margins", "grades")
     adds_head: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
@@ -281,9 +283,12 @@ class RubricRM(TrainingSettings):
         return ""  # made pairs have no grades
 
     def contradictions(self, config: Config) -> list[str]:
-        if config.data.graded:
+        if config.data.graded or config.needs.get("grades"):
             return []
-        return ["algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded"]
+        return [
+            "algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded, or have a "
+            "judge grade these pairs: +needs.grades=grade_pairs"
+        ]
 
     def rules(self) -> tuple[Rule, ...]:
         weights = (self.weights or {}).values()
@@ -293,4 +298,47 @@ class RubricRM(TrainingSettings):
             (self.weights is None or any(weights), f"weights={self.weights} are all 0; null weighs all equally"),
             (0 <= self.on_policy_fraction < 1, f"on_policy_fraction={self.on_policy_fraction} is outside [0, 1)"),
             *selection_rules(self.max_pairs, self.selection, beta=False),
+        )
+
+
+@register("algorithm", "grade")
+@dataclass(frozen=True)
+class Grade(StageSettings):
+    """A judge's grades of both replies of the pairs of `data`, for `rubric_rm` (`needs.grades`) and `data=graded`.
+
+    Trains nothing: it writes grades.jsonl, a row per reply.
+
+    Args:
+        rubric: YAML file with the criteria (docs/judging.md); empty is five criteria, 1…5.
+        reference: column of the data with an answer that the judge is shown as right; empty shows none.
+        max_tokens: of an answer of the judge.
+        max_pairs: most training pairs, drawn at random as `rubric_rm` draws them for its own `max_pairs`. 0 is all.
+        heldout_pairs: most held-out pairs, the first ones, for the audit of what is trained on the grades.
+    """
+
+    needs_preferences: ClassVar[bool] = True
+    makes_model: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = False
+    shares_work: ClassVar[bool] = False
+    takes_turns: ClassVar[bool] = False
+    asks_judge: ClassVar[bool] = True
+    chance_metric: ClassVar[str] = "label_agreement"
+    answer: ClassVar[str] = "graded_pairs"
+    smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 50}
+    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
+    rubric: str = ""
+    reference: str = ""
+    max_tokens: int = 512
+    max_pairs: int = 0
+    heldout_pairs: int = 1000
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return []
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
+            (self.max_pairs >= 0, f"max_pairs={self.max_pairs} must be 0 (all) or above"),
+            (self.heldout_pairs >= 0, f"heldout_pairs={self.heldout_pairs} must be 0 (none) or above"),
         )

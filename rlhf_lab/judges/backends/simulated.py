@@ -75,7 +75,7 @@ class SimulatedBackend:
         for difference in difference_N.tolist():
             is_tie = abs(difference) < settings.tie_margin or difference == 0
             winner = "tie" if is_tie else "A" if difference > 0 else "B"
-            answers.append({"reason": f"A appears better by {difference:.2f} points.", "winner": winner})
+            answers.append({"reason": f"A − B, as it appears: {difference:+.2f} points", "winner": winner})
         for about, answer in zip(abouts, answers, strict=True):
             if about.principles:
                 answer["principle"] = teacher.deciding_principle(about, answer["winner"], self.oracle)
@@ -104,8 +104,8 @@ class SimulatedBackend:
         unknown = dict.fromkeys(name for about in abouts for name in about.criteria if name not in known)
         if unknown:
             raise ConfigError(
-                f"judge=simulated cannot grade {', '.join(unknown)}; it knows {', '.join(known)}: use these names in the "
-                "rubric, or another judge"
+                f"judge=simulated cannot grade {', '.join(unknown)}; it knows {', '.join(known)}: use these names in "
+                "the rubric, or another judge"
             )
         grades_NC = np.zeros((len(requests), len(known)))
         places_by_draw: dict[int, list[int]] = {}

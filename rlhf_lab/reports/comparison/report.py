@@ -61,21 +61,21 @@ def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path
             raise DataError(
                 f"{a} and {b} share no metric of replies, no result and no training curve. {remarks}".strip()
             )
-    folder = Path(to) if to else _default_folder(a, b)
+    folder = Path(to) if to else default_folder("comparisons", a, b)
     make_folder(folder)
     page = write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view)
     return Compared(page, view)
 
 
-def _default_folder(a: Path | str, b: Path | str) -> Path:
-    """Where the page goes: beside A, under a name of its own for every A and B."""
+def default_folder(kind: str, *sources: Path | str) -> Path:
+    """Where what was made of these runs, jobs, studies or files goes: <outputs of the first>/<kind>/A-vs-B."""
     working_folder = Path.cwd()
-    outputs = _outputs_folder(a) or working_folder / "outputs"
-    folder = outputs / "comparisons" / f"{_folder_label(a, outputs)}-vs-{_folder_label(b, outputs)}"
+    outputs = outputs_folder(sources[0]) or working_folder / "outputs"
+    folder = outputs / kind / "-vs-".join(_folder_label(source, outputs) for source in sources)
     return folder.relative_to(working_folder) if folder.is_relative_to(working_folder) else folder
 
 
-def _outputs_folder(folder: Path | str) -> Path | None:
+def outputs_folder(folder: Path | str) -> Path | None:
     """The outputs folder that a run, a job or a study lies in."""
     for parent in Path(folder).resolve().parents:
         if parent.name in ("runs", "studies"):
@@ -89,7 +89,7 @@ def _folder_label(folder: Path | str, outputs: Path) -> str:
     name = path.name
     if (path / "job.json").is_file():
         name = f"{path.parents[1].name}-job{path.name}"
-    if _outputs_folder(path) == outputs:
+    if outputs_folder(path) == outputs:
         return name
     # Another outputs folder may have a run of the same name.
     return f"{name}-{sha256(str(path).encode()).hexdigest()[:6]}"

@@ -122,7 +122,7 @@ class ComparisonReward(JudgeReward):
 
 
 def scored(grades_NC: FloatArray, rubric: JudgeRubric) -> RewardBatch:
-    """The reward of replies with these grades, (N, criteria): the mean of their shares of the scale; NaN where one is."""
+    """The reward of replies with these grades, (N, criteria): their mean as shares of the scale; NaN where one is."""
     parts = {name: grades_NC[:, i] for i, name in enumerate(rubric.names)}
     return RewardBatch(rubric.scale.shares(grades_NC).mean(axis=1), parts)
 
@@ -143,6 +143,11 @@ def reference_column(corpus: Corpus, column: str) -> dict[str, str]:
 
 def build(settings: Judge, run: Run) -> JudgeReward:
     rubric = load_rubric(settings.rubric) if settings.rubric or settings.mode == "grade" else None
+    if settings.mode == "grade" and run.config.judge.reads_truth and run.corpus.rubric is None:
+        raise ConfigError(
+            f"reward=judge: the world of data={run.corpus.name} has no rubric to grade on; use data=mini_hh, "
+            "reward.terms.judge.mode=compare, or another judge"
+        )
     column_texts = reference_column(run.corpus, settings.reference) if settings.reference else None
     judge = judge_of(run)
     if settings.mode == "compare":

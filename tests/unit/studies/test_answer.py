@@ -126,6 +126,10 @@ METRICS = {
         {"accuracy": rate(0.7), "accuracy/in_sample": rate(0.9)},
         "0.700 ±0.020 of the pairs as labelled, models that were trained on it 0.900",
     ),
+    "grade": (
+        {"label_agreement": rate(0.7), "unscored": rate(0.1)},
+        "the higher mean grade in 0.700 ±0.020 of the pairs, ties half; 0.100 ±0.020 of the replies have no grade",
+    ),
     "prm": ({"accuracy/planted": rate(0.9), "auroc/planted": rate(0.95)}, "right on 0.900 ±0.020"),
     "orm": ({"accuracy": rate(0.8)}, "right on 0.800 ±0.020"),
     "step_report": (
