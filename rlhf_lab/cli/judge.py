@@ -14,6 +14,7 @@ from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import fingerprint
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.judges.caller import Caller, open_judge
 from rlhf_lab.judges.judging import Item, Metered, number_items
@@ -95,7 +96,7 @@ def run(words: Sequence[str]) -> None:
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
     outputs = outputs_folder(sources[0].path) or Path("outputs")
     caller = Caller(
-        account="judge " + " ".join(str(source.path.resolve()) for source in sources),
+        account=_account(options, sources, rubric),
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
         rubric=corpus.rubric if corpus else None,
@@ -114,6 +115,18 @@ def run(words: Sequence[str]) -> None:
 def _read(path: Path, policy: str | None) -> Source:
     """A run, or a job of a study that points at one; or a file."""
     return read_source(find_run(path) if path.is_dir() else path, policy)
+
+
+def _account(options: Options, sources: Sequence[Source], rubric: JudgeRubric | None) -> str:
+    """The name under which this command's spending is counted, the same when it is given again.
+
+    A command with other sources, another judge or other criteria is another one, with a budget of its own.
+    """
+    judge = options.config.judge
+    asked = [registry.kind_of("judge", judge), dict(judge.identity()), rubric.digest if rubric else ""]
+    paths = [[str(source.path.resolve()), source.policy] for source in sources]
+    digest = fingerprint([asked, paths, options.reference, options.max_tokens])
+    return f"judge {' '.join(source.path.name for source in sources)} ({digest[:8]})"
 
 
 def _device(config: root.Config) -> str:

@@ -123,9 +123,9 @@ class Judging:
             result |= {"status": "interrupted" if interrupted else "failed", "error": str(error)}
             raise
         finally:
-            cost = {name: value + spent_before.get(name, 0) for name, value in self.judge.cost().items()}
-            write_json(self.folder / RESULT, {**result, "cost": cost})
-        self._print(result["metrics"])
+            result["cost"] = self.judge.cost(spent_before)
+            write_json(self.folder / RESULT, result)
+        self._print(result["metrics"], result["cost"]["usd"])
 
     def _ask(self) -> dict[str, Any]:
         count = at_once(self.options.config.judge, len(self.items))
@@ -159,7 +159,7 @@ class Judging:
             "other_prompt": self.matched.other_prompt if self.matched else None,
         }
 
-    def _print(self, metrics: Mapping[str, Any]) -> None:
+    def _print(self, metrics: Mapping[str, Any], total_usd: float) -> None:
         names = names_of(self.sources)
         lines = _comparison_lines(metrics, names) if self.matched else _grade_lines(metrics, names[0])
         if self.matched and any((*self.matched.unmatched, self.matched.other_prompt)):
@@ -173,7 +173,9 @@ class Judging:
             lines.append(f"unscored: {metrics['unscored']}; the judge's answers: {', '.join(reasons)}")
         cost = self.judge.cost()
         if cost["answers"]:
-            lines.append(f"asked: {cost['answers']} requests, {cost['stored']} answered before, ${cost['usd']:.4f}")
+            lines.append(
+                f"asked: {cost['answers']} requests, {cost['stored']} answered before, ${total_usd:.4f} in all"
+            )
         else:
             lines.append("asked: nothing, all of it was judged before")
         for line in lines:

@@ -68,10 +68,20 @@ class Metered:
                 self.output_tokens += usage.output_tokens
         return replies
 
-    def cost(self) -> dict[str, float]:
-        """As it is recorded with a result."""
-        tokens = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        return {"answers": self.answers, "stored": self.stored, "usd": round(self.usd, 6), **tokens}
+    def cost(self, before: Mapping[str, float] | None = None) -> dict[str, float]:
+        """As it is recorded with a result.
+
+        Args:
+            before: what earlier attempts at the same recorded. The ledger of a service knows better what was spent: it
+                also has what an attempt paid for before it failed.
+        """
+        counts = {"answers": self.answers, "stored": self.stored, "usd": round(self.usd, 6)}
+        counts |= {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        total = {name: value + (before or {}).get(name, 0) for name, value in counts.items()}
+        ledger = getattr(self.judge, "ledger", None)
+        if before is not None and ledger is not None:
+            total["usd"] = round(ledger.spent_usd, 6)
+        return total
 
 
 @dataclass(frozen=True)

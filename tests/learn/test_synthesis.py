@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, command_inside, write_pairs
@@ -31,7 +31,7 @@ class Judge:
     fails_at: int | None = None
     requests: list[Request] = field(default_factory=list)
     calls: int = 0
-    identity: ClassVar[dict[str, str]] = {"kind": "stub"}
+    identity: Mapping[str, Any] = field(default_factory=lambda: {"kind": "stub"})
 
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         self.calls += 1
@@ -167,7 +167,7 @@ def test_an_interrupted_stage_goes_on_and_asks_nothing_twice(tmp_path, monkeypat
         inner = real(run)
         calls_before_failing = 5 if recipe == "synthetic_sft" else 2
         judge = Judge(lambda i, request: inner.complete_many([request])[0], None if judges else calls_before_failing)
-        judge.identity = inner.identity  # type: ignore[misc]
+        judge.identity = inner.identity
         judges.append(judge)
         return judge
 

@@ -411,7 +411,11 @@ def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypa
     config = checked("sft", f"judge={kind}", f"judge.base_url={url}", "judge.model=mine", f"outputs={tmp_path}")
     folder = tmp_path / "runs" / "sft-1"
     run = SimpleNamespace(
-        config=config, folder=folder, corpus=SimpleNamespace(oracle=None, rubric=None), device="cpu", note=lambda text: None
+        config=config,
+        folder=folder,
+        corpus=SimpleNamespace(oracle=None, rubric=None),
+        device="cpu",
+        note=lambda text: None,
     )
     judge = judge_of(run)
     assert [reply.text for reply in judge.complete_many([question(0)])] == ["an answer to question 0"]

@@ -219,3 +219,10 @@ def test_a_rubric_model_needs_grades():
     assert checked("rubric_rm", "data=helpsteer2", "model=gpt2").data.rank_by == "helpfulness"
     by_judge = ("+needs.grades=grade_pairs", *SERVED)
     assert checked("rubric_rm", "data=pairs", "data.path=x.jsonl", *by_judge).needs["grades"] == "grade_pairs"
+
+
+def test_a_judge_who_reads_the_truth_grades_no_other_pairs():
+    with pytest.raises(ConfigError, match=r"judge=simulated: data=pairs has no simulated judge; use data=mini_hh"):
+        checked("grade_pairs", "data=pairs", "data.path=x.jsonl")
+    with pytest.raises(ConfigError, match=r"stage grade_pairs \(needs\.grades\): judge=simulated: data=pairs has no"):
+        planned("rubric_rm", "data=pairs", "data.path=x.jsonl", "+needs.grades=grade_pairs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -262,3 +263,15 @@ def test_what_was_asked_is_metered():
     judge = Metered(FakeJudge(lambda request: Reply("x", stored=True) if request.draw else paid))
     judge.complete_many([Request(()), Request((), draw=1)])
     assert judge.cost() == {"answers": 2, "stored": 1, "usd": 0.25, "input_tokens": 13, "output_tokens": 5}
+
+
+def test_what_a_failed_attempt_paid_for_is_counted():
+    """By hand: .25 of an earlier attempt and .25 now; a ledger also has the .10 that no attempt recorded."""
+    judge = Metered(FakeJudge(lambda request: Reply("x", cost_usd=0.25)))
+    judge.complete_many([Request(())])
+    assert judge.cost({"answers": 3, "usd": 0.25}) | {"input_tokens": 0} == {
+        **{"answers": 4, "stored": 0, "usd": 0.5, "input_tokens": 0, "output_tokens": 0}
+    }
+    judge.judge.ledger = SimpleNamespace(spent_usd=0.6)
+    assert judge.cost({"answers": 3, "usd": 0.25})["usd"] == 0.6
+    assert judge.cost()["usd"] == 0.25

@@ -26,6 +26,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.rows import describe
 
 FOLDER = Path(__file__).parent / "constitutions"
+"""Of the shipped ones; `.yml`, because Hydra lists every `.yaml` below the package as an option."""
 INSTRUCTIONS = ("judge", "critique", "revise")
 KEYS = ("name", "principles", *INSTRUCTIONS)
 
@@ -54,7 +55,7 @@ class Constitution:
 
 def constitution_path(setting: str, shipped: str) -> Path:
     """The file that a setting names; the shipped one of that name where the setting is empty."""
-    return Path(setting).expanduser() if setting else FOLDER / f"{shipped}.yaml"
+    return Path(setting).expanduser() if setting else FOLDER / f"{shipped}.yml"
 
 
 def content_digest(path: Path) -> str:
