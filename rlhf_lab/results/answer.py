@@ -23,6 +23,7 @@ from rlhf_lab.results.answer_rewards import (
     step_judge,
     steps,
 )
+from rlhf_lab.results.answer_safety import safety
 from rlhf_lab.results.gains import policy_names
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
@@ -40,6 +41,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         pair_ranking,
         report_card,
         reward_and_truth,
+        safety,
         step_judge,
         steps,
     )
@@ -111,7 +113,7 @@ def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, 
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
         limits.append("gold is the true reward of a simulated world")
-    elif policy_names(run) and not _has_verified_answers(run):
+    elif "reward" in settings.uses and policy_names(run) and not _has_verified_answers(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")

@@ -157,9 +157,13 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
-    benchmark = getattr(stage.config.algorithm, "benchmark", None) and stage.config.algorithm.path
-    if benchmark:
-        problems += _source_problems(benchmark, "algorithm.path", None, 0)
+    for setting, files in stage.config.algorithm.files().items():
+        for file in files:
+            if not Path(file).is_file():
+                problems.append(f"algorithm.{setting}: there is no file {file}")
+    path = getattr(stage.config.algorithm, "path", "")
+    if path:
+        problems += _source_problems(path, "algorithm.path", None, 0)
     return problems
 
 

@@ -125,6 +125,10 @@ class StageSettings:
         """What other sections of the config say that this algorithm cannot work with."""
         return []
 
+    def files(self) -> dict[str, list[str]]:
+        """Setting → files that it names, whose content decides the result wherever they lie; `path` is known to be."""
+        return {}
+
     def held(self, *, adapter: bool) -> list[Held]:
         """The models it holds at once, those of the reward graph apart.
 
