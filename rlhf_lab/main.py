@@ -9,6 +9,7 @@
     python -m rlhf_lab audit data=hh_rlhf data.path=FILE
     python -m rlhf_lab doctor [+recipe=… model=… …]  check the installation, and training on a model
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
+    python -m rlhf_lab gate SUITE.yaml RUN         hold a run to a suite; status 1 where it falls short
     python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means
@@ -126,7 +127,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     elif {"--help", "-h"} & set(arguments[1:]):
         console.print(described(first), markup=False, soft_wrap=True)
     else:
-        COMMANDS[first](arguments[1:])
+        return COMMANDS[first](arguments[1:]) or OK
     return OK
 
 

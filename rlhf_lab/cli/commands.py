@@ -98,6 +98,29 @@ def compare_command(arguments: Sequence[str]) -> None:
     console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
 
+def gate_command(arguments: Sequence[str]) -> int:
+    """`gate SUITE.yaml RUN [ACCEPTED] [accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
+
+    RUN is compared, prompt by prompt, with the run that was accepted last (outputs/accepted/SUITE.json), or with the run
+    ACCEPTED. `accept=true` registers a run that passes. A comparison that too few prompts leave undecided is said to be.
+    """
+    words = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in words)
+    if unknown := [name for name in options if name != "accept"]:
+        raise ConfigError([f"{name} is not an option of gate{did_you_mean(name, ('accept',))}" for name in unknown])
+    accept = yaml.safe_load(options.get("accept", "false"))
+    if len(words) not in (2, 3) or not isinstance(accept, bool):
+        raise ConfigError("gate takes a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED] [accept=true]")
+    from rlhf_lab.gates.gate import judge
+    from rlhf_lab.gates.table import lines, table
+
+    decision = judge(words[0], words[1], words[2] if len(words) == 3 else None, accept=accept)
+    console.print(table(decision))
+    for line in lines(decision):
+        console.print(line, markup=False, soft_wrap=True)
+    return 0 if decision.passed else 1
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -142,7 +165,7 @@ def described(name: str) -> str:
     return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "report": report_command,
     "audit": audit_command,
     "rescore": rescore_command,
@@ -150,6 +173,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "dashboard": dashboard_command,
     "plan": plan_command,
     "compare": compare_command,
+    "gate": gate_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

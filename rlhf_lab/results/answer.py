@@ -23,7 +23,7 @@ from rlhf_lab.results.answer_rewards import (
     step_judge,
     steps,
 )
-from rlhf_lab.results.answer_safety import safety
+from rlhf_lab.results.answer_safety import golden_sets, safety
 from rlhf_lab.results.gains import policy_names
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
@@ -37,6 +37,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         benchmark,
         best_policy,
         cross_fitted,
+        golden_sets,
         held_out_loss,
         pair_ranking,
         report_card,

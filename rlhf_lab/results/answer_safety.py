@@ -41,3 +41,14 @@ def _change_in_words(policy: Policy, key: str, title: str) -> str:
     if detectable is not None and math.isfinite(detectable.mean) and detectable.mean > 0:
         power = f"; a change of {compact(detectable.mean)} would have been found with 80 % power"
     return f"{title} is not distinguishable ({signed(change)}, {p_equals(p_holm.mean)}{power})"
+
+
+def golden_sets(run: Run) -> str | None:
+    """The share of every golden set and task, and the command that judges them."""
+    if not run.policies:
+        return None
+    policy = run.policies[-1]
+    shares = [f"{key.partition('/')[2]} {compact(value)}" for key, value in policy.metrics.items() if "/" in key]
+    if not shares:
+        return f"{policy.name} was asked no golden set; the suite's metrics are of other runs."
+    return f"{policy.name} passes: {', '.join(shares)}; `python -m rlhf_lab gate` says what that means."

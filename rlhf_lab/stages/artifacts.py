@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -105,10 +105,11 @@ class Stage:
             sections["model"]["lora"] = _without(lora, "lr_multiple")
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
-        algorithm = _paths_to_digests(_without(values["algorithm"], "log_every_steps"))
-        algorithm |= {name: _content_digest(files) for name, files in self.config.algorithm.files().items()}
         material = {
-            "algorithm": algorithm,
+            "algorithm": {
+                **_paths_to_digests(_without(values["algorithm"], "log_every_steps")),
+                **self.config.algorithm.contents(),
+            },
             "seed": self.config.seed,
             "dtype": self.config.runtime.dtype,
             "data": _data_identity(self.config.data),
@@ -325,18 +326,13 @@ def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
     for name in ("path", "test_path"):
         files = local_files(values[name]) if values.get(name) else None
         if files:
-            values[name] = _content_digest(files)
+            digest = sha256()
+            for file in files:
+                with open(file, "rb") as content:
+                    while chunk := content.read(2**20):
+                        digest.update(chunk)
+            values[name] = digest.hexdigest()
     return values
-
-
-def _content_digest(files: Sequence[Path | str]) -> str:
-    """SHA-256 of the content of files, one after the other."""
-    digest = sha256()
-    for file in files:
-        with open(file, "rb") as content:
-            while chunk := content.read(2**20):
-                digest.update(chunk)
-    return digest.hexdigest()
 
 
 def age(stage: Stage) -> str:

@@ -157,10 +157,6 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
-    for setting, files in stage.config.algorithm.files().items():
-        for file in files:
-            if not Path(file).is_file():
-                problems.append(f"algorithm.{setting}: there is no file {file}")
     path = getattr(stage.config.algorithm, "path", "")
     if path:
         problems += _source_problems(path, "algorithm.path", None, 0)

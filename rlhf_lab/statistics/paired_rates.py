@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -17,7 +18,7 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.statistics.estimates import LEVEL, Comparison
 from rlhf_lab.statistics.inference import mcnemar_exact, paired_difference
 
-Outcomes = Mapping[Hashable, Sequence[float]]
+Outcomes = Mapping[Any, Sequence[float]]
 """Prompt → its scored replies, each a number; of a rate 0 or 1."""
 
 

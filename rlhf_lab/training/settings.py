@@ -125,8 +125,8 @@ class StageSettings:
         """What other sections of the config say that this algorithm cannot work with."""
         return []
 
-    def files(self) -> dict[str, list[str]]:
-        """Setting → files that it names, whose content decides the result wherever they lie; `path` is known to be."""
+    def contents(self) -> dict[str, str]:
+        """Setting → a digest of the file that it names; part of the stage's key."""
         return {}
 
     def held(self, *, adapter: bool) -> list[Held]:

@@ -31,7 +31,7 @@ LAYERS = (
     {"figures", "memory"},
     {"studies"},
     {"reports"},
-    {"sweeps", "doctor"},
+    {"sweeps", "doctor", "gates"},
     {"cli"},
     {"main"},
     {"notebook"},

@@ -43,7 +43,7 @@ def demonstrations(book: PromptBook, split: str, steps: Sequence[Sequence[str]])
     Args:
         steps: of each domain, the sentences that give harm.
     """
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for text in book.all(split):
         prompt = book[text]
         if prompt.intent == "unsafe" and prompt.constraint == "none":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.evaluations.settings import EvaluationSettings
+from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.training.settings import Held, Rule
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class Safety(EvaluationSettings):
     def asks_judge(self) -> bool:  # type: ignore[override]  # depends on the settings here, on the class elsewhere
         return self.classifier == "judge" or (self.attempts > 0 and self.attacker == "judge")
 
-    def files(self) -> dict[str, list[str]]:
-        return {"regressions": [self.regressions]} if self.regressions else {}
+    def contents(self) -> dict[str, str]:
+        return {"regressions": content_digest(self.regressions, "regressions")} if self.regressions else {}
 
     def held(self, *, adapter: bool) -> list[Held]:
         """One policy at a time, beside the attacker where there is one."""
