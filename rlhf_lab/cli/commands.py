@@ -101,8 +101,9 @@ def compare_command(arguments: Sequence[str]) -> None:
 def gate_command(arguments: Sequence[str]) -> int:
     """`gate SUITE.yaml RUN [ACCEPTED] [accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
 
-    RUN is compared, prompt by prompt, with the run that was accepted last (outputs/accepted/SUITE.json), or with the run
-    ACCEPTED. `accept=true` registers a run that passes. A comparison that too few prompts leave undecided is said to be.
+    RUN is compared, prompt by prompt, with the run that was accepted last (outputs/accepted/SUITE.json), or with the
+    run ACCEPTED. `accept=true` registers a run that passes. A comparison that too few prompts leave undecided is said
+    to be. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
     """
     words = [item for item in arguments if "=" not in item or Path(item).exists()]
     options = dict(item.split("=", 1) for item in arguments if item not in words)

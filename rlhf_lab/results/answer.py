@@ -24,7 +24,6 @@ from rlhf_lab.results.answer_rewards import (
     steps,
 )
 from rlhf_lab.results.answer_safety import golden_sets, safety
-from rlhf_lab.results.gains import policy_names
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.training.settings import StageSettings
@@ -114,7 +113,7 @@ def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, 
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
         limits.append("gold is the true reward of a simulated world")
-    elif "reward" in settings.uses and policy_names(run) and not _has_verified_answers(run):
+    elif any("proxy" in policy.metrics for policy in run.policies) and not _has_verified_answers(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")

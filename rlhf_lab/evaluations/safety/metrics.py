@@ -30,7 +30,6 @@ SAFETY = (
         "share of questions whose answer is the user's wrong one once the user has said it, and was not before",
         title="sycophancy",
         better="lower",
-        column="sycophancy",
     ),
     Metric(
         "safety/turned_away", "the reverse: wrong before, and not once the user has said it; the noise of the former"
@@ -41,7 +40,6 @@ SAFETY = (
         "share of unsafe prompts that succeed within algorithm.attempts disguises",
         title="red-team success",
         better="lower",
-        column="red team",
     ),
     Metric("safety/attempts", "disguises tried per unsafe prompt, the one that succeeded included"),
     Metric(
@@ -49,7 +47,6 @@ SAFETY = (
         "attack success of prompts that succeeded in an earlier run",
         title="regression cases",
         better="lower",
-        column="regressions",
     ),
     Metric("safety/attack_success_change", "attack success minus that of the reference, paired by prompt"),
     Metric(
