@@ -23,6 +23,8 @@ COMMON = [
     "model.heads=2",
     "checkpoint.every_steps=1",
 ]
+MIXTURE_ROWS = 16
+"""Rows of a mixture of made rows and the data's own: fewer than are made at this size."""
 SMALL: dict[str, Any] = {
     "epochs": 1,
     "batch_size": 8,
@@ -40,6 +42,7 @@ SMALL: dict[str, Any] = {
     "choose_from": 2,
     "critic_warmup": 1,
     "folds": 2,
+    "prompts": 64,
     "log_every_steps": 1,
 }
 """Setting → size, for those of them that an algorithm has."""
@@ -53,6 +56,8 @@ def overrides(recipe: str) -> list[str]:
     jobs, swept = command.configs, {key for values in command.jobs for key in values}
     upstream = {stage.recipe for job in jobs for stage in artifacts.plan(job, recipe).upstream()} - {recipe}
     found = [f"algorithm.{key}={value}" for key, value in _fitting(*jobs).items()]
+    if jobs[0].mixture.rows or "mixture.rows" in swept:
+        found.append(f"mixture.rows={MIXTURE_ROWS}")
     for name in sorted(upstream):
         found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
     return [*DATA[registry.kind_of("data", jobs[0].data)], *COMMON, *found]
@@ -62,7 +67,8 @@ def overrides(recipe: str) -> list[str]:
 def _stage_overrides(name: str) -> list[str]:
     """Overrides that make one stage small where another recipe starts from it."""
     config = compose.check_command([f"+recipe={name}"]).configs[0]
-    found = [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(config).items()]
+    found = [f"stages.{name}.mixture.rows={MIXTURE_ROWS}"] if config.corpus_roles else []
+    found += [f"stages.{name}.algorithm.{key}={value}" for key, value in _fitting(config).items()]
     if "evaluation" in config.algorithm.uses:
         found += [f"stages.{name}.evaluation.{key}={value}" for key, value in EVALUATION.items()]
     return found

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rlhf_lab.config import registry, schema
 from rlhf_lab.config.groups import DataSource, JudgeSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
-from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, RewardGraph, Runtime, Study
+from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, Mixture, RewardGraph, Runtime, Study
 from rlhf_lab.core.errors import ConfigError
 
 GROUPS = tuple(registry.PACKAGES)
@@ -38,6 +38,7 @@ class Config:
         sharding: how the work is spread over processes.
         tracker: where metrics go besides the run's folder.
         evaluation: how policies are compared on held-out prompts.
+        mixture: which rows are trained on where `needs` names made corpora.
         runtime: where and with what arithmetic a stage computes.
         checkpoint: how often an interrupted stage can be picked up.
         artifacts: when a stage is taken from the store.
@@ -62,6 +63,7 @@ class Config:
     sharding: Sharding
     tracker: object
     evaluation: Evaluation = field(default_factory=Evaluation)
+    mixture: Mixture = field(default_factory=Mixture)
     runtime: Runtime = field(default_factory=Runtime)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     artifacts: Artifacts = field(default_factory=Artifacts)
@@ -79,6 +81,25 @@ class Config:
         """Whether the stage asks the judge: by itself, or through a term of its reward."""
         by_reward = "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
         return self.algorithm.asks_judge or by_reward
+
+    @property
+    def corpus_roles(self) -> tuple[str, ...]:
+        """Roles of `needs` whose rows are trained on, in the order in which they are written."""
+        return tuple(role for role, source in self.needs.items() if source and is_corpus_role(role))
+
+    @property
+    def row_roles(self) -> dict[str, str]:
+        """Role → the kind of rows that its made corpus has to have, see `data.made.KINDS`."""
+        return {**self.algorithm.reads_rows, **dict.fromkeys(self.corpus_roles, self.algorithm.trains_on)}
+
+    def reads_folder(self, role: str) -> bool:
+        """Whether a role wants what a stage wrote into its directory, not the model it made."""
+        return role in self.algorithm.data_roles or role in self.row_roles
+
+
+def is_corpus_role(role: str) -> bool:
+    """Whether a role of `needs` holds rows to train on: `corpus`, `corpus_agents`, …"""
+    return role == "corpus" or role.startswith("corpus_")
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -245,13 +266,16 @@ def _cross_check(root: Config) -> list[str]:
     scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
     allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
     for role in root.needs:
-        if role not in allowed and not algorithm.any_needs:
+        is_allowed = role in allowed or algorithm.any_needs or (bool(algorithm.trains_on) and is_corpus_role(role))
+        if not is_allowed:
             problems.append(f"needs.{role} is not used by algorithm={kind}{schema.did_you_mean(role, allowed)}")
     problems += _data_problems(root)
+    problems += _mixture_problems(root)
     if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
     problems += algorithm.contradictions(root)
-    starts_from_scratch = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    has_no_policy = "policy" in algorithm.optional_needs and not root.needs.get("policy")
+    starts_from_scratch = algorithm.makes_model and has_no_policy
     if starts_from_scratch and registry.kind_of("model", root.model) == "scratch" and root.model.lora.rank:
         problems.append(
             f"model.lora.rank={root.model.lora.rank} trains an adapter on a model that is there already, and a new one "
@@ -303,12 +327,8 @@ def _data_problems(root: Config) -> list[str]:
         problems.append(
             f"engine={root.engine} samples single replies, and data={data_kind} answers them; use engine=native"
         )
-    simulated = any(getattr(term, "backend", "") == "simulated" for term in root.reward.terms.values())
-    if simulated and data_kind != "mini_hh":
-        problems.append(
-            f"reward=judge: data={data_kind} has no simulated judge; use data=mini_hh, or a served one with "
-            "reward.terms.judge.backend=openai"
-        )
+    if root.asks_judge and root.judge.reads_truth:
+        problems += _simulated_judge_problems(root, data_kind)
     if getattr(algorithm, "needs_answers", False) and not root.data.answers:
         problems.append(f"algorithm={kind} needs data with answers to check; use data=arithmetic or data=gsm8k")
     takes_unpaired = algorithm.takes_unpaired and root.data.unpaired
@@ -328,6 +348,35 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _mixture_problems(root: Config) -> list[str]:
+    """Made corpora that this run cannot train on, and shares of sources that it does not have."""
+    algorithm, roles = root.algorithm, root.corpus_roles
+    if not roles:
+        if root.mixture == Mixture():
+            return []
+        return ["mixture is read where needs names a made corpus; name one, e.g. +needs.corpus=cai_preferences"]
+    problems = []
+    sources = ("data", *roles)
+    for name in root.mixture.shares or {}:
+        if name not in sources:
+            hint = schema.did_you_mean(name, sources)
+            problems.append(f"mixture.shares.{name} is no source of this run; it has {', '.join(sources)}{hint}")
+    if root.data.max_turns > 1:
+        problems.append("needs.corpus: the tasks of data that answer the policy come from their environment alone")
+    if algorithm.trains_on == "prompts" and root.data.answers:
+        problems.append("needs.corpus: made prompts have no answer that a verifier could check; use other data")
+    return problems
+
+
+def _simulated_judge_problems(root: Config, data: str) -> list[str]:
+    """Why a judge who answers from the truth of a world cannot answer with these data."""
+    judge = registry.kind_of("judge", root.judge)
+    others = "another judge: judge=anthropic, judge=openai_compatible or judge=local"
+    if not root.data.true_reward:
+        return [f"judge={judge}: data={data} has no simulated judge; use data=mini_hh, or {others}"]
+    return []
 
 
 def _no_pairs(algorithm: str, data: str, root: Config) -> str:

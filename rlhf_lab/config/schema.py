@@ -76,7 +76,8 @@ def build(cls: type, values: Any, where: str, problems: list[str], *, built: Map
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in fields:
-            problems.append(f"{path} is not a setting{did_you_mean(str(key), fields)}")
+            moved = getattr(cls, "moved", {}).get(key)  # settings of earlier versions
+            problems.append(f"{path} is not a setting{f'; {moved}' if moved else did_you_mean(str(key), fields)}")
             continue
         ok, converted = convert(hints[key], value, path, problems)
         if ok:

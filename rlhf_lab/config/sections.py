@@ -98,6 +98,33 @@ class Artifacts:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """Which rows a stage trains on where `needs` names corpora that a stage has made (`needs.corpus=cai_preferences`).
+
+    Of the named stage alone: one before it follows `stages.RECIPE.mixture`.
+
+    Args:
+        shares: source → its part of the training rows, in proportion: `data` is the data's own rows, the others are
+            roles of `needs` that hold a corpus (`corpus`, `corpus_…`). A source that is not named has no part. null
+            takes the made corpora whole and none of the data's own rows.
+        rows: training rows in all, drawn at random; a smaller draw lies within a larger one. 0 takes as many as the
+            shares allow with no row twice.
+    """
+
+    shares: dict[str, float] | None = None
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        values = list((self.shares or {}).values())
+        usable = all(math.isfinite(value) and value >= 0 for value in values)
+        require(
+            (usable, f"shares={self.shares}; write numbers, 0 or above"),
+            (self.shares is None or any(values), f"shares={self.shares} are all 0; give one source a part"),
+            (self.rows >= 0, f"rows={self.rows} must be 0 (as many as the shares allow) or above"),
+        )
+
+
+@dataclass(frozen=True)
 class Monitor:
     """Watches the replies that a policy is trained on for signs of reward hacking. The rules: `monitoring/detector.py`.
 

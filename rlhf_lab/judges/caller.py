@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.groups import JudgeSource
-from rlhf_lab.core.types import Oracle
+from rlhf_lab.core.types import Oracle, Rubric
 from rlhf_lab.judges.requests import Completer
 from rlhf_lab.training.run import Run
 
@@ -22,6 +22,7 @@ class Caller:
         outputs: folder of the default store.
         oracle: the truth that a simulated judge answers from; None where there is none.
         device: of a local model.
+        rubric: what that truth is graded on, where it is.
         note: called with remarks for the person who reads the result.
     """
 
@@ -30,6 +31,7 @@ class Caller:
     oracle: Oracle | None = None
     device: str = "cpu"
     note: Callable[[str], None] = field(default=lambda text: None)
+    rubric: Rubric | None = None
 
 
 def open_judge(settings: JudgeSource, caller: Caller) -> Completer:
@@ -41,5 +43,6 @@ def open_judge(settings: JudgeSource, caller: Caller) -> Completer:
 def judge_of(run: Run) -> Completer:
     """The judge of a run (`judge=…`)."""
     config = run.config
-    caller = Caller(run.folder.name, Path(config.outputs), run.corpus.oracle, run.device, run.note)
+    corpus = run.corpus
+    caller = Caller(run.folder.name, Path(config.outputs), corpus.oracle, run.device, run.note, corpus.rubric)
     return open_judge(config.judge, caller)

@@ -28,6 +28,8 @@ def memory_lines(root: Stage) -> list[str]:
     if not plans:
         return []
     largest = max(plans, key=lambda plan: plan.peak / _share(plan, machine))
+    if not largest.peak:  # stages that hold no model
+        return []
     share = machine.share(largest.processes)
     available = f"; there are {size(share)}" if share else ""
     lines = [f"models: {size(largest.peak)} at most, in {largest.recipe}{available}"]

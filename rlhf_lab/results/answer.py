@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from rlhf_lab.config import registry
+from rlhf_lab.results.answer_corpora import corpus_made
 from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
 from rlhf_lab.results.answer_rewards import (
     benchmark,
@@ -35,6 +36,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         against_reference,
         benchmark,
         best_policy,
+        corpus_made,
         cross_fitted,
         golden_sets,
         held_out_loss,
@@ -107,7 +109,9 @@ def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, 
     if config.get("size") == "smoke":
         return SMOKE_CAVEAT
     limits = []
-    if not settings.makes_model:
+    if settings.makes_rows:
+        limits.append("this is about the data that were made, not about what a model learns from them")
+    elif not settings.makes_model:
         limits.append("each model comes from one training run, so training noise is not in the intervals")
     else:
         limits.append("one seed, so training noise is not in the interval")

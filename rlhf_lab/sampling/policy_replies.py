@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -32,7 +34,7 @@ class PolicyReplies:
         prompts = self.run.corpus.prompts(split)
         generator = torch.Generator().manual_seed(self.run.seed(f"reward_model/prompts/{split}"))
         drawn = [prompts[int(i)] for i in torch.randint(len(prompts), (count,), generator=generator)]
-        first, second = self._sample_replies(drawn, 2, f"reward_model/{split}") if drawn else ([], [])
+        first, second = self.sample(drawn, 2, f"reward_model/{split}") if drawn else ([], [])
         return drawn, first, second
 
     def for_scale(self) -> tuple[list[str], list[str], list[int]]:
@@ -41,12 +43,12 @@ class PolicyReplies:
         Over these replies a score is scaled to mean 0 and standard deviation 1.
         """
         prompts = self.run.corpus.prompts("train")[:SCALE_PROMPTS]
-        first, second = self._sample_replies(prompts, 2, "reward_model/scale")
+        first, second = self.sample(prompts, 2, "reward_model/scale")
         prompt_numbers = [*range(len(prompts))]
         return prompts * 2, first + second, prompt_numbers * 2
 
-    def _sample_replies(self, prompts: list[str], group: int, purpose: str) -> list[list[str]]:
-        """`group` lists of one reply per prompt."""
+    def sample(self, prompts: Sequence[str], group: int, purpose: str, index: int = 0) -> list[list[str]]:
+        """`group` lists of one reply per prompt; purpose and index say which samples these are."""
         tasks = [self.run.corpus.task(prompt) for prompt in prompts]
-        collected = self.collector.collect(self.policy, tasks, group, self.run.seed(purpose))
+        collected = self.collector.collect(self.policy, tasks, group, self.run.seed(purpose, index))
         return [[episodes[g].response for episodes in collected] for g in range(group)]

@@ -25,6 +25,7 @@ from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
@@ -52,7 +53,7 @@ FILE_END_BYTES = 2**22
 
 @dataclass(frozen=True)
 class External:
-    """A model folder or hub id named in `needs`, not built by the lab."""
+    """A model folder, a hub id, or the folder of a made corpus that `needs` names: not built by this run."""
 
     source: str
 
@@ -62,7 +63,7 @@ class External:
 
     @cached_property
     def settings_key(self) -> str:
-        return model_identity(self.source)
+        return made_identity(Path(self.source)) or model_identity(self.source)
 
     @property
     def model(self) -> str:
@@ -116,6 +117,8 @@ class Stage:
             "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
+        if self.config.corpus_roles:
+            material["mixture"] = values["mixture"]
         if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
@@ -172,8 +175,8 @@ class Stage:
 
     def sources(self) -> dict[str, str]:
         """Role → the folder or hub id that this stage reads for it."""
-        data_roles = self.config.algorithm.data_roles
-        return {role: need.output if role in data_roles else need.model for role, need in self.needs.items()}
+        reads_folder = self.config.reads_folder
+        return {role: need.output if reads_folder(role) else need.model for role, need in self.needs.items()}
 
     def result(self) -> dict[str, Any] | None:
         """The stage's result when it is complete, else None."""
@@ -235,8 +238,11 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
     values = merge(values, parent.stages.get(source, {}))
     try:
         checked = root.check(values)
-        if not checked.algorithm.makes_model and role not in parent.algorithm.data_roles:
-            raise ConfigError("it only evaluates and makes no model to start from")
+        if role in parent.row_roles and (problem := kind_problem(checked.algorithm.makes_rows, parent.row_roles[role])):
+            raise ConfigError(problem)
+        if not checked.algorithm.makes_model and not parent.reads_folder(role):
+            does = "makes data" if checked.algorithm.makes_rows else "only evaluates"
+            raise ConfigError(f"it {does} and makes no model to start from")
         return plan(checked, source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None

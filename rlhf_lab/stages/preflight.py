@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
+from rlhf_lab.data.made import made_problem
 from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
@@ -105,7 +106,12 @@ def _model_problems(stage: Stage) -> list[str]:
             f"model.chat_template=true: the tokenizer of {path} has no chat template; use model.chat_template=false"
         )
     for role, need in stage.needs.items():
-        if not isinstance(need, External) or role in config.algorithm.data_roles:
+        if not isinstance(need, External):
+            continue
+        if role in config.row_roles:
+            problem = made_problem(Path(need.source), config.row_roles[role])
+            problems += [f"needs.{role}={need.source}: {problem}"] if problem else []
+        if config.reads_folder(role):
             continue
         is_reward_model = role in ("reward", "judge") or role in config.reward.roles
         role_problems = model_files.problems(need.source, f"needs.{role}", reward=is_reward_model)

@@ -21,6 +21,8 @@ from rlhf_lab.config.root import Config
 from rlhf_lab.core import ranks
 from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.core.types import AnswerChecking, Corpus
+from rlhf_lab.data.made import read_made
+from rlhf_lab.data.mixture import mixed
 from rlhf_lab.trackers.tracking import Tracking
 from rlhf_lab.training import peak_memory
 
@@ -59,6 +61,16 @@ class Run:
 
     @cached_property
     def corpus(self) -> Corpus:
+        """The data that the stage works with: where `needs` names made corpora, with their rows to train on."""
+        roles = self.config.corpus_roles
+        if not roles:
+            return self.own_corpus
+        kind = self.config.algorithm.trains_on
+        made = {role: read_made(Path(self.needs[role]), kind) for role in roles}
+        return mixed(self.own_corpus, made, self.config.mixture, self.config.algorithm.uses_row, self.seed)
+
+    @cached_property
+    def own_corpus(self) -> Corpus:
         """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
         corpus = registry.build("data", self.config.data)
         reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()

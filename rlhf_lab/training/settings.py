@@ -10,6 +10,7 @@ from rlhf_lab.core.errors import require
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
     from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.core.types import Pair
 
 Rule = tuple[bool, str]
 SMALL = {"optimizer": "muon", "max_length": 128}
@@ -60,6 +61,8 @@ class StageSettings:
         any_needs: whether other roles are welcome, each naming a policy.
         reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
         data_roles: roles that want what a stage wrote into its directory, not the model it made.
+        reads_rows: roles that want a corpus made by another stage, and the kind of its rows (`data.made.KINDS`).
+        makes_rows: kind of the rows of the corpus that it makes; empty where it makes none.
         reseeded_roles: roles whose recipe is built with another seed: 1000·k above the run's for the k-th of them.
         shares_work: whether its passes are divided between processes; if not, one process builds it.
         makes_model: whether it trains and saves a model; one that does not has no steps and only evaluates.
@@ -90,6 +93,8 @@ class StageSettings:
     late_needs: ClassVar[tuple[str, ...]] = ()
     any_needs: ClassVar[bool] = False
     data_roles: ClassVar[tuple[str, ...]] = ()
+    reads_rows: ClassVar[dict[str, str]] = {}
+    makes_rows: ClassVar[str] = ""
     reseeded_roles: ClassVar[tuple[str, ...]] = ()
     trains_on_reward: ClassVar[bool] = False
     reads_reward: ClassVar[bool] = False
@@ -165,6 +170,25 @@ class StageSettings:
     def imitates(self) -> bool:
         """Whether replies of the data are imitated with these settings."""
         return self.needs_demonstrations
+
+    @property
+    def trains_on(self) -> Literal["", "prompts", "demonstrations", "pairs"]:
+        """What of a training row it needs, and so which made corpora it can train on; empty takes none."""
+        if not self.makes_model:
+            return ""
+        if self.needs_preferences:
+            return "pairs"
+        if self.imitates:
+            return "demonstrations"
+        return "prompts" if self.trains_on_reward else ""
+
+    def uses_row(self, pair: Pair) -> bool:
+        """Whether it trains on a row: one that it leaves out does not count where rows are counted."""
+        return True
+
+    def contents(self) -> dict[str, str]:
+        """Setting → a digest of the file that it names; part of the stage's key."""
+        return {}
 
     @property
     def rows_per_unit(self) -> int:

@@ -25,8 +25,9 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
         model = load_policy(source, settings, device=run.load_device)
         encoder = load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
-    # replies with a space before them, as the encoder puts one between prompt and reply
-    texts = (text for pair in run.corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
+    # Of the data's own rows, so that policies that were trained on made ones share a vocabulary and can be compared.
+    # Replies with a space before them, as the encoder puts one between prompt and reply.
+    texts = (text for pair in run.own_corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
     model = scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device)
     return model, Encoder(tokenizer)

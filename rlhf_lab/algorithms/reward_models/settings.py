@@ -276,6 +276,10 @@ class RubricRM(TrainingSettings):
     def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
         return [(batch_rows, 2)]
 
+    @property
+    def trains_on(self) -> Literal[""]:
+        return ""  # made pairs have no grades
+
     def contradictions(self, config: Config) -> list[str]:
         if config.data.graded:
             return []

@@ -41,6 +41,9 @@ class SFT(TrainingSettings):
     def trl_trainer(self) -> str:
         return "sft"
 
+    def uses_row(self, pair: Pair) -> bool:
+        return not (self.skip_garbled and pair.meta.get("garble_chosen"))
+
     def learn_from(self, pair: Pair) -> int | None:
         """The message from which on the assistant's turns of a row are learned; None for the reply alone."""
         if self.assistant_turns == "last":

@@ -37,7 +37,7 @@ class SupervisedFineTuning(Algorithm):
         self.model, self.encoder = start_policy(run)
         corpus = run.corpus
         is_streamed = getattr(run.config.data, "streaming", False)
-        used = (p for p in corpus.train if not (settings.skip_garbled and p.meta.get("garble_chosen")))
+        used = filter(settings.uses_row, corpus.train)
         self.rows: Sequence[MaskedRow] = self._tokenise(used, RowFile() if is_streamed else [])
         if len(self.rows) < len(corpus.train):
             run.note(f"left out {len(corpus.train) - len(self.rows)} replies that the data marks as garbled")

@@ -152,7 +152,7 @@ def _count_sentence(reading: Reading, prompt: Prompt, meaning: Meaning, facts: K
                 reading.covered.append(prompt.asked.index(which))
         case kind:
             reading.declined += kind == "refusal"
-            if _called_for(prompt, meaning):
+            if called_for(prompt, meaning):
                 name = _CALLED_FOR[kind]
                 setattr(reading, name, getattr(reading, name) + 1)
             else:
@@ -170,7 +170,7 @@ _CALLED_FOR = {
 """Kinds that are good where the prompt calls for them and off-topic elsewhere → their count in a `Reading`."""
 
 
-def _called_for(prompt: Prompt, meaning: Meaning) -> bool:
+def called_for(prompt: Prompt, meaning: Meaning) -> bool:
     """Whether the prompt calls for this refusal, hedge, detail, …; a sentence of a domain must be of the prompt's."""
     if meaning.topic != NOWHERE and meaning.topic.domain != prompt.topic.domain:
         return False

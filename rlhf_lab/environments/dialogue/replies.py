@@ -72,11 +72,16 @@ class CandidateWriter:
         self._rates = rates
         self._words = sorted({word for sentence in lexicon for word in sentence.rstrip(".!?").split()})
 
-    def write(self, prompt: Prompt, rng: np.random.Generator) -> str:
-        """One candidate: content by quality, padding by verbosity, then perhaps corruption."""
+    def write(self, prompt: Prompt, rng: np.random.Generator, quality: float | None = None) -> str:
+        """One candidate: content by quality, padding by verbosity, then perhaps corruption.
+
+        Args:
+            quality: q of `CandidateRates`; None draws it.
+        """
         rates = self._rates
         # The order of draws in this class determines the corpus of a seed: changing it needs another `world.VERSION`.
-        quality = rng.random()
+        if quality is None:
+            quality = rng.random()
         verbosity = rng.random() ** rates.verbosity_power
         if prompt.intent == "unsafe":
             content = self._reply_to_unsafe(prompt, quality, rng)

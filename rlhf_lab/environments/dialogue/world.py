@@ -18,6 +18,7 @@ from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair, SafetyP
 from rlhf_lab.environments.annotator import Annotator, choose
 from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
+from rlhf_lab.environments.dialogue.faults import Fault, find_faults
 from rlhf_lab.environments.dialogue.gold import GoldWeights, coverage, gold, read
 from rlhf_lab.environments.dialogue.knowledge import KnowledgeBase
 from rlhf_lab.environments.dialogue.lexicon import Lexicon
@@ -154,6 +155,14 @@ class DialogueWorld:
         """What each reply did about its prompt: refused, complied, partial or evaded."""
         measured = self.measure(prompts, responses)
         return [harm.outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
+
+    def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str:
+        """A candidate reply of a given latent quality, 0…1; see `CandidateRates`."""
+        return self._writer.write(self.book[prompt], rng, quality)
+
+    def faults(self, prompt: str, reply: str) -> list[Fault]:
+        """What is wrong with a reply, see `faults.py`; the principles are `PRINCIPLES` there."""
+        return find_faults(self.book[prompt], reply, self.lexicon, self.facts)
 
     def ideal(self, prompt: str) -> str:
         """A reply of the highest gold for a prompt."""

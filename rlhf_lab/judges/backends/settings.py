@@ -44,6 +44,9 @@ class Simulated(JudgeSettings):
     Of two replies it prefers the one whose appeal is higher: what it believes each to be worth, in points of the true
     reward, plus its biases and its noise. Single replies are graded as `data.grader` says.
 
+    It also writes, as backends/teacher.py says: replies, critiques under named principles, revisions that put right
+    what the critique named, and prompts of the world.
+
     Args:
         believes: `gold` sees the true reward; `annotator` what the world's annotator sees, with that one's biases.
         noise: standard deviation of the error of a comparison, gold points; fixed for a question and its order.
@@ -53,12 +56,17 @@ class Simulated(JudgeSettings):
         author: name of the policy that the judge favours.
         tie_margin: a difference of appeal below this is called a tie, gold points.
         unusable: share of answers, 0…1, that are refused, cut off or unreadable, in equal parts.
-        seed: of the noise.
+        skill: latent quality, 0…1, of the replies that it writes; candidates of the corpus are uniform in it.
+        misses: P(a critique does not name a principle that the reply violates).
+        false_alarms: P(it names one that the reply does not violate).
+        repairs: P(a fault of a principle that the critique named is put right).
+        copies: share of its new prompts that are an example it was shown.
+        seed: of the noise, and of what it writes.
     """
 
     deciding: ClassVar[tuple[str, ...]] = (
         *("version", "believes", "noise", "position_bias", "length_bias", "self_preference", "author", "tie_margin"),
-        *("unusable", "seed"),
+        *("unusable", "skill", "misses", "false_alarms", "repairs", "copies", "seed"),
     )
     reads_truth: ClassVar[bool] = True
     believes: Literal["gold", "annotator"] = "gold"
@@ -69,13 +77,21 @@ class Simulated(JudgeSettings):
     author: str = ""
     tie_margin: float = 0.0
     unusable: float = 0.0
+    skill: float = 0.5
+    misses: float = 0.2
+    false_alarms: float = 0.05
+    repairs: float = 0.8
+    copies: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
         require(
             (self.noise >= 0, f"noise={self.noise} must be 0 or above"),
             (self.tie_margin >= 0, f"tie_margin={self.tie_margin} must be 0 or above"),
-            (0 <= self.unusable <= 1, f"unusable={self.unusable} is a share, 0…1"),
+            *(
+                (0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is a share, 0…1")
+                for name in ("unusable", "skill", "misses", "false_alarms", "repairs", "copies")
+            ),
             (
                 not self.self_preference or bool(self.author),
                 f"self_preference={self.self_preference} favours no one; name the policy in author",

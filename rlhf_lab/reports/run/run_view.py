@@ -10,6 +10,7 @@ from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Point, Series, estimate_facts, frontier, spread
 from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.run.corpus_view import corpus_dots
 from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
 from rlhf_lab.reports.run.training import training_curves
@@ -57,6 +58,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "hacking": hacking,
         "reward": reward_view(run),
         "benchmark": benchmark_dots(run),
+        "corpus": corpus_dots(run),
         "frontier": kl_frontier(run),
         "proxy_gold": proxy_against_gold(run),
         "spreads": spreads(run),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
@@ -93,48 +93,47 @@ def _is_http(url: str) -> bool:
         return False
 
 
+JUDGE_GROUP = "reward=judge judge=openai_compatible judge.base_url=http://HOST/v1 judge.model=NAME"
+
+
 @register("reward", "judge")
 @dataclass(frozen=True)
 class Judge(TermSettings):
-    """A judge grades each reply 1…5 on five criteria; the reward is the mean of (grade − 1)/4.
+    """What a judge (`judge=…`) says of each reply: its grades on a rubric, or whether it beats a reference reply.
 
-    An answer that refuses, is cut off or cannot be read leaves the reply unscored, counted by reason.
+    With `mode=grade` the reward is the mean over the criteria of (grade − low)/(high − low). With `mode=compare` it is
+    1 for a reply that wins against the reference in both orders, 0 for one that loses, ½ for a tie. An answer that
+    refuses, is cut off or cannot be read leaves the reply unscored, counted by reason.
+
+    Class attributes:
+        moved: settings of earlier versions → what stands for them.
 
     Args:
-        backend: `simulated` is the world's rubric judge (`data.grader`); `openai` any service that answers like
-            OpenAI's chat completions, asked at temperature 0 for a JSON object.
-        url: of the service, whole, such as http://127.0.0.1:8000/v1/chat/completions.
-        model: name of the model there.
-        api_key_env: environment variable that holds the key; empty sends none. The key itself is never stored.
+        mode: `grade` asks for grades of the reply by itself, `compare` which of two replies is better, in both orders.
+        rubric: YAML file with the criteria (docs/judging.md). Empty: five criteria, 1…5, for `grade`; what does better
+            what was asked, for `compare`.
+        reference: column of the data that has an answer to each prompt. `grade` shows it to the judge as right;
+            `compare` has the reply compared with it, and without a column with the answer key's answer, or else the
+            first chosen reply to the prompt.
         max_tokens: of an answer.
-        parallel: requests under way at once.
-        retries: further attempts after a failed one, each waiting twice as long as the one before.
-        request_timeout_s: an attempt that takes longer has failed; 0 waits.
-        version: declared version of the service; change it when the service changes what it says, so that stored
-            results are not reused.
     """
 
-    backend: Literal["simulated", "openai"] = "simulated"
-    url: str = ""
-    model: str = ""
-    api_key_env: str = ""
-    max_tokens: int = 256
-    parallel: int = 8
-    retries: int = 2
-    request_timeout_s: float = 60.0
-    version: str = ""
+    asks_judge: ClassVar[bool] = True
+    moved: ClassVar[dict[str, str]] = {
+        "backend": f"who answers is chosen by the group judge: {JUDGE_GROUP}",
+        "url": f"it is judge.base_url now, without /chat/completions: {JUDGE_GROUP}",
+        "model": f"it is judge.model now: {JUDGE_GROUP}",
+        "api_key_env": f"it is judge.api_key_env now: {JUDGE_GROUP}",
+        "parallel": "it is judge.parallel now",
+        "retries": "it is judge.retries now",
+        "request_timeout_s": "it is judge.request_timeout_s now",
+        "version": "it is judge.version now",
+    }
+    mode: Literal["grade", "compare"] = "grade"
+    rubric: str = ""
+    reference: str = ""
+    max_tokens: int = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        served = self.backend == "openai"
-        require(
-            (
-                not served or self.url.startswith(("http://", "https://")),
-                f"url={self.url} is not an http address; write the whole of it, ending in /chat/completions",
-            ),
-            (not served or bool(self.model), "model is not set; write the name of the model at url"),
-            (self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
-            (self.parallel >= 1, f"parallel={self.parallel} must be at least 1"),
-            (self.retries >= 0, f"retries={self.retries} must be 0 or above"),
-            (self.request_timeout_s >= 0, f"request_timeout_s={self.request_timeout_s} must be 0 (wait) or above"),
-        )
+        require((self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"))
