@@ -30,10 +30,17 @@ def report_command(arguments: Sequence[str]) -> None:
 
 
 def audit_command(arguments: Sequence[str]) -> None:
-    """`audit data=… data.path=…`: what is wrong with a data set, counted by reason."""
+    """`audit data=… data.path=… [against=FILE,…]`: what is wrong with a data set, counted by reason.
+
+    `against` are files of evaluation prompts (columns prompt or question) that no training row may hold.
+    """
     from rlhf_lab.data.audit import audit
     from rlhf_lab.data.audit_report import render
+    from rlhf_lab.data.contamination import EvaluationItems, read_items
 
+    files = [file for item in arguments if item.startswith("against=") for file in item[8:].split(",")]
+    arguments = [item for item in arguments if not item.startswith("against=")]
+    against = EvaluationItems(text for file in files for text in read_items(file)) if files else None
     problems: list[str] = []
     usable = compose.usable_overrides([forced(argument) for argument in arguments], problems)
     if problems:
@@ -41,7 +48,7 @@ def audit_command(arguments: Sequence[str]) -> None:
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     # Any data may be examined, also those that no demonstration, pair or answer is in.
     config = root.effective({**values, "study": None})
-    console.print(render(audit(registry.build("data", config.data))))
+    console.print(render(audit(registry.build("data", config.data), against=against)))
 
 
 def rescore_command(arguments: Sequence[str]) -> None:

@@ -130,10 +130,6 @@ class StageSettings:
         """What other sections of the config say that this algorithm cannot work with."""
         return []
 
-    def contents(self) -> dict[str, str]:
-        """Setting → a digest of the file that it names; part of the stage's key."""
-        return {}
-
     def held(self, *, adapter: bool) -> list[Held]:
         """The models it holds at once, those of the reward graph apart.
 
