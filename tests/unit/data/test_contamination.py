@@ -75,10 +75,10 @@ def test_files_of_items(tmp_path):
 
 
 def test_the_audit_counts_rows_that_hold_an_item(tmp_path):
-    rows = [(f"{ITEM} number {i}" if i < 3 else f"something else {i}", "yes", "no") for i in range(40)]
+    rows = [(f"{ITEM} number {i}" if i < 20 else f"something else {i}", "yes", "no") for i in range(40)]
     data = write_pairs(tmp_path / "pairs.jsonl", rows)
     (tmp_path / "items.jsonl").write_text(json.dumps({"prompt": ITEM}) + "\n")
-    words = ("audit", "data=pairs", f"data.path={data}", "data.test_fraction=0.01")
+    words = ("audit", "data=pairs", f"data.path={data}", "data.test_fraction=0.2")
     status, out = command_inside(tmp_path, *words, f"against={tmp_path / 'items.jsonl'}")
     assert status == 0 and "holds an evaluation item" in out
     status, out = command_inside(tmp_path, *words)
@@ -108,17 +108,10 @@ def test_the_world_gives_held_out_questions_away_in_longer_conversations(tmp_pat
     assert len(kept) + len(rejected) == 400 == result["metrics"]["made/items"]
     assert read_json(stage.folder / "corpus.json")["rejected"][CONTAMINATED] > 0
     held = [each for each in rejected if each["problem"] == CONTAMINATED]
-    for each in held:
-        question = each["item"].removeprefix("\n\nHuman: ").removesuffix("\n\nAssistant:")
-        assert (
-            question.split("\n\nAssistant:")[0].strip(" ?") in each["prompt"].replace("?", "")
-            or question in each["prompt"]
-        )
-    items = {each["item"] for each in held}
-    assert not any(
-        EvaluationItems(items, share=1.0).find_in(Pair(*(each[k] for k in ("prompt", "chosen", "rejected"))))
-        for each in kept
-    )
+    assert all(each["prompt"] != each["item"] and each["share"] == 1 for each in held)
+    items = EvaluationItems((each["item"] for each in held), share=1.0)
+    assert all(items.find(each["prompt"]) for each in held)
+    assert not any(items.find(each["prompt"]) for each in kept)
 
 
 def test_settings_and_keys(tmp_path):
