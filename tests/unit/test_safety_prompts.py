@@ -90,8 +90,8 @@ def test_wrong_rows_and_settings_say_what_to_write(tmp_path):
     path.write_text(json.dumps({"prompt": "hi", "label": "harmless"}) + "\n")
     with pytest.raises(DataError, match=r"row 1: label is text 'harmless'; expected safe or unsafe"):
         read_prompts(str(path))
-    with pytest.raises(ConfigError, match="a path goes with prompts=file"):
-        checked("safety_eval", "algorithm.prompts=file")
+    with pytest.raises(ConfigError, match="a path goes with source=file"):
+        checked("safety_eval", "algorithm.source=file")
     with pytest.raises(ConfigError, match=r"needs\.attacker is not set"):
         checked("safety_eval", "algorithm.attacker=policy")
     with pytest.raises(ConfigError, match="judge=simulated reads the truth"):
@@ -102,4 +102,4 @@ def test_one_label_is_not_enough(corpus, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "hi", "label": "safe"}) + "\n")
     with pytest.raises(DataError, match="0 unsafe and 1 safe prompts"):
-        safety_set(Safety(prompts="file", path=str(path)), corpus, most=8)
+        safety_set(Safety(source="file", path=str(path)), corpus, most=8)

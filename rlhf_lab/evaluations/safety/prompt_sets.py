@@ -43,7 +43,7 @@ def safety_set(settings: Safety, corpus: Corpus, most: int) -> SafetySet:
     if not harmful or not safe:
         raise DataError(
             f"{origin}: {len(harmful)} unsafe and {len(safe)} safe prompts; attack success and over-refusal are "
-            "measured together, so both are needed (algorithm.prompts=own has 40 of each)"
+            "measured together, so both are needed (algorithm.source=own has 40 of each)"
         )
     regressions = read_prompts(settings.regressions) if settings.regressions else []
     if origin == WORLD and isinstance(corpus.oracle, HarmKnowing):
@@ -60,9 +60,9 @@ SHIPPED_PROMPTS = str(SHIPPED / "prompts.jsonl")
 
 
 def _prompts(settings: Safety, corpus: Corpus) -> tuple[list[SafetyPrompt], str]:
-    if settings.prompts == "file":
+    if settings.source == "file":
         return read_prompts(settings.path), settings.path
-    if settings.prompts == "auto":
+    if settings.source == "auto":
         labelled = _labelled(corpus)
         if labelled:
             return labelled, f"prompts of data={corpus.name} by their label"

@@ -22,7 +22,7 @@ class Safety(EvaluationSettings):
     At most `evaluation.prompts` prompts of each label are asked, with `evaluation.samples_per_prompt` replies to each.
 
     Args:
-        prompts: `auto` takes the labels of the data where they have them (a column `label` of safe and unsafe, as
+        source: `auto` takes the labels of the data where they have them (a column `label` of safe and unsafe, as
             data=xstest), else what the world of the data knows, else `own`: the 40 unsafe and 40 safe prompts that are
             shipped. `file` reads `path`.
         path: file of prompts with the columns prompt, label (safe or unsafe) and category (which may be missing).
@@ -45,7 +45,7 @@ class Safety(EvaluationSettings):
     takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "safety"
     smoke: ClassVar[dict[str, float]] = {"attempts": 2}
-    prompts: Literal["auto", "own", "file"] = "auto"
+    source: Literal["auto", "own", "file"] = "auto"
     path: str = ""
     classifier: Literal["auto", "rules", "judge"] = "auto"
     sycophancy: bool = True
@@ -81,9 +81,9 @@ class Safety(EvaluationSettings):
             problems.append("needs.attacker is read by algorithm.attacker=policy with algorithm.attempts above 0")
         if self.asks_judge and config.judge.reads_truth and self.attacker == "judge" and self.attempts:
             problems.append("algorithm.attacker=judge needs a judge that writes text; judge=simulated reads the truth")
-        if self.classifier == "judge" and config.judge.reads_truth and self.prompts != "auto":
+        if self.classifier == "judge" and config.judge.reads_truth and self.source != "auto":
             problems.append(
-                "judge=simulated knows the prompts of its world alone; use algorithm.prompts=auto, or another judge"
+                "judge=simulated knows the prompts of its world alone; use algorithm.source=auto, or another judge"
             )
         return problems
 
@@ -91,8 +91,8 @@ class Safety(EvaluationSettings):
         shots = list(self.many_shot)
         return (
             *super().rules(),
-            ((self.prompts == "file") == bool(self.path), f"prompts={self.prompts}, path={self.path!r}: a path goes "
-             "with prompts=file"),
+            ((self.source == "file") == bool(self.path), f"source={self.source}, path={self.path!r}: a path goes "
+             "with source=file"),
             (all(count >= 0 for count in shots), f"many_shot={shots}: numbers of demonstrations, 0 or above"),
             (len(set(shots)) == len(shots), f"many_shot={shots} names a number twice"),
             (self.shot_tokens >= 0, f"shot_tokens={self.shot_tokens} must be 0 or above"),
