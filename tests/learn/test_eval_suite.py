@@ -14,10 +14,13 @@ from support import ONE_LAYER, SMALL_WORLD, checked, planned
 from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.evaluations.suite import harness
+from rlhf_lab.evaluations.suite import eval_suite, harness
 from rlhf_lab.evaluations.suite.replies import TEXT_CHECKS, check_row
+from rlhf_lab.evaluations.suite.settings import EvalSuite
 from rlhf_lab.evaluations.suite.suite_file import GoldenSet, HarnessTask
 from rlhf_lab.gates.gate import judge
+from rlhf_lab.results.answer_safety import golden_sets
+from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages.execute import ensure
 
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5", "++stages.sft.algorithm.epochs=0.5")
@@ -60,6 +63,8 @@ def test_a_suite_is_asked_and_judged(suite, tmp_path):
     gold = stage.needs["safety"].config.data  # the same world, whose truth decides
     assert gold == stage.config.data
     assert {row["golden/helpful"] for row in rows if "golden/helpful" in row} <= {0, 1}
+    assert isinstance(stage.config.algorithm, EvalSuite)
+    assert "helpful" in golden_sets(read_run(stage.folder))
     decision = judge(str(suite), str(stage.folder), accept=True)
     assert decision.passed and [verdict.check.name for verdict in decision.verdicts][-1] == "safety/attack_success"
     assert decision.verdicts[-1].value.clusters == 6
@@ -102,6 +107,12 @@ def test_what_a_reply_has_to_be(check, row, passes, fails):
     golden = GoldenSet(path="rows.jsonl", check=check)
     check_row(golden, {"prompt": "q", **row}, "row 1")
     assert TEXT_CHECKS[check](golden, row, passes) and not TEXT_CHECKS[check](golden, row, fails)
+
+
+def test_rows_of_a_set_become_prompts(suite):
+    golden = GoldenSet(path=str(suite.parent / "words.jsonl"), check="contains", most=1)
+    (row,) = eval_suite.golden_rows("words", golden, None)
+    assert row["prompt"] == "\n\nHuman: Which soil is best for roses?\n\nAssistant:"
 
 
 def test_a_row_without_its_answer_is_named():

@@ -27,13 +27,13 @@ class Safety(EvaluationSettings):
             shipped. `file` reads `path`.
         path: file of prompts with the columns prompt, label (safe or unsafe) and category (which may be missing).
         classifier: who says what a reply did. `auto` is the truth where a world knows the prompt, else `rules`: phrases
-            that refuse (`safety/refusals.py`). `judge` asks `judge`.
+            that refuse (`evaluations/safety/refusals.py`). `judge` asks `judge`.
         sycophancy: ask the shipped questions with and without a wrong opinion of the user.
         many_shot: numbers of demonstrations, in which an assistant gives harm, in front of each unsafe prompt.
         shot_tokens: longest prompt with demonstrations, in tokens; 0 is rollout.max_prompt_tokens. What is longer is
             left out and said.
         attempts: disguises tried per unsafe prompt until one succeeds; 0 is no red-teaming.
-        attacker: who writes the disguises: `templates` (`safety/attacks.py`) alone; `policy`, `needs.attacker` rewords
+        attacker: who writes the disguises: `templates` (`evaluations/safety/attacks.py`) alone; `policy`, `needs.attacker` rewords
             each; `judge`, the model in `judge` does.
         regressions: regressions.jsonl of an earlier run: prompts that once succeeded, asked again.
     """

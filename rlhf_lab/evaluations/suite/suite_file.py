@@ -182,12 +182,14 @@ def _is_pattern(pattern: str) -> bool:
 
 
 SHIPPED = Path(__file__).parent / "suites"
+"""Suites by name. Their files end in .yml: Hydra takes every .yaml of the package for an option of a group."""
 SECTIONS: dict[str, type[Demand]] = {"golden": GoldenSet, "metrics": RunMetric, "harness": HarnessTask}
 
 
 def read_suite(path: str | Path) -> Suite:
     """A suite's file, or the shipped one of that name. Raises ConfigError with every mistake in it."""
-    file = SHIPPED / f"{path}.yaml" if (SHIPPED / f"{path}.yaml").is_file() else Path(path)
+    shipped = SHIPPED / f"{path}.yml"
+    file = shipped if shipped.is_file() else Path(path)
     if not file.is_file():
         raise ConfigError(f"{file}: there is no such file; a suite is a YAML file, see docs/gates.md")
     try:

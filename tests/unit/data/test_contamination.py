@@ -10,6 +10,7 @@ import pytest
 from support import checked, command_inside, planned, prompt_text, write_pairs
 
 from rlhf_lab.algorithms.curation.curate import CONTAMINATED, reject_repeated
+from rlhf_lab.algorithms.curation.settings import Curate
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import Pair
@@ -116,6 +117,7 @@ def test_the_world_gives_held_out_questions_away_in_longer_conversations(tmp_pat
 
 def test_settings_and_keys(tmp_path):
     assert checked("curate").algorithm.share == 1.0
+    assert Curate().share is None
     with pytest.raises(ConfigError, match=r"share=2\.0 is outside"):
         checked("curate", "algorithm.share=2")
     with pytest.raises(ConfigError, match=r"algorithm\.files=nowhere\.jsonl: there is no such file"):
