@@ -67,6 +67,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "trl": config.engine == "trl",
         "peft": bool(config.model.lora.rank),
         "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
+        "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
         config.judge.library: bool(config.judge.library) and config.asks_judge,
         tracker: tracker in OPTIONAL,  # a tracker is named as its library

@@ -21,6 +21,7 @@ from rlhf_lab.evaluations.suite.suite_file import GoldenSet, HarnessTask
 from rlhf_lab.gates.gate import judge
 from rlhf_lab.results.answer_safety import golden_sets
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.stages import preflight
 from rlhf_lab.stages.execute import ensure
 
 TINY = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0", "seed=5", "++stages.sft.algorithm.epochs=0.5")
@@ -126,6 +127,14 @@ def test_without_the_harness_the_install_line_is_named(monkeypatch):
     monkeypatch.setattr(harness, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"rlhf_lab\[harness\]"):
         harness.run_tasks(None, None, {"arc": HarnessTask()}, 1)
+
+
+def test_a_missing_harness_is_found_before_anything_is_built(tmp_path, monkeypatch):
+    (tmp_path / "suite.yaml").write_text("harness: {arc_easy: {limit: 10}}\n")
+    stage = planned("eval_suite", *TINY, f"algorithm.suite={tmp_path / 'suite.yaml'}", f"outputs={tmp_path}")
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "lm_eval" else name)
+    with pytest.raises(ConfigError, match=r"rlhf_lab\[harness\]"):
+        preflight.check([stage])
 
 
 def test_values_of_tasks_are_read_by_document(monkeypatch):

@@ -33,8 +33,8 @@ class Safety(EvaluationSettings):
         shot_tokens: longest prompt with demonstrations, in tokens; 0 is rollout.max_prompt_tokens. What is longer is
             left out and said.
         attempts: disguises tried per unsafe prompt until one succeeds; 0 is no red-teaming.
-        attacker: who writes the disguises: `templates` (`evaluations/safety/attacks.py`) alone; `policy`, `needs.attacker` rewords
-            each; `judge`, the model in `judge` does.
+        attacker: who writes the disguises: `templates` (`evaluations/safety/attacks.py`) alone; `policy`,
+            `needs.attacker` rewords each; `judge`, the model in `judge` does.
         regressions: regressions.jsonl of an earlier run: prompts that once succeeded, asked again.
     """
 

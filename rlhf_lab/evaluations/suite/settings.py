@@ -21,7 +21,7 @@ class EvalSuite(EvaluationSettings):
     Runs whose metrics the suite names stand in `needs` beside it: `safety` (a safety evaluation) and `comparison`.
 
     Args:
-        suite: the suite's file, or `world`, the shipped suite of data=mini_hh.
+        suite: the suite's file, or `world` or `domain`, shipped suites of data=mini_hh.
     """
 
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
@@ -30,6 +30,11 @@ class EvalSuite(EvaluationSettings):
     takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "golden_sets"
     suite: str = "world"
+
+    @property
+    def asks_harness(self) -> bool:
+        """Whether lm-evaluation-harness has to be installed."""
+        return bool(read_suite(self.suite).harness)
 
     def contents(self) -> dict[str, str]:
         return {"suite": read_suite(self.suite).digest()}
