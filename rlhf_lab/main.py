@@ -11,6 +11,7 @@
     python -m rlhf_lab compare A B                 test the difference of two runs, jobs or studies
     python -m rlhf_lab leaderboard FILE …          rank who wrote the replies of judgements.jsonl
     python -m rlhf_lab judge A B judge=…           let a judge say whose replies are better; judge A grades them
+    python -m rlhf_lab gate SUITE.yaml RUN         hold a run to a suite; status 1 where it falls short
     python -m rlhf_lab rescore FOLDER 'reward.weights={bt:.7,programmatic:.3}' …
     python -m rlhf_lab label RUN_OR_FILE           compare replies in the browser; export=FILE.jsonl writes the labels
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
@@ -129,7 +130,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
     elif {"--help", "-h"} & set(arguments[1:]):
         console.print(described(first), markup=False, soft_wrap=True)
     else:
-        COMMANDS[first](arguments[1:])
+        return COMMANDS[first](arguments[1:]) or OK
     return OK
 
 

@@ -30,10 +30,17 @@ def report_command(arguments: Sequence[str]) -> None:
 
 
 def audit_command(arguments: Sequence[str]) -> None:
-    """`audit data=… data.path=…`: what is wrong with a data set, counted by reason."""
+    """`audit data=… data.path=… [against=FILE,…]`: what is wrong with a data set, counted by reason.
+
+    `against` are files of evaluation prompts (columns prompt or question) that no training row may hold.
+    """
     from rlhf_lab.data.audit import audit
     from rlhf_lab.data.audit_report import render
+    from rlhf_lab.data.contamination import EvaluationItems, read_items
 
+    files = [file for item in arguments if item.startswith("against=") for file in item[8:].split(",")]
+    arguments = [item for item in arguments if not item.startswith("against=")]
+    against = EvaluationItems(text for file in files for text in read_items(file)) if files else None
     problems: list[str] = []
     usable = compose.usable_overrides([forced(argument) for argument in arguments], problems)
     if problems:
@@ -41,7 +48,7 @@ def audit_command(arguments: Sequence[str]) -> None:
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     # Any data may be examined, also those that no demonstration, pair or answer is in.
     config = root.effective({**values, "study": None})
-    console.print(render(audit(registry.build("data", config.data))))
+    console.print(render(audit(registry.build("data", config.data), against=against)))
 
 
 def rescore_command(arguments: Sequence[str]) -> None:
@@ -175,6 +182,30 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     console.print(f"leaderboard: {written.page} and {written.numbers}", soft_wrap=True)
 
 
+def gate_command(arguments: Sequence[str]) -> int:
+    """`gate SUITE.yaml RUN [ACCEPTED] [accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
+
+    RUN is compared, prompt by prompt, with the run that was accepted last (outputs/accepted/SUITE.json), or with the
+    run ACCEPTED. `accept=true` registers a run that passes. A comparison that too few prompts leave undecided is said
+    to be. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
+    """
+    words = [item for item in arguments if "=" not in item or Path(item).exists()]
+    options = dict(item.split("=", 1) for item in arguments if item not in words)
+    if unknown := [name for name in options if name != "accept"]:
+        raise ConfigError([f"{name} is not an option of gate{did_you_mean(name, ('accept',))}" for name in unknown])
+    accept = yaml.safe_load(options.get("accept", "false"))
+    if len(words) not in (2, 3) or not isinstance(accept, bool):
+        raise ConfigError("gate takes a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED] [accept=true]")
+    from rlhf_lab.gates.gate import judge
+    from rlhf_lab.gates.table import lines, table
+
+    decision = judge(words[0], words[1], words[2] if len(words) == 3 else None, accept=accept)
+    console.print(table(decision))
+    for line in lines(decision):
+        console.print(line, markup=False, soft_wrap=True)
+    return 0 if decision.passed else 1
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -219,7 +250,7 @@ def described(name: str) -> str:
     return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "report": report_command,
     "audit": audit_command,
     "rescore": rescore_command,
@@ -230,6 +261,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "compare": compare_command,
     "leaderboard": leaderboard_command,
     "judge": judge_command,
+    "gate": gate_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

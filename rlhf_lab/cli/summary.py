@@ -93,8 +93,9 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
         console.print(f"[dim]{escape(caveat)}[/]")
     for note in result.get("notes", []):
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
-    if result["policies"]:
-        console.print(PolicyTable(result["policies"]))
+    policies = PolicyTable(result["policies"])
+    if policies.columns:
+        console.print(policies)
     shown = [name for name in result.get("primary", []) if name in result["metrics"]]
     width = max(map(len, shown), default=0)
     for name in shown:

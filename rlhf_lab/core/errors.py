@@ -54,6 +54,7 @@ OPTIONAL = {
     "tensorboard": ("tracker=tensorboard", "'rlhf_lab[tensorboard]'"),
     "anthropic": ("judge=anthropic", "'rlhf_lab[judge]'"),
     "openai": ("judge=openai_compatible", "'rlhf_lab[judge]'"),
+    "lm_eval": ("a suite with harness tasks", "'rlhf_lab[harness]'"),
     "pyarrow": ("reading Parquet files", "pyarrow"),
     "datasets": ("reading hub data sets", "datasets"),
     "starlette": ("label", "'rlhf_lab[label]'"),

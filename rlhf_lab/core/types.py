@@ -123,6 +123,41 @@ class Grading(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SafetyPrompt:
+    """A prompt that should be refused, or one that should not.
+
+    Attributes:
+        prompt: a transcript that ends where the reply starts.
+        harmful: whether it asks for harm.
+        category: what kind of harm, or of likeness to it.
+        base: the prompt of a world that this one is, or disguises; the world judges replies by it. Empty where no world
+            knows it.
+    """
+
+    prompt: str
+    harmful: bool
+    category: str = ""
+    base: str = ""
+
+
+@runtime_checkable
+class HarmKnowing(Protocol):
+    """An oracle that knows which of its prompts ask for harm, and whether a reply gives it."""
+
+    def safety_prompts(self, split: str) -> list[SafetyPrompt]:
+        """Prompts of a split that ask for harm, and prompts that look alike and do not."""
+        ...
+
+    def safety_demonstrations(self, split: str) -> list[tuple[str, str]]:
+        """(question, reply) pairs in which harm is asked for and given."""
+        ...
+
+    def safety_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:
+        """What each reply did: refused, complied, partial (both) or evaded (neither)."""
+        ...
+
+
 @runtime_checkable
 class AnswerChecking(Protocol):
     """An oracle of data with verifiable answers that can also read them as a lenient verifier does."""

@@ -1,7 +1,7 @@
 """What is wrong with a corpus: every check is counted, says why it matters, and shows one example.
 
 Read with the corpus' own load report, whose drops come first in the findings. Left out: near-duplicates beyond case,
-spacing and punctuation, and anything that needs a model.
+spacing and punctuation (but for evaluation items, `against`), and anything that needs a model.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data import replies, transcript
 from rlhf_lab.data.audit_report import SPLITS, AuditReport, Finding, render
+from rlhf_lab.data.contamination import EvaluationItems
 
 __all__ = ["AuditReport", "Finding", "audit", "render"]
 
@@ -24,6 +25,7 @@ Encode = Callable[[str], Sequence[int]]
 SPECIAL_TOKEN = re.compile(r"</?s>|<(?:bos|eos|pad|unk)>|<\|[a-z_]{2,30}\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 NOT_WORD = re.compile(r"\W+")
 CONTRADICTS = "contradicts another pair"
+HOLDS_ITEM = "holds an evaluation item"
 
 # Checks on one pair: name → (why it matters, test given the pair and its prompt's oddities).
 PAIR_CHECKS: dict[str, tuple[str, Callable[[Pair, Sequence[str]], bool]]] = {
@@ -59,6 +61,7 @@ def audit(
     max_length: int | None = None,
     eos_id: int | None = None,
     bos_id: int | None = None,
+    against: EvaluationItems | None = None,
 ) -> AuditReport:
     """Check both splits of a corpus. Demonstrations are not checked as pairs; `skipped` names those checks.
 
@@ -66,6 +69,7 @@ def audit(
         encode: full text (prompt, space, reply) → token ids, exactly as training encodes it.
         max_length: tokens a training sequence may have; with `encode`, what is longer counts as truncated.
         eos_id, bos_id: with `encode`, the ids that end and start a sequence.
+        against: evaluation items that no training row may hold.
     """
     report = AuditReport(corpus.name)
     _add_load_report(report, corpus)
@@ -86,6 +90,10 @@ def audit(
     if not _is_imitated(corpus):
         report.skipped[replies.EMPTY_CHOSEN] = "replies to imitate"
     _check_overlap(report, corpus)
+    if against is not None:
+        why = "the evaluation is trained on, so its numbers are too good"
+        holding = (pair for pair in corpus.train if against.find_in(pair) is not None)
+        _add_finding(report, HOLDS_ITEM, "train", "pairs", why, corpus.train, holding)
     if encode is None:
         report.skipped |= dict.fromkeys(TOKEN_CHECKS, "an encoder")
     else:

@@ -1,14 +1,12 @@
 """Compares policies on the same held-out prompts: true reward, learned reward, KL, length and the rest.
 
-Every number carries its n and an interval clustered by prompt. Rows (one per sampled reply) go to evaluation.jsonl,
-summaries (one per policy) to policies.jsonl. A policy with a stored summary is not evaluated again, so an interrupted
-comparison resumes where it stopped.
+Every number carries its n and an interval clustered by prompt. Rows and summaries are logged as policy_log.py says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,10 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlhf_lab.core import ranks
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.files import append_jsonl, file_digest, fingerprint, read_jsonl, read_rows, truncate
 from rlhf_lab.core.types import Reward
+from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
@@ -40,7 +37,7 @@ KL_BATCH_TOKENS = 16384
 """Padded tokens per forward pass when the exact KL is computed."""
 
 
-class Evaluator:
+class Evaluator(PolicyLog):
     """Evaluates policies one by one; the first is the reference the others are compared with.
 
     Args:
@@ -59,7 +56,7 @@ class Evaluator:
         beta: float | None,
         max_length: int,
     ):
-        self.run = run
+        super().__init__(run)
         self.reference = reference
         self.encoder = encoder
         self.reward = reward
@@ -75,46 +72,7 @@ class Evaluator:
         self.pair_prompts = [pair.prompt for pair in pairs]
         self.p_chosen = [pair.meta.get("p_chosen") for pair in pairs]
         self._reference_pairs: PairLogps | None = None
-        self._rows_path = run.folder / "evaluation.jsonl"
-        self._policies_path = run.folder / "policies.jsonl"
-        self.policies = ranks.on_main(self._restore)
         self._reference_rows = self.rows(self.policies[0]["name"]) if self.policies else []
-
-    def _restore(self) -> list[dict[str, Any]]:
-        """Summaries of an earlier attempt up to the first with a damaged summary or rows; both files are cut there."""
-        policies, summary_ends = read_rows(self._policies_path)
-        intact = self._count_intact(policies)
-        summaries_end = summary_ends[intact - 1] if intact else 0
-        rows_end = policies[intact - 1]["rows_end"] if intact else 0
-        file_size = self._policies_path.stat().st_size if self._policies_path.exists() else 0
-        if file_size > summaries_end:
-            files = f"{self._policies_path} or evaluation.jsonl"
-            self.run.note(f"{files} was cut or damaged after policy {intact}: evaluated again")
-        truncate(self._policies_path, summaries_end)
-        truncate(self._rows_path, rows_end)
-        return policies[:intact]
-
-    def _count_intact(self, policies: Sequence[dict[str, Any]]) -> int:
-        """How many leading policies have the summary and the rows that their checksum was taken of."""
-        rows_begin = 0  # byte of evaluation.jsonl: a policy's rows begin where those of the policy before it end
-        for number, policy in enumerate(policies):
-            if self._seal(policy, rows_begin) != policy.get("sha256"):
-                return number
-            rows_begin = policy.get("rows_end", 0)
-        return len(policies)
-
-    def _seal(self, policy: dict[str, Any], rows_begin: int) -> str:
-        """Checksum of a policy's summary and of its rows, which begin at byte `rows_begin` of evaluation.jsonl."""
-        summary = {key: value for key, value in policy.items() if key != "sha256"}
-        rows_end = policy.get("rows_end", 0)
-        rows_digest = ""
-        if self._rows_path.exists():
-            rows_digest = file_digest(self._rows_path, rows_begin, rows_end)
-        return fingerprint([summary, rows_digest])
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        """The summary of a policy that this or an earlier attempt evaluated, else None."""
-        return next((policy for policy in self.policies if policy["name"] == name), None)
 
     def evaluate(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> dict[str, Any]:
         """Metrics of one policy by name; appends its rows and its summary unless they are there already.
@@ -129,23 +87,6 @@ class Evaluator:
         self._reference_rows = self._reference_rows or rows  # the first policy evaluated is the reference
         metrics = {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)}
         return self.add(name, rows, metrics)
-
-    def add(self, name: str, rows: list[dict[str, Any]], metrics: Mapping[str, Estimate]) -> dict[str, Any]:
-        """Log a policy: its rows, then its summary. Rows without a summary are dropped when the stage resumes."""
-        summary: dict[str, Any] = {
-            "name": name,
-            "metrics": {key: estimate.to_dict() for key, estimate in metrics.items()},
-            "rows_end": append_jsonl(self._rows_path, rows),
-        }
-        rows_begin = self.policies[-1]["rows_end"] if self.policies else 0
-        summary["sha256"] = self._seal(summary, rows_begin)
-        append_jsonl(self._policies_path, [summary])
-        self.policies.append(summary)
-        return summary
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """The logged rows of one policy, prompt-major."""
-        return ranks.on_main(lambda: [row for row in read_jsonl(self._rows_path) if row["policy"] == name])
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
         """Scored replies to the held-out prompts, prompt-major; `name` seeds the draw, so each policy has its own."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import file_digest
 from rlhf_lab.training.settings import Held, Rule, StageSettings
 
 if TYPE_CHECKING:
@@ -21,6 +24,13 @@ class EvaluationSettings(StageSettings):
     compares_policies: ClassVar[bool] = False
     measures_gold: ClassVar[bool] = True
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
+
+
+def content_digest(path: str, setting: str) -> str:
+    """What stands for a file in a stage's key. Raises ConfigError, with the setting, where there is none."""
+    if not Path(path).is_file():
+        raise ConfigError(f"algorithm.{setting}={path}: there is no such file")
+    return file_digest(Path(path))
 
 
 @register("algorithm", "best_of_n")

@@ -39,6 +39,14 @@ class Grading:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Does a reply refuse what its prompt asks for, or give it?"""
+
+    prompt: str
+    reply: str
+
+
+@dataclass(frozen=True)
 class Writing:
     """Write a reply, a critique of one, its revision, or a new prompt.
 

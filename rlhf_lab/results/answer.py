@@ -23,7 +23,7 @@ from rlhf_lab.results.answer_rewards import (
     step_judge,
     steps,
 )
-from rlhf_lab.results.gains import policy_names
+from rlhf_lab.results.answer_safety import golden_sets, safety
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.training.settings import StageSettings
@@ -38,10 +38,12 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         corpus_made,
         cross_fitted,
         graded_pairs,
+        golden_sets,
         held_out_loss,
         pair_ranking,
         report_card,
         reward_and_truth,
+        safety,
         step_judge,
         steps,
     )
@@ -106,7 +108,7 @@ def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, 
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
         limits.append(f"gold is {run.gold_source}")
-    elif policy_names(run) and not _has_verified_answers(run):
+    elif any("proxy" in policy.metrics for policy in run.policies) and not _has_verified_answers(run):
         limits.append("there is no gold here: the judge is the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")

@@ -78,6 +78,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "trl": config.engine == "trl",
         "peft": bool(config.model.lora.rank),
         "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
+        "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
         config.judge.library: bool(config.judge.library) and config.asks_judge,
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
@@ -223,9 +224,9 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
-    benchmark = getattr(stage.config.algorithm, "benchmark", None) and stage.config.algorithm.path
-    if benchmark:
-        problems += _source_problems(benchmark, "algorithm.path", None, 0)
+    path = getattr(stage.config.algorithm, "path", "")
+    if path:
+        problems += _source_problems(path, "algorithm.path", None, 0)
     return problems
 
 

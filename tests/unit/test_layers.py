@@ -31,7 +31,7 @@ LAYERS = (
     {"figures", "memory"},
     {"studies"},
     {"reports"},
-    {"sweeps", "doctor", "labels"},
+    {"sweeps", "doctor", "gates", "labels"},
     {"cli"},
     {"main"},
     {"notebook"},

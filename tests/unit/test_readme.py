@@ -21,7 +21,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
-DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory")
+DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "safety", "gates", "domain_project")
 PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])
 LINKING = [page for page in LINKING if not page.startswith((".", "outputs"))]

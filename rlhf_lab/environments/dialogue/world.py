@@ -14,8 +14,9 @@ from zlib import crc32
 import numpy as np
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
+from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair, SafetyPrompt
 from rlhf_lab.environments.annotator import Annotator, choose
+from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
 from rlhf_lab.environments.dialogue.faults import Fault, find_faults
 from rlhf_lab.environments.dialogue.gold import GoldWeights, coverage, gold, read
@@ -140,6 +141,20 @@ class DialogueWorld:
         """One candidate reply per prompt."""
         rng = self._stream("candidates", "", seed)
         return [self._writer.write(self.book[prompt], rng) for prompt in prompts]
+
+    def safety_prompts(self, split: str) -> list[SafetyPrompt]:
+        """Harmful prompts of a split and answerable ones about the same topics; see `harm.safety_prompts`."""
+        return harm.safety_prompts(self.book, split)
+
+    def safety_demonstrations(self, split: str) -> list[tuple[str, str]]:
+        """(question, reply) pairs of a split in which harm is asked for and given."""
+        steps = [domain.unsafe_steps for domain in self.facts.domains]
+        return harm.demonstrations(self.book, split, steps)
+
+    def safety_outcomes(self, prompts: Sequence[str], responses: Sequence[str]) -> list[str]:
+        """What each reply did about its prompt: refused, complied, partial or evaded."""
+        measured = self.measure(prompts, responses)
+        return [harm.outcome(self.book[prompt], measured, row) for row, prompt in enumerate(prompts)]
 
     def candidate(self, prompt: str, rng: np.random.Generator, quality: float) -> str:
         """A candidate reply of a given latent quality, 0…1; see `CandidateRates`."""

@@ -19,7 +19,7 @@ from rlhf_lab.environments.grader import HIGH, LOW, NORMAL, text_errors
 from rlhf_lab.judges.backends import teacher
 from rlhf_lab.judges.backends.settings import Simulated
 from rlhf_lab.judges.caller import Caller
-from rlhf_lab.judges.questions import Comparison, Grading, Writing
+from rlhf_lab.judges.questions import Comparison, Grading, Refusal, Writing
 from rlhf_lab.judges.requests import Reply, Request
 
 OVERALL = "overall"
@@ -46,6 +46,7 @@ class SimulatedBackend:
             Comparison: self._compare,
             Grading: self._grade,
             Writing: self._write,
+            Refusal: self._tell_refusals,
         }
         places_by_type: dict[type, list[int]] = {}
         for place, request in enumerate(requests):
@@ -129,6 +130,16 @@ class SimulatedBackend:
         abouts = [_about(request, Writing) for request in requests]
         answers = [teacher.write(about, self.settings, self.oracle) for about in abouts]
         noise_N2 = self._noise(requests, [about.prompt for about in abouts], [about.draft for about in abouts])
+        return self._spoilt(answers, noise_N2[:, 1])
+
+    def _tell_refusals(self, requests: Sequence[Request]) -> list[Reply]:
+        """Say what replies did about their prompts: refused, complied, partial or evaded."""
+        abouts = [_about(request, Refusal) for request in requests]
+        if not isinstance(self.oracle, types.HarmKnowing):
+            raise ConfigError("judge=simulated cannot tell refusals in this world; use data=mini_hh, or another judge")
+        prompts, replies = [about.prompt for about in abouts], [about.reply for about in abouts]
+        answers = [{"outcome": outcome} for outcome in self.oracle.safety_outcomes(prompts, replies)]
+        noise_N2 = self._noise(requests, prompts, replies)
         return self._spoilt(answers, noise_N2[:, 1])
 
     def _noise(self, requests: Sequence[Request], prompts: Sequence[str], texts: Sequence[str]) -> FloatArray:

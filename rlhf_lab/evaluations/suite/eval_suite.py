@@ -1,0 +1,144 @@
+"""Asks a policy the golden sets of a suite: a row per reply, 0 or 1 under `golden/NAME`, a share per set.
+
+The gate (`rlhf_lab/gates/`) reads these rows, and runs no model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.core.episodes import Episode, Task
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.types import Reward
+from rlhf_lab.data.reading import read_rows
+from rlhf_lab.data.rows import BadRows
+from rlhf_lab.data.transcript import as_prompt
+from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.evaluations.suite.harness import run_tasks
+from rlhf_lab.evaluations.suite.replies import TEXT_CHECKS, check_row
+from rlhf_lab.evaluations.suite.settings import EvalSuite
+from rlhf_lab.evaluations.suite.suite_file import GoldenSet, Suite, read_suite
+from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.rewards.graph import build_reward
+from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.training.run import Result, Run
+
+Rows = list[dict[str, Any]]
+
+
+class GoldenSets:
+    """Evaluates `needs.policy` on every golden set and task of the suite."""
+
+    def __init__(self, settings: EvalSuite, run: Run):
+        self.run = run
+        self.suite: Suite = read_suite(settings.suite)
+        self.questions = {name: golden_rows(name, golden, run) for name, golden in self.suite.golden.items()}
+        self.log = PolicyLog(run)
+        scores = any(golden.check == "reward" for golden in self.suite.golden.values())
+        self.reward: Reward | None = build_reward(run) if scores else None
+        if scores and self.reward is None:
+            raise ConfigError("needs.reward is not set; a golden set with check=reward scores by it (or reward=gold)")
+
+    def finish(self) -> Result:
+        source = str(self.run.config.needs["policy"])
+        name = "policy" if "/" in source else source
+        if not self.log.find(name):
+            self._evaluate(name)
+        return Result(self.log.policies)
+
+    def _evaluate(self, name: str) -> None:
+        source, settings = self.run.needs["policy"], self.run.config.model
+        model = load_policy(source, settings, device=self.run.device).requires_grad_(False)
+        encoder = load_encoder(source, settings)
+        collector = EpisodeCollector(self.run, encoder)
+        rows: Rows = []
+        metrics: dict[str, Estimate] = {}
+        for golden_name, golden in self.suite.golden.items():
+            questions = self.questions[golden_name]
+            group = self.run.config.evaluation.samples_per_prompt
+            seed = self.run.seed(f"golden/{golden_name}", self.run.config.evaluation.seed)
+            tasks = [self.run.corpus.task(question["prompt"]) for question in questions]
+            collected = collector.collect(model, tasks, group, seed)
+            set_rows = self._judge(name, golden_name, golden, questions, collected)
+            rows += set_rows
+            metrics[f"golden/{golden_name}"] = _rate(set_rows, f"golden/{golden_name}")
+        if self.suite.harness:
+            batch = max(1, min(64, self.run.config.rollout.batch_rows))
+            for task, documents in run_tasks(model, encoder, self.suite.harness, batch).items():
+                task_rows = [
+                    {**_row(name, f"harness/{task}", document, 0, Task(document)), f"harness/{task}": value}
+                    for document, value in documents.items()
+                ]
+                rows += task_rows
+                metrics[f"harness/{task}"] = _rate(task_rows, f"harness/{task}")
+        self.log.add(name, rows, metrics)
+
+    def _judge(
+        self,
+        policy: str,
+        name: str,
+        golden: GoldenSet,
+        questions: Sequence[dict[str, Any]],
+        collected: list[list[Episode]],
+    ) -> Rows:
+        """A row per reply to the prompts of one set, prompt-major."""
+        episodes = [episode for group in collected for episode in group]
+        scores: np.ndarray | None = None
+        if golden.check == "gold":
+            scores = self.run.corpus.measure(episodes)["gold"]
+        elif golden.check == "reward" and self.reward is not None:
+            scores = self.reward(episodes).total_N
+        rows = []
+        group = len(collected[0])
+        for i, episode in enumerate(episodes):
+            if scores is None:
+                passed: int | None = int(TEXT_CHECKS[golden.check](golden, questions[i // group], episode.response))
+            else:
+                passed = None if np.isnan(scores[i]) else int(scores[i] >= float(golden.at_least or 0))
+            row = _row(policy, f"golden/{name}", str(i // group), i % group, episode.task)
+            row |= {"response": episode.response, "tokens": episode.sampled_tokens, "ended": int(episode.ended)}
+            rows.append({**row, f"golden/{name}": passed})
+        return rows
+
+
+def _row(policy: str, part: str, number: str, sample: int, task: Task) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "prompt_id": f"{part}/{number}",
+        "sample_id": sample,
+        "prompt": task.prompt,
+        "response": "",
+    }
+
+
+def _rate(rows: Rows, key: str) -> Estimate:
+    values = np.array([np.nan if row[key] is None else row[key] for row in rows], dtype=float)
+    is_rate = bool(np.isin(values[~np.isnan(values)], (0.0, 1.0)).all())
+    estimate = clustered_rate if is_rate else clustered_mean
+    return estimate(values, [row["prompt_id"] for row in rows])
+
+
+def golden_rows(name: str, golden: GoldenSet, run: Run) -> list[dict[str, Any]]:
+    """The rows of a golden set, with prompts as transcripts. Raises DataError where one lacks what is checked."""
+    if golden.prompts:
+        rows = [{"prompt": task.prompt} for task in run.corpus.tasks("test")]
+    else:
+        bad = BadRows(golden.path)
+        rows = []
+        for row in read_rows(golden.path, bad):
+            check_row(golden, row.values, f"{row.file}, row {row.number}")
+            rows.append({**row.values, "prompt": as_prompt(row.values["prompt"])})
+        bad.finish()
+    rows = rows[: golden.most] if golden.most else rows
+    if not rows:
+        raise DataError(f"golden.{name} has no prompts; {golden.path or 'the data'} has none")
+    return rows
+
+
+def build(settings: EvalSuite, run: Run) -> GoldenSets:
+    return GoldenSets(settings, run)

@@ -1,0 +1,66 @@
+"""Tasks of lm-evaluation-harness, run by the harness itself on a policy; nothing of it is imported before that.
+
+Its numbers are per document, so two runs are compared document by document. Needs `pip install 'rlhf_lab[harness]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from torch import nn
+
+from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
+from rlhf_lab.evaluations.suite.suite_file import HarnessTask
+from rlhf_lab.models.encoding import Encoder
+
+Documents = dict[str, float]
+"""Document of a task → its value."""
+
+
+def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTask], batch: int) -> dict[str, Documents]:
+    """Values of each task's documents.
+
+    Raises:
+        MissingDependency: the harness is not installed.
+        ConfigError: a task does not exist there, or has no such metric per document.
+    """
+    if find_spec("lm_eval") is None:
+        raise MissingDependency(*OPTIONAL["lm_eval"])
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    wrapped = HFLM(pretrained=model, tokenizer=encoder.tokenizer, batch_size=batch)
+    values = {}
+    for name, task in tasks.items():
+        manager = TaskManager(include_path=task.include or None)
+        task_name = task.task or name
+        if task_name not in manager.all_tasks:
+            raise ConfigError(f"harness.{name}: lm-evaluation-harness has no task {task_name}")
+        result: Mapping[str, Any] = simple_evaluate(
+            model=wrapped,
+            tasks=[task_name],
+            task_manager=manager,
+            num_fewshot=task.shots,
+            limit=task.limit or None,
+            log_samples=True,
+            bootstrap_iters=0,  # intervals are the lab's own
+        )
+        values[name] = _values(name, task, result["samples"])
+    return values
+
+
+def _values(name: str, task: HarnessTask, samples: Mapping[str, Any]) -> Documents:
+    """The metric of every document; of a group of tasks, of all their documents."""
+    values: Documents = {}
+    for of_task, documents in samples.items():
+        for document in documents:
+            if not isinstance(document.get(task.metric), (int, float)):
+                known = ", ".join(document.get("metrics") or ()) or "none"
+                raise ConfigError(
+                    f"harness.{name}: {of_task} has no number {task.metric} per document; its metrics: {known}"
+                )
+            values[f"{of_task}/{document['doc_id']}"] = float(document[task.metric])
+    return values

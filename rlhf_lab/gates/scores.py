@@ -1,0 +1,134 @@
+"""A check's values in a run directory: an estimate, and where the run has rows the values of every prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.evaluations.suite.suite_file import Demand, HarnessTask, RunMetric, Suite
+from rlhf_lab.results.folders import find_run
+from rlhf_lab.results.gains import policy_names, scores
+from rlhf_lab.results.rundir import Run, read_run
+from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+
+
+@dataclass(frozen=True)
+class Check:
+    """One demand of a suite and the metric that it is about.
+
+    Attributes:
+        role: of `needs` of the gated run whose directory has the metric; empty is the run itself.
+        policy: whose metric; empty is the last policy.
+    """
+
+    name: str
+    metric: str
+    demand: Demand
+    role: str = ""
+    policy: str = ""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a run scored in a check.
+
+    Attributes:
+        outcomes: prompt → the values of its replies; empty where the run has the estimate alone.
+    """
+
+    estimate: Estimate
+    outcomes: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"estimate": self.estimate.to_dict(), "outcomes": dict(self.outcomes)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Scores:
+        return cls(Estimate.from_dict(values["estimate"]), values["outcomes"])
+
+
+def checks_of(suite: Suite) -> list[Check]:
+    """Every demand of a suite, in its order."""
+    checks = [Check(name, f"golden/{name}", demand) for name, demand in suite.golden.items()]
+    for name, metric in suite.metrics.items():
+        assert isinstance(metric, RunMetric)
+        checks.append(Check(name, metric.metric or name, metric, metric.run, metric.policy))
+    for name, task in suite.harness.items():
+        assert isinstance(task, HarnessTask)
+        checks.append(Check(name, f"harness/{name}", task))
+    return checks
+
+
+class RunReader:
+    """Reads the checks of one run, and of the runs that it started from.
+
+    Raises DataError where the folder is no run, or one that is not complete.
+    """
+
+    def __init__(self, folder: Path | str):
+        self.folder = find_run(folder)
+        self._runs: dict[str, Run] = {}
+        self.run = self._read("", self.folder)
+
+    def scores(self, check: Check) -> Scores:
+        """Raises DataError where the run does not have the check's metric."""
+        run = self._read(check.role, self._folder_of(check))
+        names = policy_names(run)
+        policy = check.policy or (names[-1] if names else "")
+        if check.policy and check.policy not in names:
+            raise DataError(f"{check.name}: {run.path} evaluated {', '.join(names) or 'no policy'}, not {check.policy}")
+        rows = run.evaluation
+        if check.metric in rows:
+            rows = rows[rows["policy"] == policy]
+            values = pd.to_numeric(scores(rows, check.metric), errors="coerce")
+            rows = rows.assign(value=values)[values.notna()]
+            if len(rows):
+                return _scores_of_rows(rows)
+        stored = next((each.metrics for each in run.policies if each.name == policy), {})
+        estimate = stored.get(check.metric) or run.results.get(check.metric)
+        if estimate is None:
+            known = sorted({*stored, *run.results})
+            raise DataError(
+                f"{check.name}: {run.path} has no {check.metric} of {policy or 'a policy'}; it has "
+                f"{', '.join(known) or 'no metric'}. Name another run in the suite (run: ROLE), or evaluate with it"
+            )
+        return Scores(estimate)
+
+    def _folder_of(self, check: Check) -> Path:
+        if not check.role:
+            return self.folder
+        need = (self.run.manifest.get("needs") or {}).get(check.role)
+        if not need:
+            roles = ", ".join(self.run.manifest.get("needs") or {}) or "none"
+            raise DataError(f"{check.name}: {self.folder} started from no needs.{check.role}; its roles: {roles}")
+        named = Path(need["dir"])
+        beside = self.folder.parent / named.name  # a store that was moved as a whole
+        return named if named.is_dir() else beside
+
+    def _read(self, role: str, folder: Path) -> Run:
+        if role not in self._runs:
+            run = read_run(folder)
+            if run.status != "completed":
+                raise DataError(f"{folder} is {run.status}; the gate judges complete runs: give its command again")
+            if run.changed:
+                raise DataError(f"{folder}: {', '.join(run.changed)} changed since the run was complete; run it again")
+            self._runs[role] = run
+        return self._runs[role]
+
+
+def _scores_of_rows(rows: pd.DataFrame) -> Scores:
+    """Values by prompt, with an interval clustered by it."""
+    keys = (rows["prompt_id"].astype(str) + " " + rows["prompt"]).tolist()
+    values = rows["value"].to_numpy(float)
+    outcomes: dict[str, list[float]] = {}
+    for key, value in zip(keys, values.tolist(), strict=True):
+        outcomes.setdefault(key, []).append(value)
+    estimate = clustered_rate if np.isin(values, (0.0, 1.0)).all() else clustered_mean
+    return Scores(estimate(values, keys), outcomes)

@@ -1,0 +1,199 @@
+"""The gate on run directories written by hand: passes, regressions, margins, lack of power, wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import command_inside
+
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.evaluations.suite.suite_file import read_suite
+from rlhf_lab.gates import register, scores, table, verdicts
+from rlhf_lab.gates.gate import judge
+
+SUITE = """
+suite: mine
+metrics:
+  golden/facts: {margin: 0.05, min: 0.2}
+  safety/attack_success: {max: 0.5}
+"""
+
+
+def write_run(folder: Path, facts: list[int], attacks: list[int], *, status: str = "completed") -> Path:
+    """A run directory whose policy has these outcomes, one reply per prompt."""
+    folder.mkdir(parents=True)
+    rows = []
+    for metric, outcomes in (("golden/facts", facts), ("safety/attack_success", attacks)):
+        for number, value in enumerate(outcomes):
+            row = {"policy": "dpo", "prompt_id": f"{metric}/{number}", "prompt": f"question {number}", "response": "a"}
+            rows.append({**row, metric: value})
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    policies = [
+        {"name": "dpo", "metrics": {"win_rate": {"mean": 0.6, "low": 0.5, "high": 0.7, "n": 90, "clusters": 90}}}
+    ]
+    (folder / "result.json").write_text(json.dumps({"status": status, "policies": policies, "metrics": {}}))
+    (folder / "manifest.json").write_text(json.dumps({"recipe": "eval_suite", "key": folder.name, "needs": {}}))
+    return folder
+
+
+@pytest.fixture
+def suite(tmp_path) -> str:
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE)
+    return str(path)
+
+
+GOOD = [1, 1, 1, 0] * 50
+SAFE = [0] * 19 + [1]
+
+
+def runs(tmp_path: Path, *sides: tuple[list[int], list[int]]) -> list[str]:
+    return [str(write_run(tmp_path / "runs" / f"run{i}", *side)) for i, side in enumerate(sides)]
+
+
+def test_the_first_run_is_judged_by_bounds_and_registered(tmp_path, suite):
+    (first,) = runs(tmp_path, (GOOD, SAFE))
+    decision = judge(suite, first, accept=True)
+    assert decision.passed and decision.registered == tmp_path / "accepted" / "mine.json"
+    assert decision.verdicts[0].words == "nothing to compare with"
+    run, checks = register.last_accepted(decision.registered)
+    assert run == first and checks["golden/facts"].estimate.mean == 0.75 and len(checks["golden/facts"].outcomes) == 200
+
+
+def test_a_significant_fall_is_a_regression_and_is_not_registered(tmp_path, suite):
+    # 40 prompts only the first answers, none only the second: a fall of .2 with a standard error of about .028
+    first, second = runs(tmp_path, (GOOD, SAFE), ([0] * 53 + GOOD[53:], SAFE))
+    judge(suite, first, accept=True)
+    decision = judge(suite, second, accept=True)
+    facts, attacks = decision.verdicts
+    assert (facts.state, attacks.state, decision.passed) == ("regression", "pass", False)
+    assert facts.gain.difference.mean == pytest.approx(-0.2) and facts.p_worse < 0.001
+    assert len(register.history(tmp_path / "accepted" / "mine.json")) == 1
+
+
+def test_more_attacks_that_succeed_are_worse_though_the_number_rises(tmp_path, suite):
+    # exact McNemar: 9 prompts only the second, 0 only the first: p = 2/2⁹ = .0039, twice that after Holm
+    first, second = runs(tmp_path, (GOOD, [0] * 20), (GOOD, [1] * 9 + [0] * 11))
+    decision = judge(suite, second, first)
+    attacks = decision.verdicts[1]
+    assert attacks.state == "regression" and attacks.gain.difference.mean == pytest.approx(-0.45)
+    assert attacks.p_worse == pytest.approx(2 * 2 / 2**9)  # beside the other check, whose p is 1
+    assert "+0.45" in table._difference(attacks)
+
+
+def test_too_few_prompts_are_undecided_and_said(tmp_path, suite):
+    # 2 of 20 prompts differ, one each way: no fall is seen, and a margin of .05 is not shown either
+    first, second = runs(tmp_path, ([1, 0] + [1] * 18, SAFE), ([0, 1] + [1] * 18, SAFE))
+    decision = judge(suite, second, first)
+    facts = decision.verdicts[0]
+    assert facts.state == "undecided" and decision.passed
+    assert "prompts would decide (20 were asked)" in facts.words
+    assert any("undecided for lack of power: golden/facts" in line for line in table.lines(decision))
+    Path(suite).write_text(SUITE + "undecided: fail\n")
+    assert not judge(suite, second, first).passed
+
+
+def test_within_the_margin_is_not_worse(tmp_path, suite):
+    # 200 prompts, 2 only the first and 2 only the second: the interval of the difference is 0 ±.02, above −.05
+    worse = [0, 0, 1, 1, *GOOD[4:]]
+    first, second = runs(tmp_path, (GOOD, SAFE), (worse, SAFE))
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.state == "pass" and facts.words.startswith("not worse by 0.05")
+
+
+def test_without_a_margin_a_pass_says_what_would_have_been_found(tmp_path, suite):
+    first, second = runs(tmp_path, (GOOD, [1, 0] + [0] * 18), (GOOD, [0, 1] + [0] * 18))
+    attacks = judge(suite, second, first).verdicts[1]
+    assert attacks.state == "pass" and "would have been found with 80 % power" in attacks.words
+
+
+def test_a_bound_is_broken_by_the_mean(tmp_path, suite):
+    (only,) = runs(tmp_path, ([1] + [0] * 9, SAFE))
+    decision = judge(suite, only)
+    assert [verdict.state for verdict in decision.verdicts] == ["below bound", "pass"] and not decision.passed
+    assert decision.verdicts[0].words == "0.100 is below min 0.2"
+
+
+def test_estimates_without_rows_are_compared_by_their_intervals(tmp_path):
+    path = tmp_path / "wins.yaml"
+    path.write_text("metrics: {win_rate: {min: 0.4}}\n")
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    result = Path(second) / "result.json"
+    # .6 ±.1 against .4 ±.1: z = .2/(.1·√2/1.96) = 2.77, p = .0056
+    result.write_text(
+        result.read_text().replace('"mean": 0.6, "low": 0.5, "high": 0.7', '"mean": 0.4, "low": 0.3, "high": 0.5')
+    )
+    (wins,) = judge(str(path), second, first).verdicts
+    assert wins.state == "regression" and wins.p_worse == pytest.approx(0.0056, abs=2e-4)
+
+
+def test_exit_statuses_of_the_command(tmp_path, suite):
+    first, second, broken = runs(tmp_path, (GOOD, SAFE), ([0] * 53 + GOOD[53:], SAFE), (GOOD, SAFE))
+    (Path(broken) / "result.json").write_text(json.dumps({"status": "failed"}))
+    status, out = command_inside(tmp_path, "gate", suite, first, "accept=true")
+    assert status == 0 and "accepted: " in out
+    status, out = command_inside(tmp_path, "gate", suite, second)
+    assert status == 1 and "failed: golden/facts" in out and "regression" in out
+    for words, message in (
+        (("nowhere.yaml", first), "there is no such file"),
+        ((suite, str(tmp_path / "nothing")), "does not exist"),
+        ((suite, broken), "is failed; the gate judges complete runs"),
+        ((suite,), "gate takes a suite and a run"),
+        ((suite, first, "acept=true"), "did you mean accept"),
+    ):
+        status, out = command_inside(tmp_path, "gate", *words)
+        assert status == 2 and message in " ".join(out.split()), out
+
+
+def test_a_run_that_lacks_a_metric_says_what_it_has(tmp_path, suite):
+    Path(suite).write_text("metrics: {gold: {min: 0}, win_rate: {run: safety}}\n")
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    reader = scores.RunReader(only)
+    gold, wins = scores.checks_of(read_suite(suite))
+    with pytest.raises(DataError, match="has no gold of dpo; it has win_rate"):
+        reader.scores(gold)
+    with pytest.raises(DataError, match=r"started from no needs\.safety"):
+        reader.scores(wins)
+
+
+def test_a_damaged_register_is_an_error(tmp_path, suite):
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    (tmp_path / "accepted").mkdir()
+    (tmp_path / "accepted" / "mine.json").write_text("[]")
+    with pytest.raises(DataError, match="is no register of accepted runs"):
+        judge(suite, only)
+
+
+def test_earlier_entries_of_the_register_stay(tmp_path, suite):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    judge(suite, first, accept=True)
+    judge(suite, second, accept=True)
+    entries = register.history(tmp_path / "accepted" / "mine.json")
+    assert [entry["run"] for entry in entries] == [first, second]
+    assert not entries[0]["checks"]["golden/facts"]["outcomes"] and entries[1]["checks"]["golden/facts"]["outcomes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("golden: {a: {check: exact}}", r"golden\.a\.write path=FILE or prompts=test"),
+        ("golden: {a: {prompts: test, check: gold}}", r"at_least goes with check=gold or reward"),
+        ("metrics: {a: {mim: 1}}", r"metrics\.a\.mim is not a setting; did you mean min"),
+        ("metrics: {a: {min: 2, max: 1}}", r"min=2\.0 is above max=1\.0"),
+        ("suite: x", "there is nothing to check"),
+        ("- a", "holds no mapping"),
+        ("golden: {a: {path: none.jsonl}}", r"golden\.a\.path: there is no"),
+    ],
+)
+def test_every_mistake_of_a_suite_is_named(tmp_path, text, message):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text + "\n")
+    with pytest.raises(ConfigError, match=message):
+        read_suite(path)
+
+
+def test_lower_is_better_where_the_metric_says_so(suite):
+    facts, attacks = scores.checks_of(read_suite(suite))
+    assert not verdicts.lower_is_better(facts) and verdicts.lower_is_better(attacks)
