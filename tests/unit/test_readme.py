@@ -21,7 +21,10 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
-DOCS = ("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "safety", "gates", "domain_project")
+DOCS = (
+    *("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "judging", "synthesis", "gold"),
+    *("labelling", "safety", "gates", "domain_project"),
+)
 PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])
 LINKING = [page for page in LINKING if not page.startswith((".", "outputs"))]
@@ -111,7 +114,10 @@ def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypa
     for line in commands(page):
         arguments = shlex.split(line, comments=True)[3:]
         first = arguments[0] if arguments else ""
-        runs_elsewhere = ("report", "monitor", "rescore", "compare", "dashboard", "label", "leaderboard")
+        runs_elsewhere = (
+            *("report", "monitor", "rescore", "compare", "dashboard"),
+            *("judge", "label", "leaderboard", "gate"),
+        )
         if first in runs_elsewhere or "+recipie=x" in arguments:
             continue  # these need what other commands leave behind, or are mistakes on purpose
         checked += 1
