@@ -145,7 +145,9 @@ def _compared(verdict: Verdict, alpha: float) -> tuple[str, str]:
     if margin and verdict.p_not_worse <= alpha:
         return "pass", f"not worse by {margin:g}, p = {verdict.p_not_worse:.2g}"
     if margin:
-        return "undecided", f"neither worse nor not worse by {margin:g}; {_prompts(gain, margin + change.mean)}"
+        shown = "worse, and whether by more than" if change.high < 0 else "neither worse nor not worse by"
+        open_question = f"{shown} {margin:g}{' is open' if change.high < 0 else ''}"
+        return "undecided", f"{open_question}; {_prompts(gain, margin + change.mean)}"
     detectable = gain.minimum_detectable_effect
     if not math.isfinite(detectable):
         return "undecided", "no regression found, and what would have been found is not known"

@@ -20,6 +20,8 @@ CONF = sorted(
 )
 CHOICES = [name for name in CONF if "/" in name]
 NEEDED = {
+    "algorithm/safety": ["+needs.reference=owner/model"],
+    "algorithm/eval_suite": ["+needs.policy=owner/model", "+needs.safety=safety_eval"],
     "model/hf": ["model.path=owner/name"],
     "data/gsm8k": ["data.path=owner/name"],
     "data/hh_rlhf": ["data.path=owner/name"],
