@@ -20,6 +20,7 @@ from rlhf_lab.reports.run.corpus_view import corpus_dots
 from rlhf_lab.results.answer_corpora import corpus_made
 from rlhf_lab.results.rundir import read_run
 
+LOOPBACK = "judge.base_url=http://127.0.0.1:9"  # needs no key and no price; nothing is sent there
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "runtime.threads=1")
 
 
@@ -130,7 +131,8 @@ def test_near_duplicates_and_held_out_prompts_are_rejected(tmp_path, monkeypatch
     ]
     judge = Judge(lambda i, request: json.dumps({"prompts": written}) if i else "no")
     monkeypatch.setattr(self_instruct, "judge_of", lambda run: judge)
-    own = ("data=pairs", f"data.path={data}", f"data.test_path={test}", "judge=openai_compatible", "judge.model=m")
+    own = ("data=pairs", f"data.path={data}", f"data.test_path={test}")
+    own += ("judge=openai_compatible", "judge.model=m", LOOPBACK)
     sizes = ("algorithm.prompts=5", "algorithm.seeds=4", "algorithm.examples=2", "algorithm.max_words=20")
     small = [item for item in SMALL if not item.startswith("data")]
     found, out = command_inside(tmp_path, "+recipe=self_instruct", *small, *own, *sizes)

@@ -144,8 +144,8 @@ def test_a_judge_that_prefers_what_it_reads_first_gives_ties():
     assert json.loads(json.dumps(row)) == {
         **{"id": "id1", "prompt_id": 3, "prompt": PROMPT, "first": "one", "second": "two", "names": ["P", "Q"]},
         "votes": [
-            {"shown": "first", "winner": "first", "reason": "A came first", "unscored": None},
-            {"shown": "second", "winner": "second", "reason": "A came first", "unscored": None},
+            {"shown": "first", "winner": "first", "reason": "A came first", "unscored": None, "principle": ""},
+            {"shown": "second", "winner": "second", "reason": "A came first", "unscored": None, "principle": ""},
         ],
         **{"winner": "tie", "score": 0.5, "reference": None},
     }
