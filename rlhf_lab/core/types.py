@@ -76,7 +76,10 @@ class Oracle(Protocol):
     def prefer(
         self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int
     ) -> tuple[BoolArray, FloatArray]:
-        """Label pairs as the simulated annotator: (first is preferred (N,), probability that it is (N,))."""
+        """Label pairs as the simulated annotator: (first is preferred (N,), probability that it is (N,)).
+
+        Where the probability is NaN the pair has no label: one of its replies could not be scored.
+        """
         ...
 
 

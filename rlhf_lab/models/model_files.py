@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 HEAD = "score."
 """Prefix of the names of a reward model's head among its tensors."""
+FILE_END_BYTES = 2**22
+"""Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 LARGEST_HEADER = 2**28
 """Bytes. A safetensors file opens with the length of its header; in another kind of file that number is anything."""
 
@@ -233,3 +236,30 @@ def _cached_config(hub_id: str) -> str | None:
 
     path = try_to_load_from_cache(hub_id, "config.json")
     return path if isinstance(path, str) else None
+
+
+def model_identity(source: str) -> str:
+    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id.
+
+    With an adapter goes the identity of its base.
+    """
+    folder = Path(source)
+    digest = sha256(b"" if folder.is_dir() else source.encode())
+    base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
+    if base and not (folder / "config.json").is_file() and base != source:
+        digest.update(model_identity(base).encode())
+    if folder.is_dir():
+        for path in sorted([*folder.glob("*"), *folder.glob("members/*/*")]):  # members/ of an ensemble
+            if path.is_file() and not path.name.startswith("."):
+                _hash_file_ends(digest, path, str(path.relative_to(folder)))
+    return digest.hexdigest()[:16]
+
+
+def _hash_file_ends(digest: Any, path: Path, name: str) -> None:
+    """Add a file's name, size, first and last `FILE_END_BYTES` to a digest: all of a small file."""
+    size = path.stat().st_size
+    digest.update(f"{name}:{size}".encode())
+    with path.open("rb") as handle:
+        digest.update(handle.read(FILE_END_BYTES))
+        handle.seek(max(FILE_END_BYTES, size - FILE_END_BYTES))
+        digest.update(handle.read())

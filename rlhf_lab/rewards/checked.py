@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.errors import LabError, NumericError
+from rlhf_lab.core.errors import BudgetExceeded, LabError, NumericError
 from rlhf_lab.core.types import EpisodeReward, FloatArray, RewardBatch, TextReward
 
 
@@ -21,8 +21,8 @@ class CheckedReward:
     Args:
         name: shown in errors and tables.
         reward: a function of (prompts, responses), or a term that reads whole episodes.
-        on_error: `abstain` turns whatever goes wrong into unscored replies, counted in `failed`. KeyboardInterrupt and
-            SystemExit always pass.
+        on_error: `abstain` turns whatever goes wrong into unscored replies, counted in `failed`. BudgetExceeded,
+            KeyboardInterrupt and SystemExit always pass.
         timeout_s: a call that takes longer has failed; 0 waits. The call itself cannot be stopped: it goes on in a
             thread that ends with the process.
         collective: whether the processes of a stage share the reward's work, so that all of them call it; else the main
@@ -59,7 +59,9 @@ class CheckedReward:
         except Exception as error:
             # The other processes of a shared call wait for this one: it cannot abstain alone.
             shared = self.collective and ranks.world() > 1
-            if self.on_error != "abstain" or shared:
+            # A spent budget leaves every later reply unscored too, and no stage key would tell.
+            is_spent = isinstance(error, BudgetExceeded)
+            if self.on_error != "abstain" or shared or is_spent:
                 raise error if isinstance(error, LabError) else _failure(self.name, error) from error
             self.failed += 1
             self._first_failure = self._first_failure or (str(error) or type(error).__name__)

@@ -80,7 +80,7 @@ class GoldOracle:
         """Label pairs as Bradley-Terry draws them: P(first) = σ(r_first − r_second), in logits.
 
         Where the score is no logit (of an ensemble, grades, probabilities of steps) the higher one wins.
-        Pairs that tie, or have an unscored side, are a coin toss.
+        Pairs that tie are a coin toss; a pair with an unscored side has no label: its probability is NaN.
         """
         count = len(prompts)
         scores_2N = self._scores([*prompts, *prompts], [*first, *second])
@@ -88,8 +88,8 @@ class GoldOracle:
         unit = logit_unit(self.source)
         # σ(x) = (1 + tanh(x/2))/2, which does not overflow
         probability_N = (1 + (np.sign(gap_N) if unit is None else np.tanh(unit * gap_N / 2))) / 2
-        probability_N = np.where(np.isnan(gap_N), 0.5, probability_N)
-        return choose(probability_N, np.random.default_rng(seed)), probability_N
+        first_wins_N = choose(np.nan_to_num(probability_N, nan=0.5), np.random.default_rng(seed))
+        return first_wins_N, probability_N
 
 
 def logit_unit(reward: Source) -> float | None:

@@ -27,7 +27,9 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
+from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.judges.rubric import content_digest
+from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.sampling.settings import Vllm
@@ -50,9 +52,6 @@ WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf
 
 GOLD = "gold"
 """Role of the reward model that says what replies are worth, and the key of its own settings in `stages`."""
-
-FILE_END_BYTES = 2**22
-"""Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +128,8 @@ class Stage:
             material["mixture"] = values["mixture"]
         if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
+            if isinstance(self.config.judge, LocalModel):
+                material["judge"]["content"] = model_identity(self.config.judge.path)
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
@@ -260,33 +261,6 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
 
 
-def model_identity(source: str) -> str:
-    """A hash of a model folder's content (whole small files, ends of large ones); of the name for a hub id.
-
-    With an adapter goes the identity of its base.
-    """
-    folder = Path(source)
-    digest = sha256(b"" if folder.is_dir() else source.encode())
-    base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
-    if base and not (folder / "config.json").is_file() and base != source:
-        digest.update(model_identity(base).encode())
-    if folder.is_dir():
-        for path in sorted([*folder.glob("*"), *folder.glob("members/*/*")]):  # members/ of an ensemble
-            if path.is_file() and not path.name.startswith("."):
-                _hash_file_ends(digest, path, str(path.relative_to(folder)))
-    return digest.hexdigest()[:16]
-
-
-def _hash_file_ends(digest: Any, path: Path, name: str) -> None:
-    """Add a file's name, size, first and last `FILE_END_BYTES` to a digest: all of a small file."""
-    size = path.stat().st_size
-    digest.update(f"{name}:{size}".encode())
-    with path.open("rb") as handle:
-        digest.update(handle.read(FILE_END_BYTES))
-        handle.seek(max(FILE_END_BYTES, size - FILE_END_BYTES))
-        digest.update(handle.read())
-
-
 def _code_references(checked: root.Config) -> list[Reference]:
     """Where the code of a stage begins: what builds the parts that its config chooses, and their settings."""
     algorithm = checked.algorithm
@@ -360,7 +334,12 @@ def rubric_files(checked: root.Config) -> dict[str, str]:
     asking = {"algorithm": checked.algorithm} if checked.algorithm.asks_judge else {}
     if "reward" in checked.algorithm.uses:
         asking |= {f"reward.terms.{name}": term for name, term in checked.reward.terms.items() if term.asks_judge}
-    files = {f"{where}.rubric": settings.rubric for where, settings in asking.items() if hasattr(settings, "rubric")}
+    files = {}
+    for where, settings in asking.items():
+        # Grading without a rubric of one's own is on the shipped one; comparing without one is without criteria.
+        grades = getattr(settings, "mode", "grade") == "grade"
+        if hasattr(settings, "rubric") and (settings.rubric or grades):
+            files[f"{where}.rubric"] = settings.rubric
     return files | ({"needs.judge": checked.gold_rubric} if checked.gold_rubric else {})
 
 

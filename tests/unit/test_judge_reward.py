@@ -202,6 +202,22 @@ def test_the_judge_and_the_rubric_s_content_are_part_of_the_stage(tmp_path):
     assert key(*SERVED) != key()
     assert key(*SERVED) == key(*SERVED, "judge.parallel=2", "judge.budget_usd=1")
     assert key("reward=length") == planned("ppo", "reward=length", "judge.noise=1").settings_key
+    # comparing without a rubric is without criteria, not on the shipped ones
+    compare = "reward.terms.judge.mode=compare"
+    assert key(compare) != key(compare, "reward.terms.judge.rubric=assistant") != key()
+
+
+def test_a_local_judge_is_what_its_folder_holds(tmp_path):
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+
+    def key() -> str:
+        return planned("ppo", "reward=judge", "judge=local", f"judge.path={model}").settings_key
+
+    before = key()
+    (model / "config.json").write_text('{"another": 1}')
+    assert key() != before
 
 
 def test_a_rubric_that_cannot_be_read_is_refused_before_anything_runs(tmp_path):

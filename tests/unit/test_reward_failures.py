@@ -12,7 +12,7 @@ import pytest
 from support import said
 
 from rlhf_lab.config.sections import RewardGraph
-from rlhf_lab.core.errors import LabError, NumericError
+from rlhf_lab.core.errors import BudgetExceeded, LabError, NumericError
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.external.callable import CallableReward
@@ -124,3 +124,13 @@ def test_a_hanging_reward_does_not_keep_the_process():
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert time.monotonic() - begin < 55
+
+
+def test_a_spent_budget_ends_the_run():
+    """Every later reply would be unscored as well, and the stage would pass for complete."""
+
+    def spent(prompts, responses):
+        raise BudgetExceeded("judge.budget_usd=1 does not cover the next request")
+
+    with pytest.raises(BudgetExceeded):
+        CheckedReward("mine", spent, on_error="abstain")(said(["p"], ["reply"]))

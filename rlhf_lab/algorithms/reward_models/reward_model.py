@@ -7,6 +7,7 @@ Ensembles are in `reward_members.py`, the loss of a step in `reward_pairs.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +116,7 @@ class RewardModelling(Algorithm):
         first_wins, p_first = oracle.prefer(prompts, first, second, seed=seed)
         labelled = []
         for prompt, a, b, a_wins, p in zip(prompts, first, second, first_wins, p_first, strict=True):
-            if a == b:  # equal replies are no pair
+            if a == b or math.isnan(p):  # equal replies are no pair, and an unscored one has no label
                 continue
             pair = Pair(prompt, a, b, {"p_chosen": p}) if a_wins else Pair(prompt, b, a, {"p_chosen": 1 - p})
             labelled.append(pair)

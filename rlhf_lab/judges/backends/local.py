@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from rlhf_lab.core.console import progress
@@ -14,6 +15,7 @@ from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.requests import Reply, Request, Usage
 from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.models.model_files import model_identity
 from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
@@ -35,9 +37,10 @@ class LocalBackend:
         self.model = load_policy(settings.path, model, device=caller.device)
         self._takes_system = self._knows_system()
 
-    @property
+    @cached_property
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": "local", **self.settings.identity()}
+        """The settings, and what the model's files hold: another model in the same folder is another judge."""
+        return {"kind": "local", **self.settings.identity(), "content": model_identity(self.settings.path)}
 
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         """See `Completer.complete_many`."""
