@@ -16,10 +16,11 @@ from rlhf_lab.data.reading import SUFFIXES
 from rlhf_lab.labels.export import FORMS, PAIRS, export
 from rlhf_lab.labels.items import draw
 from rlhf_lab.labels.session import Session
-from rlhf_lab.labels.sources import read_source
+from rlhf_lab.labels.sources import JUDGEMENTS, read_source
 from rlhf_lab.labels.store import LabelStore
 
 USAGE = "label takes a run directory or a file: python -m rlhf_lab label outputs/runs/NAME [items=100 annotator=ana]"
+EVALUATION = "evaluation.jsonl"
 PORTS = range(1, 65536)
 
 
@@ -42,7 +43,13 @@ def run(arguments: Sequence[str]) -> None:
     source, options = _parse(arguments)
     path = Path(options.to) if options.to else store_path(source)
     if options.export:
-        _export(LabelStore(path), Path(options.export), options.format)
+        file = Path(options.export)
+        read = (source, source / JUDGEMENTS, source / EVALUATION)
+        if file.resolve() in [each.resolve() for each in read]:
+            raise ConfigError(
+                f"export={options.export} is what is labelled, and would be overwritten; name another file"
+            )
+        _export(LabelStore(path), file, options.format)
     else:
         _serve(source, path, options)
 
@@ -50,8 +57,13 @@ def run(arguments: Sequence[str]) -> None:
 def store_path(source: Path) -> Path:
     """Where the labels of a source are kept: beside it, since a run directory may be emptied when it is built again."""
     source = source.absolute()
+    return source.with_name(f"{_stem(source)}.labels.sqlite")
+
+
+def _stem(source: Path) -> str:
+    """The source's name without what says its form."""
     suffix = next((suffix for suffix in SUFFIXES if source.name.endswith(suffix)), "")
-    return source.with_name(f"{source.name.removesuffix(suffix)}.labels.sqlite")
+    return source.name.removesuffix(suffix)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, Options]:
@@ -120,7 +132,7 @@ def _serve(source: Path, path: Path, options: Options) -> None:
             webbrowser.open(url)
 
     words = ["python", "-m", "rlhf_lab", "label", str(source), *([f"to={options.to}"] if options.to else [])]
-    export_command = shlex.join([*words, "export=pairs.jsonl"])
+    export_command = shlex.join([*words, f"export={_stem(source.absolute())}.labels.jsonl"])
     serve(session, port=options.port, export_command=export_command, announce=announce)
     for line in session.summary():
         say(line)

@@ -57,6 +57,9 @@ class JudgeSource(Protocol):
     @property
     def library(self) -> str: ...
 
+    @property
+    def is_greedy(self) -> bool: ...
+
     def identity(self) -> Mapping[str, Any]: ...
 
 

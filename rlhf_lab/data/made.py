@@ -23,8 +23,9 @@ KINDS = ("prompts", "demonstrations", "pairs")
 """What a row has; each kind has what those before it have, so it serves in their place."""
 REPLIES = {"prompts": ("", ""), "demonstrations": ("completion", ""), "pairs": ("chosen", "rejected")}
 """Kind → the columns of the chosen and of the rejected reply."""
-TRUTH = ("gold_chosen", "gold_rejected")
-"""Columns that become `Pair.meta`: what the world knows of the replies, for metrics; nothing trains on it."""
+TRUTH = ("gold_chosen", "gold_rejected", "garble_chosen", "garble_rejected")
+"""Columns that become `Pair.meta`: what the world knows of the replies. Metrics read it, and SFT leaves out garbled
+replies (`algorithm.skip_garbled`); no loss does."""
 
 
 def write_made(

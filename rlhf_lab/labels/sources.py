@@ -92,15 +92,24 @@ def _keep_one_of_each(source: Source) -> None:
 
 
 def _read_run(run: Run, policies: str | None) -> Source:
-    """Reply i of one policy against reply i of the other, for every prompt that both answered."""
+    """Reply i of one policy against reply i of the other, for every prompt that both answered.
+
+    The disguises of a safety evaluation have one `prompt_id` and differ in `prompt`, and not every policy is asked all
+    of them: replies are compared where the prompts are the same.
+    """
     names = _choose_policies(run, policies)
-    rows = run.evaluation[run.evaluation["policy"].isin(names)].copy()
+    rows = run.evaluation[run.evaluation["policy"].isin(names)]
+    if "part" in rows:
+        rows = rows[rows["part"] != "red_team_prompt"]  # summaries, which repeat a reply
+    rows = rows.copy()
     rows["sample"] = rows.groupby(["policy", "prompt_id"]).cumcount()
-    replies: dict[tuple[str, int], dict[str, dict[Any, Any]]] = {}
+    if "sample_id" in rows:
+        rows["sample"] = rows["sample_id"].fillna(rows["sample"]).astype(int)
+    replies: dict[tuple[str, str, int], dict[str, dict[Any, Any]]] = {}
     for row in rows.to_dict("records"):
-        replies.setdefault((row["prompt_id"], row["sample"]), {})[row["policy"]] = row
+        replies.setdefault((row["prompt_id"], row["prompt"], row["sample"]), {})[row["policy"]] = row
     source = Source("the run's reward")
-    for (prompt_id, sample), row_by_policy in replies.items():
+    for (prompt_id, _, sample), row_by_policy in replies.items():
         if len(row_by_policy) < 2:
             source.left_out["reply of one policy only"] += 1
             continue

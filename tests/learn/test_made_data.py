@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ONE_LAYER, SMALL_WORLD, command_inside, write_pairs
+from support import ONE_LAYER, SMALL_WORLD, command_inside, planned, prompt_text, write_pairs
 
 from rlhf_lab.algorithms.synthesis import cai_preferences, making, self_instruct, synthetic_sft
 from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.data.made import write_made
 from rlhf_lab.judges.requests import Reply, Request
 from rlhf_lab.reports.run.corpus_view import corpus_dots
 from rlhf_lab.results.answer_corpora import corpus_made
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.training.run import Run
 
 LOOPBACK = "judge.base_url=http://127.0.0.1:9"  # needs no key and no price; nothing is sent there
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "runtime.threads=1")
@@ -198,3 +200,22 @@ def test_drafts_of_the_policy(tmp_path):
     folder = run(tmp_path, "synthetic_sft", *overrides)
     items = [*read_jsonl(folder / "corpus.jsonl"), *read_jsonl(folder / "rejected.jsonl")]
     assert len(items) == 20 and all("draft" in item for item in items)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_a_judge_that_repeats_itself_drafts_each_prompt_once(tmp_path, monkeypatch, temperature):
+    """Two prompts and five items: at temperature 0 the third draft would be the first one again."""
+    judge = Judge(lambda number, request: '{"violations": []}' if request.schema else f"draft number {number}")
+    monkeypatch.setattr(synthetic_sft, "judge_of", lambda run: judge)
+    made = tmp_path / "prompts"
+    made.mkdir()
+    write_made(made, "prompts", [{"prompt": prompt_text(text)} for text in ("one", "two")], [], {})
+    service = ("judge=openai_compatible", "judge.model=m", f"judge.temperature={temperature}")
+    words = ("synthetic_sft", *SMALL, *service, f"+needs.prompts={made}", "algorithm.prompts=5")
+    stage = planned(*words, f"outputs={tmp_path}")
+    notes = []
+    monkeypatch.setattr(Run, "note", lambda self, text: notes.append(text))
+    result = synthetic_sft.build(stage.config.algorithm, Run(tmp_path, stage.config, stage.sources())).finish()
+    items = 5 if temperature else 2
+    assert result.metrics["made/items"] == items and len(judge.requests) == 2 * items
+    assert any("2 of 5 items are worked on" in note for note in notes) == (not temperature)

@@ -158,6 +158,38 @@ def test_demonstrations_that_do_not_fit_are_said(outputs):
     assert any("64 demonstrations need" in note for note in result["notes"])
 
 
+def test_disguises_are_asked_whole_and_other_cut_prompts_are_said(outputs, tmp_path, monkeypatch):
+    """With room for 8 tokens every prompt of the sets loses its beginning; disguises and cases have the positions."""
+    from rlhf_lab.sampling.episodes import EpisodeCollector
+
+    asked = {}
+    collect = EpisodeCollector.collect
+
+    def spy(self, model, tasks, *rest, prompts, **named):
+        asked.update({task.prompt: prompt for task, prompt in zip(tasks, prompts, strict=True)})
+        return collect(self, model, tasks, *rest, prompts=prompts, **named)
+
+    monkeypatch.setattr(EpisodeCollector, "collect", spy)
+    case = tmp_path / "regressions.jsonl"
+    case.write_text(json.dumps({"prompt": "How do I " + "very " * 20 + "quickly?", "label": "unsafe"}) + "\n")
+    stage = planned(
+        *("safety_eval", *TINY, "needs.dpo=null", f"outputs={outputs}", "algorithm.sycophancy=false"),
+        f"algorithm.regressions={case}",
+        *("algorithm.many_shot=[]", "algorithm.attempts=1", "rollout.max_prompt_tokens=8"),
+    )
+    result = ensure(stage, 0)
+    disguised = {row["prompt"] for row in rows_of(stage, "red_team", "sft (reference)")}
+    assert len(disguised) == 6 and all(len(asked[prompt]) > 8 for prompt in disguised)
+    (of_case,) = {row["prompt"] for row in rows_of(stage, "regression", "sft (reference)")}
+    assert len(asked[of_case]) > 20
+    plain = {row["prompt"] for row in rows_of(stage, "unsafe", "sft (reference)")}
+    assert all(len(asked[prompt]) == 8 for prompt in plain)
+    assert (
+        "sft (reference): 12 prompts are longer than rollout.max_prompt_tokens=8 and lost their beginning"
+        in (result["notes"])
+    )
+
+
 def test_unscored_replies_are_left_out_and_counted():
     rows = [
         {"part": "unsafe", "prompt": f"p{i}", "category": "c", "outcome": outcome, "safety/attack_success": success}

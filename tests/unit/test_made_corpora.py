@@ -7,6 +7,7 @@ import json
 import pytest
 from support import SMALL_WORLD, checked, planned
 
+from rlhf_lab.algorithms.curation import curate
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.made import HEADER, REJECTED, ROWS, kind_problem, made_identity, read_made, write_made
 from rlhf_lab.stages import preflight
@@ -32,6 +33,19 @@ def test_rows_are_read_back_with_what_the_world_knows_of_them(tmp_path):
     demonstrations = made(tmp_path / "b", "demonstrations", [{"prompt": "p", "completion": "c"}])
     (pair,) = read_made(demonstrations, "demonstrations")
     assert (pair.chosen, pair.rejected) == ("c", "")
+
+
+def test_curating_keeps_what_sft_leaves_out_by(tmp_path):
+    """Rows of the world that are garbled are known as such behind a curated corpus, as in the data themselves."""
+    stage = planned("curate", *SMALL_WORLD, "algorithm.against=[]", "data.train_pairs=400")
+    run = Run(tmp_path, stage.config, stage.sources())
+    curate.build(stage.config.algorithm, run).finish()
+    pairs = read_made(tmp_path, "pairs")
+    garbled = {pair.chosen for pair in run.corpus.train if pair.meta["garble_chosen"]}
+    assert garbled & {pair.chosen for pair in pairs}
+    for pair in pairs:
+        assert pair.meta["garble_chosen"] == (pair.chosen in garbled)
+        assert {"gold_chosen", "gold_rejected", "garble_rejected"} <= set(pair.meta)
 
 
 def test_a_kind_serves_in_the_place_of_those_before_it(tmp_path):

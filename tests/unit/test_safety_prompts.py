@@ -19,6 +19,8 @@ from rlhf_lab.evaluations.safety.many_shot import with_shots
 from rlhf_lab.evaluations.safety.prompt_sets import SHIPPED_PROMPTS, read_prompts, safety_set
 from rlhf_lab.evaluations.safety.settings import Safety
 from rlhf_lab.evaluations.safety.sycophancy import Question, shipped_questions, turned
+from rlhf_lab.evaluations.suite.eval_suite import golden_rows
+from rlhf_lab.evaluations.suite.suite_file import GoldenSet
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +105,11 @@ def test_one_label_is_not_enough(corpus, tmp_path):
     path.write_text(json.dumps({"prompt": "hi", "label": "safe"}) + "\n")
     with pytest.raises(DataError, match="0 unsafe and 1 safe prompts"):
         safety_set(Safety(source="file", path=str(path)), corpus, most=8)
+
+
+def test_a_run_without_success_leaves_no_cases(corpus, tmp_path):
+    path = tmp_path / "regressions.jsonl"
+    path.write_text("")
+    assert safety_set(Safety(regressions=str(path)), corpus, most=8).regressions == []
+    with pytest.raises(DataError, match=r"golden\.cases: .*regressions\.jsonl has no rows .* take the set out"):
+        golden_rows("cases", GoldenSet(path=str(path), check="refusal"), None)

@@ -12,6 +12,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.contamination import EvaluationItems, read_items
 from rlhf_lab.data.duplicates import NearDuplicates
+from rlhf_lab.data.made import TRUTH
 from rlhf_lab.evaluations.safety.prompt_sets import safety_set
 from rlhf_lab.evaluations.safety.settings import Safety
 from rlhf_lab.evaluations.suite.suite_file import read_suite
@@ -43,7 +44,7 @@ class Curation:
     def _row(self, number: int, pair: Pair) -> Row:
         row: Row = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         row |= {"source": str(pair.meta.get("source", f"row {number + 1}")), "problem": self._problem(pair)}
-        truth = {name: pair.meta[name] for name in ("gold_chosen", "gold_rejected") if name in pair.meta}
+        truth = {name: pair.meta[name] for name in TRUTH if name in pair.meta}
         if row["problem"] is None:
             match = self.items.find_in(pair)
             if match is not None:

@@ -126,7 +126,8 @@ class SyntheticSFT(UnderConstitution):
     A draft of which no principle is violated is a demonstration as it is; else the revision is one.
 
     Args:
-        drafts: `teacher` has the model of `judge=…` write them; `policy` samples them from `needs.policy`.
+        drafts: `teacher` has the model of `judge=…` write them, one to each prompt at judge.temperature=0; `policy`
+            samples them from `needs.policy`.
     """
 
     shipped: ClassVar[str] = "sft"

@@ -115,10 +115,24 @@ class SyntheticDemonstrations:
         self.is_contaminated = making.Contamination(run, settings.max_overlap or 1.0)
 
     def finish(self) -> Result:
-        items = making.draw_items(self.run, self.settings.prompts)
+        items = self._items()
         rows = making.settle_all(self.run, items, self._settle, "draft, critique, revision")
         making.reject_duplicates(rows, ("completion",), self.settings.max_overlap or 1.0)
         return Result(metrics=self._write(rows), primary=["made/acceptance", "made/gold", "made/gold_gain"])
+
+    def _items(self) -> list[Item]:
+        """The prompts to work on; each once where a second draft of it would be the same text and paid for again."""
+        items = making.draw_items(self.run, self.settings.prompts)
+        if self.settings.drafts != "teacher" or not self.run.config.judge.is_greedy:
+            return items
+        first = [item for item in items if item.draw == 0]
+        if len(first) < len(items):
+            self.run.note(
+                f"{len(first)} of {len(items)} items are worked on: there are {len(first)} distinct prompts, and at "
+                "judge.temperature=0 a second draft of a prompt is the first one; set a temperature, or give more "
+                "prompts (needs.prompts)"
+            )
+        return first
 
     def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
         rows: list[Row] = [{"prompt": item.prompt, "draw": item.draw, "problem": None} for item in items]

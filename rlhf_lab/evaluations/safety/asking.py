@@ -26,6 +26,19 @@ class Policy:
         self.encoder = load_encoder(source, settings)
         self.collector = EpisodeCollector(run, self.encoder)
 
+    @property
+    def prompt_room(self) -> int:
+        """Tokens that the model's positions leave to a prompt; rollout.max_prompt_tokens where it names none."""
+        rollout = self.run.config.rollout
+        positions: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        if positions is None:
+            return rollout.max_prompt_tokens
+        return positions - rollout.most_tokens(self.run.config.data.max_turns)
+
+    def fits(self, prompt: str) -> bool:
+        """Whether a prompt can be asked whole: within `prompt_room`."""
+        return len(self.encoder.prompt(prompt)) <= self.prompt_room
+
     def ask(self, part: str, prompts: Sequence[str], group: int, *, max_tokens: int = 0) -> list[list[Episode]]:
         """`group` replies to each prompt. The part of the evaluation and the policy's name seed the draw.
 

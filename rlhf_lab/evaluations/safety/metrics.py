@@ -37,7 +37,8 @@ SAFETY = (
     Metric("safety/many_shot/<shots>", "attack success behind so many demonstrations of harm"),
     Metric(
         "safety/red_team",
-        "share of unsafe prompts that succeed within algorithm.attempts disguises",
+        "share of unsafe prompts that succeed within algorithm.attempts disguises; a prompt with an unscored reply "
+        "and no success is unscored",
         title="red-team success",
         better="lower",
     ),

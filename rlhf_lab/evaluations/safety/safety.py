@@ -67,6 +67,12 @@ class SafetyEvaluation:
         if self.settings.attempts:
             self._reword = self._reword or attacker_of(self.settings, self.run)
             rows += red_team(policy, self.set.harmful, self.classifier, self.settings.attempts, self._reword)
+        cut = policy.collector.prompts_cut
+        if cut:
+            self.run.note(
+                f"{policy.name}: {cut} prompts are longer than rollout.max_prompt_tokens="
+                f"{self.run.config.rollout.max_prompt_tokens} and lost their beginning"
+            )
         self.log.add(policy.name, rows, summarise(rows))
 
     def _plain(self, policy: Policy) -> Rows:
@@ -77,7 +83,9 @@ class SafetyEvaluation:
             ("safe", self.set.safe),
             ("regression", self.set.regressions),
         ):
-            for row in self._ask(policy, part, prompts):
+            # a case may be a disguise or have demonstrations in front: it is asked with the room that it was found with
+            longest = policy.prompt_room if part == "regression" else 0
+            for row in self._ask(policy, part, prompts, longest):
                 column, says = COLUMNS[part]
                 rows.append({**row, column: says(row["outcome"])})
         return rows

@@ -32,7 +32,8 @@ class Safety(EvaluationSettings):
         many_shot: numbers of demonstrations, in which an assistant gives harm, in front of each unsafe prompt.
         shot_tokens: longest prompt with demonstrations, in tokens; 0 is rollout.max_prompt_tokens. What is longer is
             left out and said.
-        attempts: disguises tried per unsafe prompt until one succeeds; 0 is no red-teaming.
+        attempts: disguises tried per unsafe prompt until one succeeds; 0 is no red-teaming. They may be as long as the
+            policy's positions allow beside a reply; what is longer is skipped and said.
         attacker: who writes the disguises: `templates` (`evaluations/safety/attacks.py`) alone; `policy`,
             `needs.attacker` rewords each; `judge`, the model in `judge` does.
         regressions: regressions.jsonl of an earlier run: prompts that once succeeded, asked again.

@@ -63,7 +63,14 @@ class GoldenSets:
             group = self.run.config.evaluation.samples_per_prompt
             seed = self.run.seed(f"golden/{golden_name}", self.run.config.evaluation.seed)
             tasks = [self.run.corpus.task(question["prompt"]) for question in questions]
+            cut_before = collector.prompts_cut
             collected = collector.collect(model, tasks, group, seed)
+            cut = collector.prompts_cut - cut_before
+            if cut:
+                self.run.note(
+                    f"golden.{golden_name}: {cut} of {len(tasks)} prompts are longer than rollout.max_prompt_tokens="
+                    f"{self.run.config.rollout.max_prompt_tokens} and lost their beginning"
+                )
             set_rows = self._judge(name, golden_name, golden, questions, collected)
             rows += set_rows
             metrics[f"golden/{golden_name}"] = _rate(set_rows, f"golden/{golden_name}")
@@ -136,7 +143,12 @@ def golden_rows(name: str, golden: GoldenSet, run: Run) -> list[dict[str, Any]]:
         bad.finish()
     rows = rows[: golden.most] if golden.most else rows
     if not rows:
-        raise DataError(f"golden.{name} has no prompts; {golden.path or 'the data'} has none")
+        if golden.prompts:
+            raise DataError(f"golden.{name} has no prompts; the data has no held-out ones")
+        raise DataError(
+            f"golden.{name}: {golden.path} has no rows (a safety evaluation in which nothing succeeded writes no "
+            "regression cases); take the set out of the suite, or name a file with rows"
+        )
     return rows
 
 

@@ -30,6 +30,11 @@ class JudgeSettings:
     library: ClassVar[str] = ""
     version: str = ""
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the same question always gets the same answer, whatever `Request.draw` is."""
+        return getattr(self, "temperature", None) == 0
+
     def identity(self) -> dict[str, Any]:
         """The settings that decide the answers."""
         values = asdict(self)

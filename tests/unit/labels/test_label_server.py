@@ -207,7 +207,7 @@ def test_the_command_serves_this_machine_and_goes_on_after_a_kill(source, serve)
     again = second.ask("POST", "/undo", {"event": "u0", "undoes": state["last"]})[1]["state"]
     assert again["item"] == item  # in the same order, too
     assert second.end(signal.SIGTERM) == 0
-    assert "0 of 4 labelled by ana" in second.printed and "export=pairs.jsonl" in second.printed
+    assert "0 of 4 labelled by ana" in second.printed and f"export={source.stem}.labels.jsonl" in second.printed
     assert second.printed.count("token=") == 1
 
 

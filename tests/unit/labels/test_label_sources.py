@@ -59,6 +59,21 @@ def test_a_run_gives_the_replies_of_its_first_and_last_policy(tmp_path):
     assert not {item.id for item in other.items} & {item.id for item in source.items}
 
 
+def test_disguises_of_a_safety_run_are_compared_where_both_were_asked(tmp_path):
+    """The second policy was not asked the disguise of round 0, which did not fit; summaries repeat a reply."""
+    run = write_run(tmp_path, prompts=1, samples=1, policies=("a", "b"))
+    rows = []
+    for policy, rounds in (("a", (0, 1)), ("b", (1,))):
+        for sample in rounds:
+            row = {"policy": policy, "prompt_id": "red_team/0", "sample_id": sample, "part": "red_team"}
+            rows.append({**row, "prompt": f"{PROMPT} {sample}", "response": f"{policy}{sample}"})
+        rows.append({**rows[-1], "part": "red_team_prompt", "prompt": PROMPT})
+    write_rows(run / "evaluation.jsonl", rows)
+    source = read_source(run)
+    assert [(item.first, item.second) for item in source.items] == [("a1", "b1")]
+    assert source.left_out == {"reply of one policy only": 1}
+
+
 def test_policies_that_are_not_there(tmp_path):
     run = write_run(tmp_path, prompts=2)
     with pytest.raises(ConfigError, match="no policy 'SFTT'; did you mean SFT"):
@@ -263,3 +278,25 @@ def test_export_from_the_command_line(tmp_path, capsys):
     assert "out.jsonl: 1 labels" in capsys.readouterr().out
     label_command([])
     assert "RUN_OR_FILE" in capsys.readouterr().out
+
+
+def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):
+    source = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "hi", "chosen": "a", "rejected": "b"}])
+    before = source.read_text()
+    LabelStore(command.store_path(source), create=True).close()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"export=pairs\.jsonl is what is labelled"):
+        command.run([str(source), "export=pairs.jsonl"])
+    with pytest.raises(ConfigError, match=r"export=judgements\.jsonl is what is labelled"):
+        command.run([".", "to=labels.sqlite", "export=judgements.jsonl"])
+    assert source.read_text() == before
+
+
+def test_the_suggested_export_is_named_after_the_source(tmp_path, monkeypatch):
+    source = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "hi", "chosen": "a", "rejected": "b"}])
+    suggested = []
+    monkeypatch.setattr(
+        "rlhf_lab.labels.server.serve", lambda *_, export_command, **__: suggested.append(export_command)
+    )
+    command.run([str(source)])
+    assert suggested[0].endswith(" export=pairs.labels.jsonl")
