@@ -9,7 +9,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.evaluations.suite.suite_file import Suite, read_suite
 from rlhf_lab.gates import register
 from rlhf_lab.gates.scores import RunReader, Scores, checks_of
-from rlhf_lab.gates.verdicts import Verdict, decide
+from rlhf_lab.gates.verdicts import Verdict, decide, require_directions
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,12 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
         accepted: the run to compare with; None takes the one that was accepted last.
         accept: add the run to the register if it passes.
     Raises:
-        ConfigError: the suite is wrong.
+        ConfigError: the suite is wrong, or compares a metric of which nobody said whether more is better.
         DataError: a folder is no complete run, or lacks a metric that the suite names.
     """
     suite = read_suite(suite_path)
     checks = checks_of(suite)
+    require_directions(checks)
     reader = RunReader(candidate)
     scores = [(check, reader.scores(check)) for check in checks]
     path = register.register_path(reader.folder, suite.suite)

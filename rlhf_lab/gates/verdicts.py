@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.gates.scores import Check, Scores
 from rlhf_lab.results.wording import compact
@@ -65,8 +66,26 @@ def decide(candidate: Sequence[tuple[Check, Scores]], accepted: dict[str, Scores
 
 
 def lower_is_better(check: Check) -> bool:
-    """By the demand, else by the metric, else no: shares of a golden set are better when they are higher."""
-    return (check.demand.better or metric_of(check.metric).better) == "lower"
+    """By the demand, else by the metric."""
+    return direction(check) == "lower"
+
+
+def direction(check: Check) -> str:
+    """`higher` or `lower`; empty where neither the demand nor the metric says which is better."""
+    return check.demand.better or metric_of(check.metric).better
+
+
+def require_directions(checks: Sequence[Check]) -> None:
+    """Raises ConfigError naming every check that is to be compared and has no direction."""
+    unknown = [check for check in checks if check.demand.compare and not direction(check)]
+    if unknown:
+        raise ConfigError(
+            [
+                f"{check.name}: whether more of {check.metric} is better is not known; "
+                "write better: higher|lower, or compare: false"
+                for check in unknown
+            ]
+        )
 
 
 def _measured(check: Check, now: Scores, before: Scores | None) -> Verdict:

@@ -7,7 +7,7 @@
     metrics:
       safety/attack_success: {run: safety, max: 0.1}
     harness:
-      arc_easy: {metric: acc, limit: 200, margin: 0.03}
+      arc_easy: {metric: acc, limit: 200, margin: 0.03, better: higher}
 
 Paths are relative to the suite's file. Every mistake is reported at once, with its place. Imports no torch.
 """
@@ -39,7 +39,7 @@ class Demand:
     Args:
         min, max: bounds of the number itself.
         margin: by how much it may be worse than the accepted run's; 0 demands that it is not shown to be worse.
-        better: `higher` or `lower`; empty takes the metric's own direction.
+        better: `higher` or `lower`; empty takes the metric's own direction, where it has one.
         compare: whether it is compared with the accepted run.
     """
 

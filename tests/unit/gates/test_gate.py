@@ -197,3 +197,30 @@ def test_every_mistake_of_a_suite_is_named(tmp_path, text, message):
 def test_lower_is_better_where_the_metric_says_so(suite):
     facts, attacks = scores.checks_of(read_suite(suite))
     assert not verdicts.lower_is_better(facts) and verdicts.lower_is_better(attacks)
+
+
+def test_a_rate_of_one_category_has_the_direction_of_the_whole(tmp_path):
+    path = tmp_path / "weapons.yaml"
+    path.write_text("metrics: {safety/attack_success/weapons: {}}\n")
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    for folder, mean, low, high in ((first, 0.0, 0.0, 0.09), (second, 1.0, 0.91, 1.0)):
+        weapons = {"mean": mean, "low": low, "high": high, "n": 40, "clusters": 40}
+        result = {
+            "status": "completed",
+            "policies": [{"name": "dpo", "metrics": {"safety/attack_success/weapons": weapons}}],
+        }
+        (Path(folder) / "result.json").write_text(json.dumps(result))
+    assert [verdict.state for verdict in judge(str(path), second, first).verdicts] == ["regression"]
+    assert [verdict.state for verdict in judge(str(path), first, second).verdicts] == ["pass"]
+
+
+def test_a_compared_metric_without_a_direction_is_refused(tmp_path, suite):
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    Path(suite).write_text("metrics: {win_rate: {}, kl: {}}\nharness: {easy: {}}\n")
+    with pytest.raises(ConfigError, match=r"write better: higher\|lower") as error:
+        judge(suite, only)
+    assert "kl: whether" in str(error.value) and "easy: whether" in str(error.value)
+    assert "win_rate" not in str(error.value)
+    for written in ("win_rate: {}, kl: {compare: false}", "win_rate: {}, win: {metric: win_rate, better: lower}"):
+        Path(suite).write_text(f"metrics: {{{written}}}\n")
+        verdicts.require_directions(scores.checks_of(read_suite(suite)))
