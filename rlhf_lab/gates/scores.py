@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +85,15 @@ class RunReader:
         if check.policy and check.policy not in names:
             raise DataError(f"{check.name}: {run.path} evaluated {', '.join(names) or 'no policy'}, not {check.policy}")
         rows = run.evaluation
+        stored = next((each.metrics for each in run.policies if each.name == policy), {})
+        estimate = stored.get(check.metric) or run.results.get(check.metric)
         if check.metric in rows:
             rows = rows[rows["policy"] == policy]
             values = pd.to_numeric(scores(rows, check.metric), errors="coerce")
             rows = rows.assign(value=values)[values.notna()]
             if len(rows):
-                return _scores_of_rows(rows)
-        stored = next((each.metrics for each in run.policies if each.name == policy), {})
-        estimate = stored.get(check.metric) or run.results.get(check.metric)
+                # a row without a value may be of another metric: the stage that scored the rows counted those without
+                return _scores_of_rows(rows, estimate.unscored if estimate else 0)
         if estimate is None:
             known = sorted({*stored, *run.results})
             raise DataError(
@@ -123,12 +124,12 @@ class RunReader:
         return self._runs[role]
 
 
-def _scores_of_rows(rows: pd.DataFrame) -> Scores:
-    """Values by prompt, with an interval clustered by it."""
+def _scores_of_rows(rows: pd.DataFrame, unscored: int) -> Scores:
+    """Values by prompt, with an interval clustered by it; `unscored` rows beside them have no value."""
     keys = (rows["prompt_id"].astype(str) + " " + rows["prompt"]).tolist()
     values = rows["value"].to_numpy(float)
     outcomes: dict[str, list[float]] = {}
     for key, value in zip(keys, values.tolist(), strict=True):
         outcomes.setdefault(key, []).append(value)
     estimate = clustered_rate if np.isin(values, (0.0, 1.0)).all() else clustered_mean
-    return Scores(estimate(values, keys), outcomes)
+    return Scores(replace(estimate(values, keys), unscored=unscored), outcomes)

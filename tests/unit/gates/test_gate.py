@@ -224,3 +224,51 @@ def test_a_compared_metric_without_a_direction_is_refused(tmp_path, suite):
     for written in ("win_rate: {}, kl: {compare: false}", "win_rate: {}, win: {metric: win_rate, better: lower}"):
         Path(suite).write_text(f"metrics: {{{written}}}\n")
         verdicts.require_directions(scores.checks_of(read_suite(suite)))
+
+
+def store(folder: str, metric: str, **estimate: object) -> None:
+    """Write a stored estimate of the run's policy."""
+    path = Path(folder) / "result.json"
+    result = json.loads(path.read_text())
+    result["policies"][0]["metrics"][metric] = estimate
+    path.write_text(json.dumps(result))
+
+
+def test_a_check_without_any_score_fails_and_is_not_registered(tmp_path, suite):
+    Path(suite).write_text("suite: mine\nmetrics: {golden/facts: {min: 0.2}}\n")
+    (only,) = runs(tmp_path, ([None] * 200, SAFE))
+    store(only, "golden/facts", mean=None, low=0, high=1, n=0, clusters=0, unscored=200)
+    decision = judge(suite, only, accept=True)
+    (facts,) = decision.verdicts
+    assert (facts.state, facts.words, decision.passed) == ("unscored", "0 scored, 200 unscored", False)
+    assert decision.registered is None and not register.history(tmp_path / "accepted" / "mine.json")
+
+
+def test_few_scored_replies_are_counted_and_not_taken_for_the_whole_set(tmp_path, suite):
+    first, second = runs(tmp_path, ([1] * 200, SAFE), ([1] * 5 + [None] * 195, SAFE))
+    store(second, "golden/facts", mean=1, low=0.57, high=1, n=5, clusters=5, unscored=195)
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.state == "undecided" and "the same" not in facts.words
+    assert "5 of 200 prompts are shared" in facts.words and "5 scored, 195 unscored" in facts.words
+
+
+def test_sets_that_share_less_than_nine_tenths_are_not_paired(tmp_path, suite):
+    # 20 of the accepted run's 200 prompts, all answered; without the others .75 would not be seen
+    first, second = runs(tmp_path, ([1] * 20 + [1, 0] * 90, SAFE), ([1] * 20, SAFE))
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.gain.test.startswith("z test") and facts.gain.difference.mean == pytest.approx(0.45)
+    assert "20 of 200 prompts are shared" in facts.words
+
+
+def test_sets_that_are_nearly_alike_are_paired(tmp_path, suite):
+    first, second = runs(tmp_path, ([1] * 200, SAFE), ([1] * 180, SAFE))
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.words == "the same on every prompt of 180; 180 of 200 prompts are shared"
+
+
+def test_equal_means_without_rows_are_compared(tmp_path):
+    path = tmp_path / "wins.yaml"
+    path.write_text("metrics: {win_rate: {}}\n")
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    (wins,) = judge(str(path), second, first).verdicts
+    assert wins.state == "pass" and wins.words.startswith("no regression found")
