@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.evaluations.suite.suite_file import Suite, read_suite
 from rlhf_lab.gates import register
 from rlhf_lab.gates.scores import RunReader, Scores, checks_of
@@ -42,11 +42,14 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
 
     Args:
         accepted: the run to compare with; None takes the one that was accepted last.
-        accept: add the run to the register if it passes.
+        accept: add the run to the register if it passes; without `accepted`.
     Raises:
         ConfigError: the suite is wrong, or compares a metric of which nobody said whether more is better.
-        DataError: a folder is no complete run, or lacks a metric that the suite names.
+        DataError: a folder is no complete run, or lacks a metric that the suite names; another run was accepted
+            meanwhile.
     """
+    if accept and accepted is not None:
+        raise ConfigError("accept=true goes with the comparison with the run accepted last; leave out the other run")
     suite = read_suite(suite_path)
     checks = checks_of(suite)
     require_directions(checks)
@@ -61,7 +64,7 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
     if not (accept and decision.passed):
         return decision
     values: dict[str, Scores] = {check.name: each for check, each in scores}
-    register.accept(path, suite.suite, reader.folder, dict(reader.run.manifest), values)
+    register.accept(path, suite.suite, reader.folder, dict(reader.run.manifest), values, after=accepted_run)
     return Decision(suite, reader.folder, accepted_run, decision.verdicts, path)
 
 

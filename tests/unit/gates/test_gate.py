@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 from support import command_inside
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.evaluations.suite.suite_file import read_suite
-from rlhf_lab.gates import register, scores, table, verdicts
+from rlhf_lab.gates import gate, register, scores, table, verdicts
 from rlhf_lab.gates.gate import judge
 
 SUITE = """
@@ -272,3 +273,40 @@ def test_equal_means_without_rows_are_compared(tmp_path):
     first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
     (wins,) = judge(str(path), second, first).verdicts
     assert wins.state == "pass" and wins.words.startswith("no regression found")
+
+
+def test_a_run_compared_with_another_than_the_last_is_not_accepted(tmp_path, suite):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with pytest.raises(ConfigError, match="leave out the other run"):
+        judge(suite, second, first, accept=True)
+    assert not (tmp_path / "accepted").exists()
+
+
+def test_a_run_that_was_accepted_meanwhile_is_not_passed_over(tmp_path, suite, monkeypatch):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    decide = gate.decide
+
+    def decide_slowly(*arguments):
+        monkeypatch.setattr(gate, "decide", decide)
+        judge(suite, first, accept=True)  # another process
+        return decide(*arguments)
+
+    monkeypatch.setattr(gate, "decide", decide_slowly)
+    with pytest.raises(DataError, match="is the last accepted now"):
+        judge(suite, second, accept=True)
+    assert [entry["run"] for entry in register.history(tmp_path / "accepted" / "mine.json")] == [first]
+
+
+def test_the_register_is_locked_from_reading_to_writing(tmp_path, suite, monkeypatch):
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    lock = FileLock(tmp_path / "accepted" / "mine.lock", is_singleton=False)
+    held = []
+
+    def write(path, values):
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=0)
+        held.append(path)
+
+    monkeypatch.setattr(register, "write_json", write)
+    judge(suite, only, accept=True)
+    assert held == [tmp_path / "accepted" / "mine.json"]
