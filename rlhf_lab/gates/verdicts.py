@@ -100,6 +100,8 @@ def _measured(check: Check, now: Scores, before: Scores | None) -> Verdict:
     shared = sum(prompt in before.outcomes for prompt in now.outcomes)
     larger = max(len(now.outcomes), len(before.outcomes))
     remarks = (f"{shared} of {larger} prompts are shared",) if shared < larger else ()
+    if now.version != before.version:
+        remarks += (f"the accepted run was asked another version of {check.metric.replace('/', '.', 1)}",)
     if shared < max(SHARED, ALIKE * larger):
         return replace(_from_intervals(check, now.estimate, before.estimate), remarks=remarks)
     worse_side, better_side = (now, before) if lower_is_better(check) else (before, now)
@@ -116,7 +118,7 @@ def _from_intervals(check: Check, now: Estimate, before: Estimate) -> Verdict:
     verdict = Verdict(check, now, before)
     sign = -1 if lower_is_better(check) else 1
     z, _ = unpaired_from_intervals(before, now)
-    if math.isnan(z):
+    if math.isnan(z) or min(now.clusters, before.clusters) < SHARED:  # the interval of one prompt is all of [0, 1]
         return verdict
     gap = now.mean - before.mean
     error = math.hypot(error_of_interval(before), error_of_interval(now))

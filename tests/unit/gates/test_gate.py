@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 from support import command_inside
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.evaluations.suite.suite_file import read_suite
+from rlhf_lab.evaluations.suite.suite_file import VERSIONS, read_suite
 from rlhf_lab.gates import gate, register, scores, table, verdicts
 from rlhf_lab.gates.gate import judge
 
@@ -310,3 +310,71 @@ def test_the_register_is_locked_from_reading_to_writing(tmp_path, suite, monkeyp
     monkeypatch.setattr(register, "write_json", write)
     judge(suite, only, accept=True)
     assert held == [tmp_path / "accepted" / "mine.json"]
+
+
+def with_needs(folder: str, **needs: str) -> str:
+    """Write which folders a run started from."""
+    path = Path(folder) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["needs"] = {role: {"recipe": role, "key": "k", "dir": source} for role, source in needs.items()}
+    path.write_text(json.dumps(manifest))
+    return folder
+
+
+def names_policies(folder: str, *names: str) -> str:
+    """Let a run have evaluated these policies, with win rates of .1, .2, …"""
+    rates = [{"mean": i / 10, "low": 0, "high": 1, "n": 90, "clusters": 90} for i in range(1, len(names) + 1)]
+    policies = [{"name": name, "metrics": {"win_rate": rate}} for name, rate in zip(names, rates, strict=True)]
+    (Path(folder) / "evaluation.jsonl").unlink()
+    (Path(folder) / "result.json").write_text(json.dumps({"status": "completed", "policies": policies}))
+    return folder
+
+
+@pytest.mark.parametrize(("policy", "rate"), [("sft-1", 0.1), ("dpo-1", 0.2), ("ppo-1", 0.3)])
+def test_a_metric_of_another_run_is_of_the_gated_policy(tmp_path, suite, policy, rate):
+    gated, safety = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with_needs(gated, policy=policy, safety=safety)
+    with_needs(names_policies(safety, "sft (reference)", "dpo", "ppo"), reference="sft-1", dpo="dpo-1", ppo="ppo-1")
+    Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
+    assert judge(suite, gated).verdicts[0].value.mean == rate
+
+
+def test_a_run_that_evaluated_another_policy_is_refused(tmp_path, suite):
+    gated, safety = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with_needs(gated, policy="grpo-1", safety=safety)
+    with_needs(names_policies(safety, "sft (reference)", "dpo"), reference="sft-1", dpo="dpo-1")
+    Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
+    with pytest.raises(DataError, match=r"safety did not evaluate needs\.policy; .* evaluated sft \(reference\), dpo"):
+        judge(suite, gated)
+    with_needs(gated, policy="sft-1", safety=safety)
+    Path(suite).write_text("metrics: {win_rate: {run: safety, policy: dpo}}\n")
+    with pytest.raises(DataError, match=r"evaluated sft \(reference\) for needs\.policy, not dpo"):
+        judge(suite, gated)
+
+
+def test_the_run_that_made_the_policy_is_about_it(tmp_path, suite):
+    gated, dpo = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with_needs(gated, policy=dpo)
+    names_policies(dpo, "sft", "dpo")
+    Path(suite).write_text("metrics: {win_rate: {run: policy}}\n")
+    assert judge(suite, gated).verdicts[0].value.mean == 0.2
+
+
+def test_a_run_that_was_asked_another_version_of_a_golden_set_is_refused(tmp_path, suite):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    facts = tmp_path / "facts.jsonl"
+    facts.write_text('{"prompt": "question 0", "answer": "a"}\n')
+    Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
+    with pytest.raises(DataError, match=r"asked another version of golden\.facts; run eval_suite again"):
+        judge(suite, first)
+    asked = json.dumps(read_suite(suite).versions())
+    (Path(first) / VERSIONS).write_text(asked)
+    assert judge(suite, first, accept=True).passed
+    Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl, min: 0.9}\n")
+    assert not judge(suite, first).passed  # a bound is no part of what was asked
+    facts.write_text('{"prompt": "question 0", "answer": "b"}\n')
+    with pytest.raises(DataError, match=r"asked another version of golden\.facts"):
+        judge(suite, first)
+    Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
+    (Path(second) / VERSIONS).write_text(json.dumps(read_suite(suite).versions()))
+    assert "the accepted run was asked another version of golden.facts" in judge(suite, second).verdicts[0].words
