@@ -99,7 +99,9 @@ def _measured(check: Check, now: Scores, before: Scores | None) -> Verdict:
     margin = check.demand.margin
     shared = sum(prompt in before.outcomes for prompt in now.outcomes)
     larger = max(len(now.outcomes), len(before.outcomes))
-    remarks = (f"{shared} of {larger} prompts are shared",) if shared < larger else ()
+    remarks: tuple[str, ...] = ()
+    if shared < larger:
+        remarks += (f"{shared} of {larger} prompts are shared",)
     if now.version != before.version:
         remarks += (f"the accepted run was asked another version of {check.metric.replace('/', '.', 1)}",)
     if shared < max(SHARED, ALIKE * larger):

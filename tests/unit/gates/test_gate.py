@@ -378,3 +378,8 @@ def test_a_run_that_was_asked_another_version_of_a_golden_set_is_refused(tmp_pat
     Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
     (Path(second) / VERSIONS).write_text(json.dumps(read_suite(suite).versions()))
     assert "the accepted run was asked another version of golden.facts" in judge(suite, second).verdicts[0].words
+
+
+@pytest.mark.parametrize("name", ["world", "domain"])
+def test_the_shipped_suites_have_directions(name):
+    verdicts.require_directions(scores.checks_of(read_suite(name)))
