@@ -183,11 +183,11 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
 
 
 def gate_command(arguments: Sequence[str]) -> int:
-    """`gate SUITE.yaml RUN [ACCEPTED] [accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
+    """`gate SUITE.yaml RUN [ACCEPTED | accept=true]`: does a run hold what the suite demands? Status 0 yes, 1 no.
 
     RUN is compared, prompt by prompt, with the run that was accepted last (outputs/accepted/SUITE.json), or with the
-    run ACCEPTED. `accept=true` registers a run that passes. A comparison that too few prompts leave undecided is said
-    to be. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
+    run ACCEPTED. `accept=true`, without ACCEPTED, registers a run that passes. A comparison that too few prompts leave
+    undecided is said to be. SUITE.yaml is a file, or `world`, the shipped suite of data=mini_hh.
     """
     words = [item for item in arguments if "=" not in item or Path(item).exists()]
     options = dict(item.split("=", 1) for item in arguments if item not in words)
@@ -195,7 +195,7 @@ def gate_command(arguments: Sequence[str]) -> int:
         raise ConfigError([f"{name} is not an option of gate{did_you_mean(name, ('accept',))}" for name in unknown])
     accept = yaml.safe_load(options.get("accept", "false"))
     if len(words) not in (2, 3) or not isinstance(accept, bool):
-        raise ConfigError("gate takes a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED] [accept=true]")
+        raise ConfigError("gate takes a suite and a run: gate SUITE.yaml outputs/runs/RUN [ACCEPTED | accept=true]")
     from rlhf_lab.gates.gate import judge
     from rlhf_lab.gates.table import lines, table
 

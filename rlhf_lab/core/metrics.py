@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -96,10 +96,10 @@ def metric(name: str) -> Metric:
     metrics = catalogue()
     if name in metrics:
         return metrics[name]
-    # "grad_norm/critic" takes its meaning from "grad_norm/<part>", but is shown under its own key
+    # "grad_norm/critic" takes meaning and direction from "grad_norm/<part>", but is shown under its own key
     templates = (metric for metric in metrics.values() if "<" in metric.name)
     template = next((metric for metric in templates if metric.matches(name)), None)
-    return Metric(name, template.meaning if template else "")
+    return replace(template, name=name, title="") if template else Metric(name, "")
 
 
 @cache

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.evaluations.suite.suite_file import Suite, read_suite
 from rlhf_lab.gates import register
-from rlhf_lab.gates.scores import RunReader, Scores, checks_of
-from rlhf_lab.gates.verdicts import Verdict, decide
+from rlhf_lab.gates.scores import Check, RunReader, Scores, checks_of
+from rlhf_lab.gates.verdicts import Verdict, decide, require_directions
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,20 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
 
     Args:
         accepted: the run to compare with; None takes the one that was accepted last.
-        accept: add the run to the register if it passes.
+        accept: add the run to the register if it passes; without `accepted`.
     Raises:
-        ConfigError: the suite is wrong.
-        DataError: a folder is no complete run, or lacks a metric that the suite names.
+        ConfigError: the suite is wrong, or compares a metric of which nobody said whether more is better.
+        DataError: a folder is no complete run, or lacks a metric that the suite names; it was asked another
+            version of a golden set; another run was accepted meanwhile.
     """
+    if accept and accepted is not None:
+        raise ConfigError("accept=true goes with the comparison with the run accepted last; leave out the other run")
     suite = read_suite(suite_path)
     checks = checks_of(suite)
+    require_directions(checks)
     reader = RunReader(candidate)
     scores = [(check, reader.scores(check)) for check in checks]
+    _require_versions(reader, scores)
     path = register.register_path(reader.folder, suite.suite)
     if accepted is None:
         accepted_run, before = register.last_accepted(path)
@@ -60,8 +66,15 @@ def judge(suite_path: str, candidate: str, accepted: str | None = None, *, accep
     if not (accept and decision.passed):
         return decision
     values: dict[str, Scores] = {check.name: each for check, each in scores}
-    register.accept(path, suite.suite, reader.folder, dict(reader.run.manifest), values)
+    register.accept(path, suite.suite, reader.folder, dict(reader.run.manifest), values, after=accepted_run)
     return Decision(suite, reader.folder, accepted_run, decision.verdicts, path)
+
+
+def _require_versions(reader: RunReader, scores: Sequence[tuple[Check, Scores]]) -> None:
+    """Raises DataError where the run was asked another golden set or task than the suite now has."""
+    changed = [check.metric.replace("/", ".", 1) for check, each in scores if check.version != each.version]
+    if changed:
+        raise DataError(f"{reader.folder} was asked another version of {', '.join(changed)}; run eval_suite again")
 
 
 def _scores_of_run(folder: str, suite: Suite) -> dict[str, Scores]:

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import make_folder, read_json, write_json
+from rlhf_lab.core.files import explained, make_folder, read_json, write_json
 from rlhf_lab.gates.scores import Scores
 
 
@@ -42,21 +44,33 @@ def last_accepted(path: Path) -> tuple[str, dict[str, Scores]]:
     return str(entries[-1]["run"]), {name: Scores.from_dict(values) for name, values in checks.items()}
 
 
-def accept(path: Path, suite: str, run: Path, manifest: dict[str, Any], checks: dict[str, Scores]) -> None:
-    """Add a run to the register. Of the runs before it the estimates are kept, and not the values by prompt."""
-    entries = history(path)
-    for entry in entries:
-        for values in entry["checks"].values():
-            values["outcomes"] = {}
-    entries.append(
-        {
-            "run": str(run),
-            "recipe": manifest.get("recipe"),
-            "key": manifest.get("key"),
-            "git_sha": manifest.get("git_sha"),
-            "accepted": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "checks": {name: scores.to_dict() for name, scores in checks.items()},
-        }
-    )
+def accept(
+    path: Path, suite: str, run: Path, manifest: dict[str, Any], checks: dict[str, Scores], *, after: str
+) -> None:
+    """Add a run to the register. Of the runs before it the estimates are kept, and not the values by prompt.
+
+    Args:
+        after: the run that it was compared with; empty where there was none.
+    Raises:
+        DataError: another run was accepted since.
+    """
     make_folder(path.parent)
-    write_json(path, {"suite": suite, "history": entries})
+    with explained(path), FileLock(path.with_suffix(".lock")):
+        last, _ = last_accepted(path)
+        if last != after:
+            raise DataError(f"{path}: {last or 'no run'} is the last accepted now; give the gate's command again")
+        entries = history(path)
+        for entry in entries:
+            for values in entry["checks"].values():
+                values["outcomes"] = {}
+        entries.append(
+            {
+                "run": str(run),
+                "recipe": manifest.get("recipe"),
+                "key": manifest.get("key"),
+                "git_sha": manifest.get("git_sha"),
+                "accepted": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "checks": {name: scores.to_dict() for name, scores in checks.items()},
+            }
+        )
+        write_json(path, {"suite": suite, "history": entries})

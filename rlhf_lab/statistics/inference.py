@@ -241,6 +241,12 @@ def unpaired_difference(
     return t_comparison(gap, error, freedom, test, n=rows, clusters=groups, unscored=unscored, level=level)
 
 
+def error_of_interval(estimate: Estimate) -> float:
+    """The standard error that an interval stands for, as if it were normal: half-width / z_level; inf if unbounded."""
+    half_width = (estimate.high - estimate.low) / 2
+    return half_width / float(stats.norm.ppf((1 + estimate.level) / 2))
+
+
 def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
     """(z, two-sided p) of b − a from two intervals alone, as if nothing were shared: each half-width is z_level · s.
 
@@ -250,12 +256,7 @@ def unpaired_from_intervals(a: Estimate, b: Estimate) -> tuple[float, float]:
     """
     if not (a.bounded and b.bounded and a.n and b.n):
         return math.nan, math.nan
-
-    def standard_error(side: Estimate) -> float:
-        half_width = (side.high - side.low) / 2
-        return half_width / float(stats.norm.ppf((1 + side.level) / 2))
-
-    error = math.hypot(standard_error(a), standard_error(b))
+    error = math.hypot(error_of_interval(a), error_of_interval(b))
     z = (b.mean - a.mean) / error if error else math.nan
     return z, float(2 * stats.norm.sf(abs(z)))
 

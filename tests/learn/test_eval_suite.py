@@ -17,7 +17,7 @@ from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.evaluations.suite import eval_suite, harness
 from rlhf_lab.evaluations.suite.replies import TEXT_CHECKS, check_row
 from rlhf_lab.evaluations.suite.settings import EvalSuite
-from rlhf_lab.evaluations.suite.suite_file import GoldenSet, HarnessTask
+from rlhf_lab.evaluations.suite.suite_file import VERSIONS, GoldenSet, HarnessTask, read_suite
 from rlhf_lab.gates.gate import judge
 from rlhf_lab.results.answer_safety import golden_sets
 from rlhf_lab.results.rundir import read_run
@@ -68,13 +68,21 @@ def test_a_suite_is_asked_and_judged(suite, tmp_path):
     assert {row["golden/helpful"] for row in rows if "golden/helpful" in row} <= {0, 1}
     assert isinstance(stage.config.algorithm, EvalSuite)
     assert "helpful" in golden_sets(read_run(stage.folder))
+    assert json.loads((stage.folder / VERSIONS).read_text()) == read_suite(suite).versions()
     decision = judge(str(suite), str(stage.folder), accept=True)
     assert decision.passed and [verdict.check.name for verdict in decision.verdicts][-1] == "safety/attack_success"
     assert decision.verdicts[-1].value.clusters == 6
+    assert decision.verdicts[-1].value.mean == result_of(stage, "safety", "sft (reference)")
     again = judge(str(suite), str(stage.folder))
     assert all(verdict.words.startswith("the same on every prompt") for verdict in again.verdicts[:2])
     # one prompt gives no interval: it is said, and not taken for a pass
     assert again.verdicts[2].state == "undecided"
+
+
+def result_of(stage, role: str, policy: str) -> float:
+    """Attack success of a policy in the run of a role."""
+    (found,) = [each for each in read_run(stage.needs[role].folder).policies if each.name == policy]
+    return found.metrics["safety/attack_success"].mean
 
 
 def test_the_key_follows_the_golden_sets(suite):

@@ -33,6 +33,7 @@ def test_what_a_reader_sees():
 def test_a_name_that_nobody_declared_stands_for_itself():
     assert metric("my_plug_in").heading == "my plug in"
     assert metric("reward/brevity").meaning == metric("reward/<term>").meaning
+    assert (metric("section/chat").better, metric("section/chat").title) == ("higher", "")
     assert "my_plug_in" not in titled()
     assert undeclared(["gold", "reward/brevity", "reward/brevity/words/more", "goldd"]) == [
         "goldd",

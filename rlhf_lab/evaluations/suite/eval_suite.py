@@ -1,4 +1,5 @@
 """Asks a policy the golden sets of a suite: a row per reply, 0 or 1 under `golden/NAME`, a share per set.
+suite.json of the run says which version of each set was asked.
 
 The gate (`rlhf_lab/gates/`) reads these rows, and runs no model itself.
 """
@@ -12,6 +13,7 @@ import numpy as np
 
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.files import write_json
 from rlhf_lab.core.types import Reward
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.rows import BadRows
@@ -20,7 +22,7 @@ from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.evaluations.suite.harness import run_tasks
 from rlhf_lab.evaluations.suite.replies import TEXT_CHECKS, check_row
 from rlhf_lab.evaluations.suite.settings import EvalSuite
-from rlhf_lab.evaluations.suite.suite_file import GoldenSet, Suite, read_suite
+from rlhf_lab.evaluations.suite.suite_file import VERSIONS, GoldenSet, Suite, read_suite
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
@@ -37,6 +39,7 @@ class GoldenSets:
     def __init__(self, settings: EvalSuite, run: Run):
         self.run = run
         self.suite: Suite = read_suite(settings.suite)
+        self.versions = self.suite.versions()
         self.questions = {name: golden_rows(name, golden, run) for name, golden in self.suite.golden.items()}
         self.log = PolicyLog(run)
         scores = any(golden.check == "reward" for golden in self.suite.golden.values())
@@ -49,6 +52,7 @@ class GoldenSets:
         name = "policy" if "/" in source else source
         if not self.log.find(name):
             self._evaluate(name)
+        write_json(self.run.folder / VERSIONS, self.versions)
         return Result(self.log.policies)
 
     def _evaluate(self, name: str) -> None:

@@ -7,7 +7,7 @@
     metrics:
       safety/attack_success: {run: safety, max: 0.1}
     harness:
-      arc_easy: {metric: acc, limit: 200, margin: 0.03}
+      arc_easy: {metric: acc, limit: 200, margin: 0.03, better: higher}
 
 Paths are relative to the suite's file. Every mistake is reported at once, with its place. Imports no torch.
 """
@@ -39,7 +39,7 @@ class Demand:
     Args:
         min, max: bounds of the number itself.
         margin: by how much it may be worse than the accepted run's; 0 demands that it is not shown to be worse.
-        better: `higher` or `lower`; empty takes the metric's own direction.
+        better: `higher` or `lower`; empty takes the metric's own direction, where it has one.
         compare: whether it is compared with the accepted run.
     """
 
@@ -101,7 +101,8 @@ class RunMetric(Demand):
     Args:
         metric: its name; empty takes the entry's.
         run: role of `needs` of the gated run whose directory has it; empty is the gated run itself.
-        policy: whose metric; empty takes the last policy that the run evaluated.
+        policy: its name there, where it has several; with `run` it has to be needs.policy of the gated run, and empty
+            finds it. Without `run`, empty takes the last policy that the run evaluated.
     """
 
     metric: str = ""
@@ -160,12 +161,20 @@ class Suite:
 
     def digest(self) -> str:
         """SHA-256 of what a stage that asks the policy reads: golden sets with their files' content, and tasks."""
-        parts = []
-        for name, golden in self.golden.items():
-            content = file_digest(Path(golden.path)) if golden.path else ""
-            parts.append((name, golden.check, golden.pattern, golden.at_least, golden.most, golden.prompts, content))
+        parts = [(name, *_read_of_the_set(golden)) for name, golden in self.golden.items()]
         tasks = [(name, *_read_by_the_harness(task)) for name, task in self.harness.items()]
         return sha256(repr((parts, tasks)).encode()).hexdigest()
+
+    def versions(self) -> dict[str, str]:
+        """`golden/NAME` and `harness/NAME` → SHA-256 of what the stage reads of it, as in `digest`."""
+        read = {f"golden/{name}": _read_of_the_set(golden) for name, golden in self.golden.items()}
+        read |= {f"harness/{name}": _read_by_the_harness(task) for name, task in self.harness.items()}
+        return {metric: sha256(repr(parts).encode()).hexdigest() for metric, parts in read.items()}
+
+
+def _read_of_the_set(golden: GoldenSet) -> tuple[Any, ...]:
+    content = file_digest(Path(golden.path)) if golden.path else ""
+    return (golden.check, golden.pattern, golden.at_least, golden.most, golden.prompts, content)
 
 
 def _read_by_the_harness(task: HarnessTask) -> tuple[Any, ...]:
@@ -181,6 +190,8 @@ def _is_pattern(pattern: str) -> bool:
     return True
 
 
+VERSIONS = "suite.json"
+"""File of the run directory: what `Suite.versions` was when the policy was asked."""
 SHIPPED = Path(__file__).parent / "suites"
 """Suites by name. Their files end in .yml: Hydra takes every .yaml of the package for an option of a group."""
 SECTIONS: dict[str, type[Demand]] = {"golden": GoldenSet, "metrics": RunMetric, "harness": HarnessTask}

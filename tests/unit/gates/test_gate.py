@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 from support import command_inside
 
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.evaluations.suite.suite_file import read_suite
-from rlhf_lab.gates import register, scores, table, verdicts
+from rlhf_lab.evaluations.suite.suite_file import VERSIONS, read_suite
+from rlhf_lab.gates import gate, register, scores, table, verdicts
 from rlhf_lab.gates.gate import judge
 
 SUITE = """
@@ -197,3 +198,188 @@ def test_every_mistake_of_a_suite_is_named(tmp_path, text, message):
 def test_lower_is_better_where_the_metric_says_so(suite):
     facts, attacks = scores.checks_of(read_suite(suite))
     assert not verdicts.lower_is_better(facts) and verdicts.lower_is_better(attacks)
+
+
+def test_a_rate_of_one_category_has_the_direction_of_the_whole(tmp_path):
+    path = tmp_path / "weapons.yaml"
+    path.write_text("metrics: {safety/attack_success/weapons: {}}\n")
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    for folder, mean, low, high in ((first, 0.0, 0.0, 0.09), (second, 1.0, 0.91, 1.0)):
+        weapons = {"mean": mean, "low": low, "high": high, "n": 40, "clusters": 40}
+        result = {
+            "status": "completed",
+            "policies": [{"name": "dpo", "metrics": {"safety/attack_success/weapons": weapons}}],
+        }
+        (Path(folder) / "result.json").write_text(json.dumps(result))
+    assert [verdict.state for verdict in judge(str(path), second, first).verdicts] == ["regression"]
+    assert [verdict.state for verdict in judge(str(path), first, second).verdicts] == ["pass"]
+
+
+def test_a_compared_metric_without_a_direction_is_refused(tmp_path, suite):
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    Path(suite).write_text("metrics: {win_rate: {}, kl: {}}\nharness: {easy: {}}\n")
+    with pytest.raises(ConfigError, match=r"write better: higher\|lower") as error:
+        judge(suite, only)
+    assert "kl: whether" in str(error.value) and "easy: whether" in str(error.value)
+    assert "win_rate" not in str(error.value)
+    for written in ("win_rate: {}, kl: {compare: false}", "win_rate: {}, win: {metric: win_rate, better: lower}"):
+        Path(suite).write_text(f"metrics: {{{written}}}\n")
+        verdicts.require_directions(scores.checks_of(read_suite(suite)))
+
+
+def store(folder: str, metric: str, **estimate: object) -> None:
+    """Write a stored estimate of the run's policy."""
+    path = Path(folder) / "result.json"
+    result = json.loads(path.read_text())
+    result["policies"][0]["metrics"][metric] = estimate
+    path.write_text(json.dumps(result))
+
+
+def test_a_check_without_any_score_fails_and_is_not_registered(tmp_path, suite):
+    Path(suite).write_text("suite: mine\nmetrics: {golden/facts: {min: 0.2}}\n")
+    (only,) = runs(tmp_path, ([None] * 200, SAFE))
+    store(only, "golden/facts", mean=None, low=0, high=1, n=0, clusters=0, unscored=200)
+    decision = judge(suite, only, accept=True)
+    (facts,) = decision.verdicts
+    assert (facts.state, facts.words, decision.passed) == ("unscored", "0 scored, 200 unscored", False)
+    assert decision.registered is None and not register.history(tmp_path / "accepted" / "mine.json")
+
+
+def test_few_scored_replies_are_counted_and_not_taken_for_the_whole_set(tmp_path, suite):
+    first, second = runs(tmp_path, ([1] * 200, SAFE), ([1] * 5 + [None] * 195, SAFE))
+    store(second, "golden/facts", mean=1, low=0.57, high=1, n=5, clusters=5, unscored=195)
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.state == "undecided" and "the same" not in facts.words
+    assert "5 of 200 prompts are shared" in facts.words and "5 scored, 195 unscored" in facts.words
+
+
+def test_sets_that_share_less_than_nine_tenths_are_not_paired(tmp_path, suite):
+    # 20 of the accepted run's 200 prompts, all answered; without the others .75 would not be seen
+    first, second = runs(tmp_path, ([1] * 20 + [1, 0] * 90, SAFE), ([1] * 20, SAFE))
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.gain.test.startswith("z test") and facts.gain.difference.mean == pytest.approx(0.45)
+    assert "20 of 200 prompts are shared" in facts.words
+
+
+def test_sets_that_are_nearly_alike_are_paired(tmp_path, suite):
+    first, second = runs(tmp_path, ([1] * 200, SAFE), ([1] * 180, SAFE))
+    facts = judge(suite, second, first).verdicts[0]
+    assert facts.words == "the same on every prompt of 180; 180 of 200 prompts are shared"
+
+
+def test_equal_means_without_rows_are_compared(tmp_path):
+    path = tmp_path / "wins.yaml"
+    path.write_text("metrics: {win_rate: {}}\n")
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    (wins,) = judge(str(path), second, first).verdicts
+    assert wins.state == "pass" and wins.words.startswith("no regression found")
+
+
+def test_a_run_compared_with_another_than_the_last_is_not_accepted(tmp_path, suite):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with pytest.raises(ConfigError, match="leave out the other run"):
+        judge(suite, second, first, accept=True)
+    assert not (tmp_path / "accepted").exists()
+
+
+def test_a_run_that_was_accepted_meanwhile_is_not_passed_over(tmp_path, suite, monkeypatch):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    decide = gate.decide
+
+    def decide_slowly(*arguments):
+        monkeypatch.setattr(gate, "decide", decide)
+        judge(suite, first, accept=True)  # another process
+        return decide(*arguments)
+
+    monkeypatch.setattr(gate, "decide", decide_slowly)
+    with pytest.raises(DataError, match="is the last accepted now"):
+        judge(suite, second, accept=True)
+    assert [entry["run"] for entry in register.history(tmp_path / "accepted" / "mine.json")] == [first]
+
+
+def test_the_register_is_locked_from_reading_to_writing(tmp_path, suite, monkeypatch):
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    lock = FileLock(tmp_path / "accepted" / "mine.lock", is_singleton=False)
+    held = []
+
+    def write(path, values):
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=0)
+        held.append(path)
+
+    monkeypatch.setattr(register, "write_json", write)
+    judge(suite, only, accept=True)
+    assert held == [tmp_path / "accepted" / "mine.json"]
+
+
+def with_needs(folder: str, **needs: str) -> str:
+    """Write which folders a run started from."""
+    path = Path(folder) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["needs"] = {role: {"recipe": role, "key": "k", "dir": source} for role, source in needs.items()}
+    path.write_text(json.dumps(manifest))
+    return folder
+
+
+def names_policies(folder: str, *names: str) -> str:
+    """Let a run have evaluated these policies, with win rates of .1, .2, …"""
+    rates = [{"mean": i / 10, "low": 0, "high": 1, "n": 90, "clusters": 90} for i in range(1, len(names) + 1)]
+    policies = [{"name": name, "metrics": {"win_rate": rate}} for name, rate in zip(names, rates, strict=True)]
+    (Path(folder) / "evaluation.jsonl").unlink()
+    (Path(folder) / "result.json").write_text(json.dumps({"status": "completed", "policies": policies}))
+    return folder
+
+
+@pytest.mark.parametrize(("policy", "rate"), [("sft-1", 0.1), ("dpo-1", 0.2), ("ppo-1", 0.3)])
+def test_a_metric_of_another_run_is_of_the_gated_policy(tmp_path, suite, policy, rate):
+    gated, safety = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with_needs(gated, policy=policy, safety=safety)
+    with_needs(names_policies(safety, "sft (reference)", "dpo", "ppo"), reference="sft-1", dpo="dpo-1", ppo="ppo-1")
+    Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
+    assert judge(suite, gated).verdicts[0].value.mean == rate
+
+
+def test_a_run_that_evaluated_another_policy_is_refused(tmp_path, suite):
+    gated, safety = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with_needs(gated, policy="grpo-1", safety=safety)
+    with_needs(names_policies(safety, "sft (reference)", "dpo"), reference="sft-1", dpo="dpo-1")
+    Path(suite).write_text("metrics: {win_rate: {run: safety}}\n")
+    with pytest.raises(DataError, match=r"safety did not evaluate needs\.policy; .* evaluated sft \(reference\), dpo"):
+        judge(suite, gated)
+    with_needs(gated, policy="sft-1", safety=safety)
+    Path(suite).write_text("metrics: {win_rate: {run: safety, policy: dpo}}\n")
+    with pytest.raises(DataError, match=r"evaluated sft \(reference\) for needs\.policy, not dpo"):
+        judge(suite, gated)
+
+
+def test_the_run_that_made_the_policy_is_about_it(tmp_path, suite):
+    gated, dpo = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    with_needs(gated, policy=dpo)
+    names_policies(dpo, "sft", "dpo")
+    Path(suite).write_text("metrics: {win_rate: {run: policy}}\n")
+    assert judge(suite, gated).verdicts[0].value.mean == 0.2
+
+
+def test_a_run_that_was_asked_another_version_of_a_golden_set_is_refused(tmp_path, suite):
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    facts = tmp_path / "facts.jsonl"
+    facts.write_text('{"prompt": "question 0", "answer": "a"}\n')
+    Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
+    with pytest.raises(DataError, match=r"asked another version of golden\.facts; run eval_suite again"):
+        judge(suite, first)
+    asked = json.dumps(read_suite(suite).versions())
+    (Path(first) / VERSIONS).write_text(asked)
+    assert judge(suite, first, accept=True).passed
+    Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl, min: 0.9}\n")
+    assert not judge(suite, first).passed  # a bound is no part of what was asked
+    facts.write_text('{"prompt": "question 0", "answer": "b"}\n')
+    with pytest.raises(DataError, match=r"asked another version of golden\.facts"):
+        judge(suite, first)
+    Path(suite).write_text("suite: mine\ngolden:\n  facts: {path: facts.jsonl}\n")
+    (Path(second) / VERSIONS).write_text(json.dumps(read_suite(suite).versions()))
+    assert "the accepted run was asked another version of golden.facts" in judge(suite, second).verdicts[0].words
+
+
+@pytest.mark.parametrize("name", ["world", "domain"])
+def test_the_shipped_suites_have_directions(name):
+    verdicts.require_directions(scores.checks_of(read_suite(name)))
