@@ -29,9 +29,10 @@ def kind(request):
 
 
 CLIENT = """
-import sys
+import signal, sys
 from pathlib import Path
 from judge_server import connect, question
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
 url, kind, outputs, first, last, parallel = sys.argv[1:]
 client = connect(url, kind, Path(outputs), parallel=int(parallel))
 print("ready", flush=True)
