@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import yaml
 
 from rlhf_lab.cli.judgement import Judging, Options, names_of
 from rlhf_lab.config import compose, registry, root
+from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
@@ -92,7 +94,8 @@ def run(words: Sequence[str]) -> None:
     sources = [_read(path, policy) for path, policy in zip(options.sources, options.policies, strict=True)]
     if len({(source.path.resolve(), source.policy) for source in sources}) < len(sources):
         raise DataError(f"A and B are the same replies, {sources[0].path}; name two policies: policy='OF A,OF B'")
-    corpus = _corpus(options, sources)
+    data = _data(options, sources)
+    corpus: Corpus | None = registry.build("data", data) if data else None
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
     outputs = outputs_folder(sources[0].path) or Path("outputs")
     caller = Caller(
@@ -109,7 +112,8 @@ def run(words: Sequence[str]) -> None:
     if options.dry_run:
         _print_estimate(judge, items, rubric, options)
         return
-    Judging(options, sources, matched, rubric, Metered(judge), items).run()
+    world = fingerprint([registry.kind_of("data", data), asdict(data)]) if options.config.judge.reads_truth else ""
+    Judging(options, sources, matched, rubric, Metered(judge, world), items).run()
 
 
 def _read(path: Path, policy: str | None) -> Source:
@@ -136,7 +140,7 @@ def _device(config: root.Config) -> str:
     return device(config.runtime.device)
 
 
-def _corpus(options: Options, sources: Sequence[Source]) -> Corpus | None:
+def _data(options: Options, sources: Sequence[Source]) -> DataSource | None:
     """The data of the replies, where something has to be read from them: the world's truth, or a reference."""
     settings = options.config.judge
     runs = [source for source in sources if source.policy is not None]
@@ -144,17 +148,14 @@ def _corpus(options: Options, sources: Sequence[Source]) -> Corpus | None:
     if not settings.reads_truth and not reads_reference:
         return None
     if options.names_data:
-        data = options.config.data.of_run(0)
-    elif runs:
-        data = _run_config(runs[0].path).data
-    else:
-        kind = registry.kind_of("judge", settings)
-        raise ConfigError(
-            f"judge={kind} answers from the truth of a world, and files name none; name the world of the prompts, "
-            "data=mini_hh data.seed=0, or another judge: judge=anthropic, openai_compatible or local"
-        )
-    corpus: Corpus = registry.build("data", data)
-    return corpus
+        return options.config.data.of_run(0)
+    if runs:
+        return _run_config(runs[0].path).data
+    kind = registry.kind_of("judge", settings)
+    raise ConfigError(
+        f"judge={kind} answers from the truth of a world, and files name none; name the world of the prompts, "
+        "data=mini_hh data.seed=0, or another judge: judge=anthropic, openai_compatible or local"
+    )
 
 
 def _run_config(folder: Path) -> root.Config:

@@ -66,6 +66,25 @@ def test_two_policies_of_a_run(run, sides, tmp_path):
     assert len(list(folder.parent.iterdir())) == 2
 
 
+def test_another_world_is_another_judgement(run, tmp_path):
+    """The truth that the simulated judge answers from is part of who judged; the same world goes on."""
+    rows = [row for row in read_jsonl(run.folder / "evaluation.jsonl") if row["sample_id"] == 0]
+    files = [
+        write(tmp_path / name, [{k: r[k] for k in ("prompt", "response")} for r in rows if r["policy"] == policy])
+        for name, policy in (("a.jsonl", "SFT"), ("b.jsonl", "one-pass DPO"))
+    ]
+    world = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
+    assert judge(tmp_path, *files, *world, "data.seed=0")[0] == 0
+    status, out = judge(tmp_path, *files, *world, "data.seed=0", "data.grader.noise=2.5")
+    assert status == 0 and "all of it was judged before" not in out, out
+    # the world of another seed does not know these prompts, and is asked
+    status, out = judge(tmp_path, *files, *world, "data.seed=1")
+    assert status == 2 and "does not know the prompt" in out
+    status, out = judge(tmp_path, *files, *world, "data.seed=0")
+    assert status == 0 and "all of it was judged before" in out
+    assert len(list((tmp_path / "outputs" / "judgements").iterdir())) == 3
+
+
 def test_a_draw_of_the_items_and_what_it_would_take(sides, tmp_path):
     status, out = judge(tmp_path, *sides, "items=4", "--dry-run", "to=there")
     assert status == 0 and "4 comparisons: 8 requests, at no cost" in out
