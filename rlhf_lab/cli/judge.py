@@ -18,10 +18,12 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import fingerprint
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.caller import Caller, open_judge
+from rlhf_lab.judges.client import estimate
 from rlhf_lab.judges.judging import Item, Metered, number_items
 from rlhf_lab.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.judges.requests import Completer, Request
+from rlhf_lab.judges.requests import Request
 from rlhf_lab.judges.rubric import JudgeRubric, grade_request, load_rubric
 from rlhf_lab.judges.sources import Answer, Matched, Source, match, read_source
 from rlhf_lab.reports.comparison.report import outputs_folder
@@ -97,22 +99,25 @@ def run(words: Sequence[str]) -> None:
     data = _data(options, sources)
     corpus: Corpus | None = registry.build("data", data) if data else None
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
+    matched = match(*sources) if len(sources) == 2 else None
+    items = _items(options, sources, matched, corpus)
     outputs = outputs_folder(sources[0].path) or Path("outputs")
     caller = Caller(
         account=_account(options, sources, rubric),
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
         rubric=corpus.rubric if corpus else None,
-        device=_device(options.config),
+        device="cpu" if options.dry_run else _device(options.config),
         note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
+        only_counts=options.dry_run,
     )
-    judge = open_judge(options.config.judge, caller)
-    matched = match(*sources) if len(sources) == 2 else None
-    items = _items(options, sources, matched, corpus)
     if options.dry_run:
-        _print_estimate(judge, items, rubric, options)
+        _print_estimate(caller, items, rubric, options)
         return
-    world = fingerprint([registry.kind_of("data", data), asdict(data)]) if options.config.judge.reads_truth else ""
+    judge = open_judge(options.config.judge, caller)
+    world = ""
+    if data and options.config.judge.reads_truth:
+        world = fingerprint([registry.kind_of("data", data), asdict(data)])
     Judging(options, sources, matched, rubric, Metered(judge, world), items).run()
 
 
@@ -222,9 +227,10 @@ def _requests(items: Sequence[Item], rubric: JudgeRubric | None, options: Option
     return requests
 
 
-def _print_estimate(judge: Completer, items: Sequence[Item], rubric: JudgeRubric | None, options: Options) -> None:
+def _print_estimate(caller: Caller, items: Sequence[Item], rubric: JudgeRubric | None, options: Options) -> None:
     """What judging would take. Nothing is sent and nothing is written."""
     requests = _requests(items, rubric, options)
-    estimate = getattr(judge, "estimate", None)  # of a service; other judges cost nothing
-    takes = estimate(requests) if estimate else f"{len(requests)} requests, at no cost"
+    takes: object = f"{len(requests)} requests, at no cost"
+    if isinstance(options.config.judge, Service):  # another judge need not be opened, which may load a model
+        takes = estimate(open_judge(options.config.judge, caller), requests)
     console.print(f"{len(items)} {'comparisons' if len(options.sources) == 2 else 'replies'}: {takes}", soft_wrap=True)

@@ -25,7 +25,7 @@ from rlhf_lab.judges.pacing import Limits, Pacer, Stopped, backoff_s
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.requests import Completer, Reply, Request, Usage
 from rlhf_lab.judges.service import Backend, ServiceError
-from rlhf_lab.judges.store import Asked, Attempt, Ledger, OverBudget, Question, Store
+from rlhf_lab.judges.store import IN_MEMORY, Asked, Attempt, Ledger, OverBudget, Question, Store
 
 LONGEST_WAIT_S = 600.0
 """A service that asks to wait longer is not waited for: the command goes on from there later."""
@@ -106,6 +106,8 @@ class Client:
     ):
         price = price_of(settings)
         path = Path(settings.store).expanduser() if settings.store else caller.outputs / "judges.sqlite"
+        if caller.only_counts and not path.exists():
+            path = IN_MEMORY
         longest_s = ATTEMPTS_WAITED_FOR * settings.request_timeout_s
         # what was paid for must survive a power cut
         store = store or Store(path, durable=not price.free, longest_attempt_s=longest_s)

@@ -32,10 +32,12 @@ from rlhf_lab.judges.requests import Reply, Request, Stop, Usage
 VERSION = 1
 APPLICATION = 0x726C6A31
 """Marks the file as a store of judges, in SQLite's own header."""
+IN_MEMORY = Path(":memory:")
+"""SQLite's name for no file: an empty store that ends with its process."""
 BUSY_S = 60.0
 """How long one process waits for another's transaction."""
 LONGEST_ATTEMPT_S = 1200.0
-"""An attempt of another process that is older has nobody waiting for it, unless the store is opened with another limit."""
+"""Of an older attempt of another process nobody waits for the answer, where the store is opened with no other limit."""
 LONGEST_SENDING_S = 3600.0
 """A batch that another process has been creating for longer is looked for at the service."""
 AT_ONCE = 500

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
 
-
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
