@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,19 @@ import yaml
 
 from rlhf_lab.cli.judgement import Judging, Options, names_of
 from rlhf_lab.config import compose, registry, root
+from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import fingerprint
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.caller import Caller, open_judge
+from rlhf_lab.judges.client import estimate
 from rlhf_lab.judges.judging import Item, Metered, number_items
 from rlhf_lab.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.judges.requests import Completer, Request
+from rlhf_lab.judges.requests import Request
 from rlhf_lab.judges.rubric import JudgeRubric, grade_request, load_rubric
 from rlhf_lab.judges.sources import Answer, Matched, Source, match, read_source
 from rlhf_lab.reports.comparison.report import outputs_folder
@@ -92,24 +96,29 @@ def run(words: Sequence[str]) -> None:
     sources = [_read(path, policy) for path, policy in zip(options.sources, options.policies, strict=True)]
     if len({(source.path.resolve(), source.policy) for source in sources}) < len(sources):
         raise DataError(f"A and B are the same replies, {sources[0].path}; name two policies: policy='OF A,OF B'")
-    corpus = _corpus(options, sources)
+    data = _data(options, sources)
+    corpus: Corpus | None = registry.build("data", data) if data else None
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
+    matched = match(*sources) if len(sources) == 2 else None
+    items = _items(options, sources, matched, corpus)
     outputs = outputs_folder(sources[0].path) or Path("outputs")
     caller = Caller(
         account=_account(options, sources, rubric),
         outputs=outputs,
         oracle=corpus.oracle if corpus else None,
         rubric=corpus.rubric if corpus else None,
-        device=_device(options.config),
+        device="cpu" if options.dry_run else _device(options.config),
         note=lambda text: console.print(f"  note: {text}", soft_wrap=True, markup=False),
+        only_counts=options.dry_run,
     )
-    judge = open_judge(options.config.judge, caller)
-    matched = match(*sources) if len(sources) == 2 else None
-    items = _items(options, sources, matched, corpus)
     if options.dry_run:
-        _print_estimate(judge, items, rubric, options)
+        _print_estimate(caller, items, rubric, options)
         return
-    Judging(options, sources, matched, rubric, Metered(judge), items).run()
+    judge = open_judge(options.config.judge, caller)
+    world = ""
+    if data and options.config.judge.reads_truth:
+        world = fingerprint([registry.kind_of("data", data), asdict(data)])
+    Judging(options, sources, matched, rubric, Metered(judge, world), items).run()
 
 
 def _read(path: Path, policy: str | None) -> Source:
@@ -136,7 +145,7 @@ def _device(config: root.Config) -> str:
     return device(config.runtime.device)
 
 
-def _corpus(options: Options, sources: Sequence[Source]) -> Corpus | None:
+def _data(options: Options, sources: Sequence[Source]) -> DataSource | None:
     """The data of the replies, where something has to be read from them: the world's truth, or a reference."""
     settings = options.config.judge
     runs = [source for source in sources if source.policy is not None]
@@ -144,17 +153,14 @@ def _corpus(options: Options, sources: Sequence[Source]) -> Corpus | None:
     if not settings.reads_truth and not reads_reference:
         return None
     if options.names_data:
-        data = options.config.data.of_run(0)
-    elif runs:
-        data = _run_config(runs[0].path).data
-    else:
-        kind = registry.kind_of("judge", settings)
-        raise ConfigError(
-            f"judge={kind} answers from the truth of a world, and files name none; name the world of the prompts, "
-            "data=mini_hh data.seed=0, or another judge: judge=anthropic, openai_compatible or local"
-        )
-    corpus: Corpus = registry.build("data", data)
-    return corpus
+        return options.config.data.of_run(0)
+    if runs:
+        return _run_config(runs[0].path).data
+    kind = registry.kind_of("judge", settings)
+    raise ConfigError(
+        f"judge={kind} answers from the truth of a world, and files name none; name the world of the prompts, "
+        "data=mini_hh data.seed=0, or another judge: judge=anthropic, openai_compatible or local"
+    )
 
 
 def _run_config(folder: Path) -> root.Config:
@@ -221,9 +227,10 @@ def _requests(items: Sequence[Item], rubric: JudgeRubric | None, options: Option
     return requests
 
 
-def _print_estimate(judge: Completer, items: Sequence[Item], rubric: JudgeRubric | None, options: Options) -> None:
+def _print_estimate(caller: Caller, items: Sequence[Item], rubric: JudgeRubric | None, options: Options) -> None:
     """What judging would take. Nothing is sent and nothing is written."""
     requests = _requests(items, rubric, options)
-    estimate = getattr(judge, "estimate", None)  # of a service; other judges cost nothing
-    takes = estimate(requests) if estimate else f"{len(requests)} requests, at no cost"
+    takes: object = f"{len(requests)} requests, at no cost"
+    if isinstance(options.config.judge, Service):  # another judge need not be opened, which may load a model
+        takes = estimate(open_judge(options.config.judge, caller), requests)
     console.print(f"{len(items)} {'comparisons' if len(options.sources) == 2 else 'replies'}: {takes}", soft_wrap=True)

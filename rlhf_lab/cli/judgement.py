@@ -88,7 +88,8 @@ class Judging:
         self.folder = self._folder()
 
     def _folder(self) -> Path:
-        """Where it goes: beside A; under a name with a digest where that place has another judgement of the two.
+        """Where it goes: beside A; under a name with a digest where that place has another judgement of the two, or one
+        of comparisons that are not drawn now.
 
         Raises ConfigError when a folder that is named has another judgement.
         """
@@ -96,17 +97,25 @@ class Judging:
         if folder is not None:
             if self._is_of_another(folder):
                 raise ConfigError(
-                    f"to={folder} holds a judgement of other replies, or by another judge; name another folder"
+                    f"to={folder} holds a judgement of other replies, by another judge, or of more than is drawn now; "
+                    "name another folder"
                 )
             return folder
         folder = default_folder("judgements", *(source.path for source in self.sources))
-        if self._is_of_another(folder):
-            folder = folder.with_name(f"{folder.name}-{self.owner[:6]}")
-        return folder
+        of_this_draw = fingerprint([self.owner, self.options.items, self.options.seed])
+        names = [folder.name, f"{folder.name}-{self.owner[:6]}", f"{folder.name}-{of_this_draw[:6]}"]
+        return next(place for name in names if not self._is_of_another(place := folder.with_name(name)))
 
     def _is_of_another(self, folder: Path) -> bool:
         stored = read_json(folder / RESULT)
-        return bool(stored) and stored.get("owner") != self.owner
+        return bool(stored) and (stored.get("owner") != self.owner or not self._draws_all_of(stored["settings"]))
+
+    def _draws_all_of(self, settings: Mapping[str, Any]) -> bool:
+        """Whether what a judgement with these settings has drawn is drawn now: the folder then goes on."""
+        total = len(self.matched.pairs) if self.matched else len(self.sources[0].answers)
+        if len(self.items) == total:
+            return True
+        return settings["seed"] == self.options.seed and 0 < settings["items"] <= self.options.items
 
     def run(self) -> None:
         """Ask for what is missing. What is there when the judge fails stays, and the same command goes on from it."""

@@ -15,7 +15,7 @@ from rlhf_lab.judges.channel import Channel
 from rlhf_lab.judges.pacing import backoff_s
 from rlhf_lab.judges.requests import Reply
 from rlhf_lab.judges.service import Answer, BatchItem, ServiceError
-from rlhf_lab.judges.store import Batch, OverBudget, Question, item_name
+from rlhf_lab.judges.store import LONGEST_SENDING_S, Batch, OverBudget, Question, item_name
 
 LOOKS_FOR_INTERRUPTED = 2
 """Looks for a batch whose creation was interrupted: one that is just being taken in may not be listed at the first."""
@@ -53,7 +53,10 @@ class BatchRuns:
             over_budget = self._send_new(left) if self.create else None
             open_batches = self.store.open_batches(left)
             if over_budget is not None and not open_batches:
-                raise over_budget
+                if not over_budget.may_pass:
+                    raise over_budget
+                time.sleep(min(1.0, self.settings.poll_s))
+                continue
             refusals = [refused for batch in open_batches if (refused := self._finish(batch)) is not None]
             answered = self.store.replies(left)
             for digest, reply in answered.items():
@@ -122,6 +125,12 @@ class BatchRuns:
 
     def _finish(self, batch: Batch) -> ServiceError | None:
         """Wait until a batch has ended and keep its results; returns the error of a request that it refused."""
+        if self.store.is_being_sent(batch):
+            age_s = time.time() - batch.began
+            console.print(
+                f"  waiting for another process, which has been sending batch {batch.name} for {age_s:.0f} s; after "
+                f"{LONGEST_SENDING_S:.0f} s it is looked for at the service"
+            )
         while self.store.is_being_sent(batch):
             time.sleep(min(1.0, self.settings.poll_s))
             found = [other for other in self.store.open_batches(batch.digests.values()) if other.name == batch.name]

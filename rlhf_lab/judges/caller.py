@@ -26,6 +26,7 @@ class Caller:
         oracle: the truth that a simulated judge answers from; None where there is none.
         device: of a local model.
         rubric: what that truth is graded on, where it is.
+        only_counts: nothing will be sent (`--dry-run`): a service takes no key and creates no store.
         note: called with remarks for the person who reads the result.
     """
 
@@ -35,6 +36,7 @@ class Caller:
     device: str = "cpu"
     note: Callable[[str], None] = field(default=lambda text: None)
     rubric: Rubric | None = None
+    only_counts: bool = False
 
 
 def open_judge(settings: JudgeSource, caller: Caller) -> Completer:

@@ -25,10 +25,14 @@ from rlhf_lab.judges.pacing import Limits, Pacer, Stopped, backoff_s
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.requests import Completer, Reply, Request, Usage
 from rlhf_lab.judges.service import Backend, ServiceError
-from rlhf_lab.judges.store import Asked, Attempt, Ledger, OverBudget, Question, Store
+from rlhf_lab.judges.store import IN_MEMORY, Asked, Attempt, Ledger, OverBudget, Question, Store
 
 LONGEST_WAIT_S = 600.0
 """A service that asks to wait longer is not waited for: the command goes on from there later."""
+ATTEMPTS_WAITED_FOR = 10
+"""Timeouts of a request after which nobody can be waiting for its answer any more."""
+SAID_AFTER_S = 5.0
+"""Seconds of waiting for another process, after which it is said."""
 LOOK_S = 0.1
 """Seconds between two looks at whether another process has answered, or budget has become free."""
 TOKENS_PER_BYTE = 0.3
@@ -102,7 +106,11 @@ class Client:
     ):
         price = price_of(settings)
         path = Path(settings.store).expanduser() if settings.store else caller.outputs / "judges.sqlite"
-        store = store or Store(path, durable=not price.free)  # what was paid for must survive a power cut
+        if caller.only_counts and not path.exists():
+            path = IN_MEMORY
+        longest_s = ATTEMPTS_WAITED_FOR * settings.request_timeout_s
+        # what was paid for must survive a power cut
+        store = store or Store(path, durable=not price.free, longest_attempt_s=longest_s)
         limits = Limits(settings.requests_per_minute, settings.tokens_per_minute)
         self.channel = Channel(backend, settings, store, price, limits, caller.account, pause_s)
 
@@ -181,6 +189,7 @@ class _Call:
         self.replies: dict[str, Reply] = {}
         self.pacer = Pacer(channel.limits)
         self._under_way = 0
+        self._has_said = False
         self._lock = threading.Lock()
 
     def run(self) -> dict[str, Reply]:
@@ -280,28 +289,20 @@ class _Call:
     def _begin(self, question: Question, ticket: int) -> Attempt | Reply | None:
         """An attempt to send, or the reply that is there by now; None after a wait for others."""
         try:
-            # counted before it is reserved: who finds the budget spent must see that something may become free
-            with self._lock:
-                self._under_way += 1
-            attempt = self.store.begin(question, self.account, self.settings.budget_usd)
-            if isinstance(attempt, Attempt):
-                return attempt
-            self._finished_one()
-            return attempt
+            begun = self.store.begin(question, self.account, self.settings.budget_usd)
         except Asked:
-            self._finished_one()
             self._wait_for_others(question, ticket)
             return None
-        except OverBudget:
-            self._finished_one()
-            if not self._under_way:
+        except OverBudget as error:
+            if not error.may_pass:
                 raise
             self.pacer.release(ticket)
             self.pacer.sleep(LOOK_S)
             return None
-        except BaseException:
-            self._finished_one()
-            raise
+        if isinstance(begun, Attempt):
+            with self._lock:
+                self._under_way += 1
+        return begun
 
     def _finished_one(self) -> None:
         with self._lock:
@@ -310,14 +311,23 @@ class _Call:
     def _wait_for_others(self, question: Question, ticket: int) -> None:
         """Wait until another process has answered a question, or has given it up."""
         self.pacer.release(ticket)
-        longest = 10 * self.settings.request_timeout_s
-        end = time.monotonic() + longest
-        while time.monotonic() < end:
+        longest = self.store.longest_attempt_s
+        start = time.monotonic()
+        while time.monotonic() < start + longest:
             self.pacer.sleep(LOOK_S)
+            if time.monotonic() > start + SAID_AFTER_S:
+                self._say_waiting(longest)
+            self.store.lose_abandoned()
             if not self.store.is_asked(question.digest):
                 return
-            self.store.lose_abandoned()
         raise ServiceError(f"another process has been asking the same for {longest:.0f} s without an end", "unsent")
+
+    def _say_waiting(self, longest_s: float) -> None:
+        """Say once that another process is waited for."""
+        with self._lock:
+            said, self._has_said = self._has_said, True
+        if not said:
+            console.print(f"  another process is asking the same: waiting for its answers, {longest_s:.0f} s at most")
 
     def _send(self, attempt: Attempt) -> Reply:
         """One attempt, and what became of it in the ledger."""

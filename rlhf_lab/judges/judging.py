@@ -42,19 +42,22 @@ def at_once(judge: JudgeSource, items: int, usual: int = AT_ONCE) -> int:
 class Metered:
     """A judge, and what was asked of it.
 
+    Args:
+        world: a hash of the world whose truth the judge answers from, part of who answers; "" where it reads none.
+
     Attributes:
         answers, stored: answers, and those of them that came from the store.
         usd: what the others cost.
     """
 
-    def __init__(self, judge: Completer):
-        self.judge = judge
+    def __init__(self, judge: Completer, world: str = ""):
+        self.judge, self.world = judge, world
         self.answers = self.stored = self.input_tokens = self.output_tokens = 0
         self.usd = 0.0
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return self.judge.identity
+        return {**self.judge.identity, "world": self.world} if self.world else self.judge.identity
 
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         replies = self.judge.complete_many(requests, title=title)

@@ -34,6 +34,11 @@ class Request:
     draw: int = 0
     about: object | None = None
 
+    def __post_init__(self) -> None:
+        messages = tuple(message | {"content": _writable(message["content"])} for message in self.messages)
+        object.__setattr__(self, "messages", messages)
+        object.__setattr__(self, "system", _writable(self.system))
+
     def digest(self, backend: Mapping[str, Any]) -> str:
         """SHA-256 of everything that decides the answer: the request, and the identity of who answers it."""
         material = {
@@ -45,6 +50,11 @@ class Request:
             "draw": self.draw,
         }
         return sha256(json.dumps(material, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _writable(text: str) -> str:
+    """A text as UTF-8 can hold it: JSON may hold half a surrogate pair, which becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,14 @@ from rlhf_lab.judges.requests import Reply, Request, Stop, Usage
 VERSION = 1
 APPLICATION = 0x726C6A31
 """Marks the file as a store of judges, in SQLite's own header."""
+IN_MEMORY = Path(":memory:")
+"""SQLite's name for no file: an empty store that ends with its process."""
 BUSY_S = 60.0
 """How long one process waits for another's transaction."""
+LONGEST_ATTEMPT_S = 1200.0
+"""Of an older attempt of another process nobody waits for the answer, where the store is opened with no other limit."""
+LONGEST_SENDING_S = 3600.0
+"""A batch that another process has been creating for longer is looked for at the service."""
 AT_ONCE = 500
 """Values of one SQL statement."""
 _pursued: set[tuple[str, int | str]] = set()
@@ -146,7 +152,15 @@ class Ledger:
 
 
 class OverBudget(Exception):
-    """The next attempt could cost more than what is left."""
+    """The next attempt could cost more than what is left.
+
+    Attributes:
+        may_pass: whether attempts of the account are under way, which may cost less than is reserved for them.
+    """
+
+    def __init__(self, may_pass: bool = False):
+        super().__init__()
+        self.may_pass = may_pass
 
 
 class Asked(Exception):
@@ -162,10 +176,11 @@ class Store:
     Args:
         durable: every reply is on the disk before it is used, and survives a power cut. Else it survives the end of its
             process, however it ends, and is written several times as fast.
+        longest_attempt_s: how long anyone waits for the answer to a single request.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True):
-        self.path = path
+    def __init__(self, path: Path, *, durable: bool = True, longest_attempt_s: float = LONGEST_ATTEMPT_S):
+        self.path, self.longest_attempt_s = path, longest_attempt_s
         self.owner = this_process()
         self._file = str(path.resolve())
         self._lock = threading.RLock()
@@ -252,12 +267,21 @@ class Store:
             return self._is_asked(self._db, digest)
 
     def _is_asked(self, db: sqlite3.Connection, digest: str) -> bool:
-        rows = db.execute("SELECT id, owner, batch FROM attempts WHERE digest = ? AND state = 'sent'", [digest])
-        return any(row["batch"] or self._is_pursued(row["id"], row["owner"]) for row in rows)
+        rows = db.execute("SELECT id, owner, batch, began FROM attempts WHERE digest = ? AND state = 'sent'", [digest])
+        return any(row["batch"] or self._is_attempted(row) for row in rows)
 
-    def _is_pursued(self, what: int | str, owner: str) -> bool:
-        """Whether the process that began an attempt or a batch is still at it."""
-        return (self._file, what) in _pursued if owner == self.owner else not is_gone(owner)
+    def _is_attempted(self, row: sqlite3.Row) -> bool:
+        """Whether somebody is waiting for the answer to a single request."""
+        return self._is_pursued(row["id"], row["owner"], row["began"], self.longest_attempt_s)
+
+    def _is_pursued(self, what: int | str, owner: str, began: float, longest_s: float) -> bool:
+        """Whether the process that began an attempt or a batch is still at it.
+
+        Of another host, or of a process that gave it up and could not write that down, only its age tells.
+        """
+        if owner == self.owner:
+            return (self._file, what) in _pursued
+        return not is_gone(owner) and time.time() - began <= longest_s
 
     @contextmanager
     def _ending(self, what: int | str) -> Iterator[sqlite3.Connection]:
@@ -275,7 +299,7 @@ class Store:
         counted = row["counted_usd"] if row else 0.0
         # the sums of many small numbers may differ from the budget by what doubles round off
         if budget_usd is not None and counted + question.reserve_usd > budget_usd * (1 + 1e-12):
-            raise OverBudget
+            raise OverBudget(may_pass=self._has_under_way(db, account))
         _count(db, account, question.reserve_usd)
         broken = db.execute(
             "SELECT count(*) FROM attempts WHERE digest = ? AND state = 'failed' AND status = 500", [question.digest]
@@ -297,6 +321,13 @@ class Store:
         }
         cursor = db.execute(f"INSERT INTO attempts ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
         return Attempt(cast(int, cursor.lastrowid), question, key, batch or "")
+
+    def _has_under_way(self, db: sqlite3.Connection, account: str) -> bool:
+        """Whether somebody is waiting for an answer that the account pays. Batches are left out: they take a day."""
+        rows = db.execute(
+            "SELECT id, owner, began FROM attempts WHERE account = ? AND state = 'sent' AND batch IS NULL", [account]
+        )
+        return any(self._is_attempted(row) for row in rows)
 
     def answered(self, attempt: Attempt, reply: Reply, model: str, *, repeated: bool = False) -> None:
         """Store a reply and what it cost.
@@ -355,10 +386,10 @@ class Store:
     def lose_abandoned(self) -> int:
         """Attempts that nobody is at any more, mostly as their process has ended, become lost; returns how many."""
         with self._writing() as db:
-            rows = db.execute("SELECT id, owner FROM attempts WHERE state = 'sent' AND batch IS NULL").fetchall()
-            abandoned = [row["id"] for row in rows if not self._is_pursued(row["id"], row["owner"])]
+            rows = db.execute("SELECT id, owner, began FROM attempts WHERE state = 'sent' AND batch IS NULL").fetchall()
+            abandoned = [row["id"] for row in rows if not self._is_attempted(row)]
             for id in abandoned:
-                self._end(db, id, "lost", why="its process ended")
+                self._end(db, id, "lost", why="its process ended, or has been silent for too long")
             return len(abandoned)
 
     def _release(self, db: sqlite3.Connection, id: int, why: str, status: int = 0) -> None:
@@ -445,7 +476,7 @@ class Store:
 
     def is_being_sent(self, batch: Batch) -> bool:
         """Whether somebody is creating a batch at the service at this moment."""
-        return not batch.remote and self._is_pursued(batch.name, batch.owner)
+        return not batch.remote and self._is_pursued(batch.name, batch.owner, batch.began, LONGEST_SENDING_S)
 
     def give_up_sending(self, name: str) -> None:
         """A batch may or may not have been created; whoever needs it next looks for it."""

@@ -66,6 +66,25 @@ def test_two_policies_of_a_run(run, sides, tmp_path):
     assert len(list(folder.parent.iterdir())) == 2
 
 
+def test_another_world_is_another_judgement(run, tmp_path):
+    """The truth that the simulated judge answers from is part of who judged; the same world goes on."""
+    rows = [row for row in read_jsonl(run.folder / "evaluation.jsonl") if row["sample_id"] == 0]
+    files = [
+        write(tmp_path / name, [{k: r[k] for k in ("prompt", "response")} for r in rows if r["policy"] == policy])
+        for name, policy in (("a.jsonl", "SFT"), ("b.jsonl", "one-pass DPO"))
+    ]
+    world = ("data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=24")
+    assert judge(tmp_path, *files, *world, "data.seed=0")[0] == 0
+    status, out = judge(tmp_path, *files, *world, "data.seed=0", "data.grader.noise=2.5")
+    assert status == 0 and "all of it was judged before" not in out, out
+    # the world of another seed does not know these prompts, and is asked
+    status, out = judge(tmp_path, *files, *world, "data.seed=1")
+    assert status == 2 and "does not know the prompt" in out
+    status, out = judge(tmp_path, *files, *world, "data.seed=0")
+    assert status == 0 and "all of it was judged before" in out
+    assert len(list((tmp_path / "outputs" / "judgements").iterdir())) == 3
+
+
 def test_a_draw_of_the_items_and_what_it_would_take(sides, tmp_path):
     status, out = judge(tmp_path, *sides, "items=4", "--dry-run", "to=there")
     assert status == 0 and "4 comparisons: 8 requests, at no cost" in out
@@ -80,6 +99,30 @@ def test_a_draw_of_the_items_and_what_it_would_take(sides, tmp_path):
     assert len(few) == 4 and set(few) <= set(more)
     assert drawn("items=4", "seed=1", "to=c") != few
     assert drawn("items=8", "to=a") == more  # goes on from the four
+    for words in (["items=4"], ["items=9", "seed=1"]):  # would cut rows out of the eight
+        status, out = judge(tmp_path, *sides, *words, "to=a")
+        assert status == 2 and "more than is drawn now" in out
+    assert len(read_jsonl(tmp_path / "a" / "judgements.jsonl")) == 8
+
+
+def test_a_smaller_draw_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(6)]
+    a = write(tmp_path / "a.jsonl", rows)
+    b = write(tmp_path / "b.jsonl", [{**row, "response": "b"} for row in rows])
+    asked_by(monkeypatch, lambda request: says(reason="", winner="tie"))
+
+    def counts(*words: str) -> list[int]:
+        status, out = judge(tmp_path, a, b, *SERVED, *words)
+        assert status == 0, out
+        folders = (tmp_path / "outputs" / "judgements").iterdir()
+        return sorted(len(read_jsonl(folder / "judgements.jsonl")) for folder in folders)
+
+    assert counts("items=3") == [3]
+    assert counts() == [6]  # goes on from the three
+    assert counts("items=2") == [2, 6]
+    assert counts("items=2", "seed=1") == [2, 2, 6]
+    assert counts("items=2") == [2, 2, 6]
+    assert counts("items=6") == [2, 2, 6]  # all of them
 
 
 def test_one_run_is_graded(run, tmp_path):
@@ -144,6 +187,25 @@ def test_any_judge_on_files_with_a_reference_and_a_rubric(tmp_path, monkeypatch)
     assert status == 2 and "no prompt has this column" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "takes"),
+    [
+        (["judge=openai_compatible", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to ask: about"),
+        (["judge=anthropic", "judge.model=m", "judge.input_usd=1", "judge.output_usd=1"], "8 to ask: about"),
+        (["judge=local", "judge.path=no/such-model"], "8 requests, at no cost"),
+    ],
+)
+def test_an_estimate_needs_no_key_no_store_and_no_model(tmp_path, monkeypatch, words, takes):
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(4)]
+    a = write(tmp_path / "a.jsonl", rows)
+    b = write(tmp_path / "b.jsonl", [{**row, "response": "b"} for row in rows])
+    status, out = judge(tmp_path, a, b, *words, "--dry-run")
+    assert status == 0 and takes in " ".join(out.split()), out
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "b.jsonl"}
+
+
 def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
     rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(6)]
     a = write(tmp_path / "a.jsonl", rows)
@@ -169,7 +231,7 @@ def test_a_judge_that_fails_leaves_what_it_answered(tmp_path, monkeypatch):
     assert issubclass(JudgeUnavailable, ConnectionError)
     (tmp_path / "c.jsonl").write_text((tmp_path / "a.jsonl").read_text())
     status, out = judge(tmp_path, "c.jsonl", b, *SERVED, "to=there")
-    assert status == 2 and "to=there holds a judgement of other replies, or by another judge" in out
+    assert status == 2 and "to=there holds a judgement of other replies, by another judge" in out
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -212,6 +214,30 @@ def test_the_budget_bounds_batches(server, kind, tmp_path):
     assert len(server.batches["batch_0"].items) == 4
     assert server.billed_usd(PRICES[kind]) <= 4.5 * each
     assert_ledger_is_the_servers(client, server, kind)
+
+
+def test_a_reservation_of_others_on_the_account_is_waited_for(server, kind, tmp_path):
+    """The budget covers one request at a time; the other one costs nothing in the end."""
+    each = connect(server.url, kind, tmp_path, batches=True).channel.question(question(0)).reserve_usd
+    client = connect(server.url, kind, tmp_path, batches=True, budget_usd=1.5 * each)
+    other = Store(tmp_path / "judges.sqlite")
+    attempt = other.begin(client.channel.question(question(1)), "run", None)
+    release = threading.Timer(0.5, other.failed, (attempt, "refused"))
+    release.start()
+    assert client.complete_many([question(0)])[0].text == "an answer to question 0"
+    release.join()
+
+
+def test_a_batch_that_another_host_never_sent_is_waited_for_and_given_up(server, kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rlhf_lab.judges.store.LONGEST_SENDING_S", 1.0)
+    client = connect(server.url, kind, tmp_path, batches=True)
+    name, _ = client.channel.store.begin_batch([client.channel.question(question(0))], "run", None)
+    with sqlite3.connect(tmp_path / "judges.sqlite") as db:
+        db.execute("UPDATE batches SET owner = 'another-host/1/x:1'")
+    assert client.complete_many([question(0)])[0].text == "an answer to question 0"
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count(f"waiting for another process, which has been sending batch {name}") == 1
+    assert len(server.batches) == 1
 
 
 def test_others_results_of_a_shared_batch_are_kept_too(server, kind, tmp_path):

@@ -30,6 +30,8 @@ from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, MissingDepend
 from rlhf_lab.judges.caller import judge_of
 from rlhf_lab.judges.channel import Channel
 from rlhf_lab.judges.client import estimate
+from rlhf_lab.judges.pairwise import Candidates, comparison_requests
+from rlhf_lab.judges.requests import Request
 from rlhf_lab.judges.service import Answer
 from rlhf_lab.judges.store import Store
 
@@ -298,6 +300,18 @@ def test_half_a_character_does_not_stop_the_store(server, kind, tmp_path):
     assert connect(server.url, kind, tmp_path).complete_many([question(0)])[0].text == "? of it"
 
 
+def test_half_a_character_in_a_question_does_not_stop_it(server, kind, tmp_path):
+    """A row of a JSONL file may hold it too."""
+    half = "half \ud83d of it"
+    client = connect(server.url, kind, tmp_path)
+    pair = Candidates(half, half, "another", reference=half)
+    requests = [*comparison_requests(pair), Request(({"role": "user", "content": half},), system=half)]
+    assert estimate(client, requests).to_ask == 3
+    client.complete_many(requests)
+    assert {asked.question for asked in server.asked} >= {"half ? of it"}
+    assert all(reply.stored for reply in client.complete_many(requests))
+
+
 def test_an_answer_without_a_count_costs_the_most_that_it_can(server, kind, tmp_path):
     channel: Channel = connect(server.url, kind, tmp_path).channel
     asked = channel.question(question(0))
@@ -340,6 +354,31 @@ def test_the_budget_is_never_exceeded_with_32_threads(server, kind, tmp_path):
     assert server.billed_requests > 20
     assert client.ledger.spent_usd + each > budget
     assert_ledger_is_the_servers(client, server, kind)
+
+
+def test_a_reservation_of_others_on_the_account_is_waited_for(server, kind, tmp_path):
+    """The budget covers one request at a time; the other one costs nothing in the end."""
+    each = connect(server.url, kind, tmp_path).channel.question(question(0)).reserve_usd
+    client = connect(server.url, kind, tmp_path, budget_usd=1.5 * each)
+    other = Store(tmp_path / "judges.sqlite")
+    attempt = other.begin(client.channel.question(question(1)), "run", None)
+    release = threading.Timer(0.5, other.failed, (attempt, "refused"))
+    release.start()
+    assert client.complete_many([question(0)])[0].text == "an answer to question 0"
+    release.join()
+
+
+def test_waiting_for_another_process_is_said(server, kind, tmp_path, monkeypatch, capsys):
+    """And its attempt is lost when nobody can be waiting any more, after 1 s here, so that it is asked again."""
+    monkeypatch.setattr("rlhf_lab.judges.client.SAID_AFTER_S", 0.0)
+    client = connect(server.url, kind, tmp_path, parallel=1)
+    client.channel.store.longest_attempt_s = 1.0
+    client.channel.store.begin(client.channel.question(question(0)), "run", None)
+    with sqlite3.connect(tmp_path / "judges.sqlite") as db:
+        db.execute("UPDATE attempts SET owner = 'another-host/1/x:1', began = began - 0.7")
+    assert client.complete_many([question(0)])[0].text == "an answer to question 0"
+    assert client.ledger.lost == 1
+    assert capsys.readouterr().out.count("another process is asking the same") == 1
 
 
 def test_lost_attempts_count_against_the_budget(server, kind, tmp_path):

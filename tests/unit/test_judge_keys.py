@@ -117,9 +117,10 @@ def test_a_server_of_ones_own_gets_no_key_of_someone_else(monkeypatch):
         {"base_url": f"https://example.com/v1?api_key={KEY}"},
         {"base_url": KEY},
         {"api_key_env": KEY},
+        {"api_key_env": "gsk_secretKEY123"},
     ],
 )
 def test_settings_that_hold_a_key_are_refused_without_showing_it(setting):
     with pytest.raises(ConfigError) as caught:
         OpenAICompatible(model="m", **setting)
-    assert KEY not in str(caught.value)
+    assert KEY not in str(caught.value) and "gsk_" not in str(caught.value)

@@ -229,6 +229,49 @@ def test_a_batch_whose_creation_was_given_up_is_looked_for(store):
 # --- processes
 
 
+def of_another_host(store: Store, table: str, age_s: float) -> None:
+    """The latest row was written by a process of another host, some seconds ago."""
+    store._db.execute(
+        f"UPDATE {table} SET owner = 'another-host/1/x:1', began = began - ? "
+        f"WHERE rowid = (SELECT max(rowid) FROM {table})",
+        [age_s],
+    )
+
+
+def test_an_attempt_of_another_host_is_lost_when_it_is_too_old(store):
+    """By hand: the longest that anyone waits is 1200 s. Before that it is waited for, and nobody here can tell."""
+    store.begin(ask(0), "run", None)
+    of_another_host(store, "attempts", 1100)
+    assert store.is_asked(ask(0).digest) and store.lose_abandoned() == 0
+    of_another_host(store, "attempts", 200)
+    assert not store.is_asked(ask(0).digest) and store.lose_abandoned() == 1
+    assert store.ledger("run").lost_usd == 1.0
+
+
+def test_a_batch_of_another_host_is_looked_for_after_an_hour(store):
+    store.begin_batch([ask(0)], "run", None)
+    of_another_host(store, "batches", 3500)
+    assert store.is_being_sent(*store.open_batches([ask(0).digest]))
+    of_another_host(store, "batches", 200)
+    assert not store.is_being_sent(*store.open_batches([ask(0).digest]))
+
+
+def test_a_spent_budget_may_pass_while_somebody_waits_for_an_answer(store):
+    def refused() -> bool:
+        with pytest.raises(OverBudget) as caught:
+            store.begin(ask(1), "run", 1.5)
+        return caught.value.may_pass
+
+    attempt = store.begin(ask(0), "run", 1.5)
+    assert refused()
+    of_another_host(store, "attempts", 100)
+    assert refused()
+    of_another_host(store, "attempts", 1200)
+    assert not refused()
+    store.lost(attempt, "timeout")
+    assert not refused()
+
+
 def test_owners():
     assert not is_gone(this_process())
     host, pid, _ = this_process().rsplit("/", 2)

@@ -12,7 +12,7 @@ from rlhf_lab.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.judges.backends.settings import Anthropic
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.client import Client
-from rlhf_lab.judges.keys import read_key, scrub
+from rlhf_lab.judges.keys import NO_KEY, read_key, scrub
 from rlhf_lab.judges.requests import Request, Stop, Usage
 from rlhf_lab.judges.service import Answer, BatchItem, BatchStatus, Candidate, ServiceError
 
@@ -31,12 +31,12 @@ BLOCKED = "content filtering policy"
 
 
 class AnthropicBackend:
-    def __init__(self, settings: Anthropic):
+    def __init__(self, settings: Anthropic, *, sends: bool = True):
         try:
             import anthropic
         except ImportError:
             raise MissingDependency(*OPTIONAL["anthropic"]) from None
-        self.settings, self.key, self.sdk = settings, read_key(settings), anthropic
+        self.settings, self.key, self.sdk = settings, read_key(settings) if sends else NO_KEY, anthropic
         self.client = anthropic.Anthropic(
             api_key=self.key,
             base_url=url_of(settings),
@@ -155,4 +155,4 @@ def _seconds(moment: datetime | str) -> float:
 
 
 def build(settings: Anthropic, caller: Caller) -> Client:
-    return Client(AnthropicBackend(settings), settings, caller)
+    return Client(AnthropicBackend(settings, sends=not caller.only_counts), settings, caller)

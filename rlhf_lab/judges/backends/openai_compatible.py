@@ -12,7 +12,7 @@ from rlhf_lab.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.judges.backends.settings import OpenAICompatible
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.client import Client
-from rlhf_lab.judges.keys import read_key, scrub
+from rlhf_lab.judges.keys import NO_KEY, read_key, scrub
 from rlhf_lab.judges.requests import Request, Stop, Usage
 from rlhf_lab.judges.service import Answer, BatchItem, BatchStatus, Candidate, ServiceError
 
@@ -24,12 +24,12 @@ CLOCK_SKEW_S = 900.0
 
 
 class OpenAIBackend:
-    def __init__(self, settings: OpenAICompatible):
+    def __init__(self, settings: OpenAICompatible, *, sends: bool = True):
         try:
             import openai
         except ImportError:
             raise MissingDependency(*OPTIONAL["openai"]) from None
-        self.settings, self.key, self.sdk = settings, read_key(settings), openai
+        self.settings, self.key, self.sdk = settings, read_key(settings) if sends else NO_KEY, openai
         self.client = openai.OpenAI(
             api_key=self.key,
             base_url=url_of(settings),
@@ -181,4 +181,4 @@ def _usage(counted: Any) -> Usage | None:
 
 
 def build(settings: OpenAICompatible, caller: Caller) -> Client:
-    return Client(OpenAIBackend(settings), settings, caller)
+    return Client(OpenAIBackend(settings, sends=not caller.only_counts), settings, caller)

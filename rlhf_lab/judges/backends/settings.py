@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
+
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,10 @@ class Service(JudgeSettings):
                 "the key in api_key_env",
             ),
             (
-                not self.api_key_env or self.api_key_env.isidentifier(),
-                "api_key_env is no name of an environment variable; write the variable's name, never the key itself",
+                # many keys would do as a name in small letters, and a name is shown where its variable is not set
+                not self.api_key_env or bool(VARIABLE.fullmatch(self.api_key_env)),
+                "api_key_env is no name of an environment variable in capitals, such as MY_KEY; write the variable's "
+                "name, never the key itself",
             ),
             (self.parallel >= 1, f"parallel={self.parallel} must be at least 1"),
             (self.requests_per_minute >= 0, f"requests_per_minute={self.requests_per_minute}; 0 is no limit"),
