@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rlhf_lab.algorithms.curation.settings import Curate
-from rlhf_lab.algorithms.synthesis.making import DUPLICATE, EMPTY, IDENTICAL, NEAR_DUPLICATE, TOO_LONG, write_corpus
+from rlhf_lab.algorithms.synthesis.making import EMPTY, IDENTICAL, TOO_LONG, reject_duplicates, write_corpus
 from rlhf_lab.algorithms.synthesis.making import counts as count_rows
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.contamination import EvaluationItems, read_items
-from rlhf_lab.data.duplicates import NearDuplicates
 from rlhf_lab.data.made import TRUTH
 from rlhf_lab.evaluations.safety.prompt_sets import safety_set
 from rlhf_lab.evaluations.safety.settings import Safety
@@ -34,7 +32,7 @@ class Curation:
 
     def finish(self) -> Result:
         rows = [self._row(number, pair) for number, pair in enumerate(self.run.corpus.train)]
-        reject_repeated(rows, self.settings.max_overlap)
+        reject_duplicates(rows, ("chosen", "rejected"), self.settings.max_overlap)
         kept, rejected = write_corpus(self.run, "pairs", rows, {"evaluation_items": len(self.items)})
         if not kept:
             raise DataError("no row of the data is left; look at rejected.jsonl, and relax what rejects most")
@@ -61,21 +59,6 @@ class Curation:
         if length < self.settings.min_words:
             return TOO_SHORT
         return TOO_LONG if length > self.settings.max_words else None
-
-
-def reject_repeated(rows: Sequence[Row], max_overlap: float) -> None:
-    """Reject rows that say nearly the same as an earlier row of the same prompt, both replies taken together."""
-    earlier: dict[str, NearDuplicates] = {}
-    for row in rows:
-        if row["problem"] is not None:
-            continue
-        text = f"{row['chosen']}\n{row['rejected']}"
-        known = earlier.setdefault(row["prompt"], NearDuplicates(max_overlap))
-        duplicate = known.find(text)
-        if duplicate is None:
-            known.add(text)
-        else:
-            row["problem"] = DUPLICATE if duplicate == text else NEAR_DUPLICATE
 
 
 def evaluation_items(settings: Curate, run: Run) -> list[str]:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from support import checked, command_inside, planned, prompt_text, write_pairs
 
-from rlhf_lab.algorithms.curation.curate import CONTAMINATED, reject_repeated
+from rlhf_lab.algorithms.curation.curate import CONTAMINATED
 from rlhf_lab.algorithms.curation.settings import Curate
+from rlhf_lab.algorithms.synthesis.making import reject_duplicates
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import Pair
@@ -95,7 +96,7 @@ def row(prompt: str, chosen: str, rejected: str) -> dict:
 def test_repeated_rows_of_a_prompt_are_rejected_and_of_another_are_not():
     rows = [row("a", "red green blue", "one"), row("a", "Red, green, blue!", "one"), row("b", "red green blue", "one")]
     rows += [row("a", "red green blue", "one")]
-    reject_repeated(rows, 1.0)
+    reject_duplicates(rows, ("chosen", "rejected"), 1.0)
     assert [each["problem"] for each in rows] == [None, "near-duplicate", None, "duplicate"]
 
 
