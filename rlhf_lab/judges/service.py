@@ -83,6 +83,10 @@ class BatchStatus:
     failed: str = ""
 
 
+CLOCK_SKEW_S = 900.0
+"""How far a service's clock, with the time that a POST takes, may be from ours."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A batch at the service that may be one whose creation was interrupted.

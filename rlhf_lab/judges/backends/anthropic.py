@@ -14,7 +14,7 @@ from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.client import Client
 from rlhf_lab.judges.keys import NO_KEY, read_key, scrub
 from rlhf_lab.judges.requests import Request, Stop, Usage
-from rlhf_lab.judges.service import Answer, BatchItem, BatchStatus, Candidate, ServiceError
+from rlhf_lab.judges.service import CLOCK_SKEW_S, Answer, BatchItem, BatchStatus, Candidate, ServiceError
 
 STOPS: dict[str, Stop] = {
     "end_turn": "end",
@@ -24,8 +24,6 @@ STOPS: dict[str, Stop] = {
     "model_context_window_exceeded": "truncated",
     "pause_turn": "truncated",
 }
-CLOCK_SKEW_S = 900.0
-"""How far the service's clock, with the time that a POST takes, may be from ours."""
 BLOCKED = "content filtering policy"
 """Part of the message of a 400 that is a refusal: what was asked or answered is filtered."""
 

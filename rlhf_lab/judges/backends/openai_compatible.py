@@ -14,13 +14,11 @@ from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.client import Client
 from rlhf_lab.judges.keys import NO_KEY, read_key, scrub
 from rlhf_lab.judges.requests import Request, Stop, Usage
-from rlhf_lab.judges.service import Answer, BatchItem, BatchStatus, Candidate, ServiceError
+from rlhf_lab.judges.service import CLOCK_SKEW_S, Answer, BatchItem, BatchStatus, Candidate, ServiceError
 
 ENDED = ("completed", "expired", "cancelled", "failed")
 FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 """Codes of a 400 that is a refusal."""
-CLOCK_SKEW_S = 900.0
-"""How much older than its intent a batch may look."""
 
 
 class OpenAIBackend:
