@@ -18,10 +18,12 @@ class Request:
     """One question to a language model.
 
     Attributes:
-        messages: the conversation, of the roles user and assistant; the last one is the user's.
+        messages: the conversation, of the roles user, assistant and tool; the last one is not the assistant's.
         system: instructions in front of it. Requests that share them are asked with prompt caching where it exists.
         max_tokens: most tokens of the answer.
         schema: JSON schema of the answer; None is free text.
+        tools: definitions of the tools that the model may call, as chat templates take them.
+        stop: texts that end the answer; they are no part of it.
         draw: which of several independent answers to the same question this is.
         about: the same question as data, for backends that answer from the truth of a world and read no text. No part
             of the request's identity: the text says it all.
@@ -31,6 +33,8 @@ class Request:
     system: str = ""
     max_tokens: int = 1024
     schema: Mapping[str, Any] | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stop: tuple[str, ...] = ()
     draw: int = 0
     about: object | None = None
 
@@ -49,6 +53,10 @@ class Request:
             "schema": self.schema,
             "draw": self.draw,
         }
+        if self.tools:
+            material["tools"] = [dict(tool) for tool in self.tools]
+        if self.stop:
+            material["stop"] = list(self.stop)
         return sha256(json.dumps(material, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -83,6 +91,7 @@ class Reply:
         usage: what it cost in tokens; zero where nothing is counted.
         cost_usd: what it cost when it was asked; 0 for one that came from the store.
         stored: whether it came from the store.
+        tool_calls: the tools that it calls, as `core.messages.Message` has them; arguments are a mapping.
     """
 
     text: str
@@ -90,6 +99,7 @@ class Reply:
     usage: Usage = Usage()
     cost_usd: float = 0.0
     stored: bool = False
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
 
 
 class Completer(Protocol):

@@ -1,0 +1,94 @@
+"""Tools that a language model may call, and what becomes of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class ToolError(Exception):
+    """A call that gave nothing: unknown arguments, no such entry, a tool that is busy. The model reads the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call.
+
+    Attributes:
+        name: an identifier, as it is written in a call.
+        description: what it does and when it helps, for the model.
+        parameters: JSON schema of its arguments, an object. Their order is that of a call written as text:
+            `search[Oslo ; population]`.
+        run: called with the arguments by name; returns what the model reads. Raises ToolError.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    run: Callable[..., str]
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """As chat templates and services take it."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        return tuple(self.parameters.get("properties", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool.
+
+    Attributes:
+        name: of the tool, as the model wrote it.
+        arguments: by name, as the model gave them.
+        result: what the model read: the tool's result, or why there was none.
+        failed: whether there was none.
+        id: of the call, where a service or a chat template numbers them.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: str = ""
+    failed: bool = False
+    id: str = ""
+
+
+def text_tool(name: str, description: str, arguments: Mapping[str, str], run: Callable[..., str]) -> Tool:
+    """A tool whose arguments are all texts, and all required.
+
+    Args:
+        arguments: name → what it means.
+    """
+    properties = {argument: {"type": "string", "description": meaning} for argument, meaning in arguments.items()}
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return Tool(name, description, parameters, run)
+
+
+def call_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
+    """Call a tool by name. Whatever is wrong with the call is its result: the model reads it and may try again."""
+    tool = tools.get(name)
+    if tool is None:
+        known = ", ".join(tools) or "there are none"
+        return Call(name, arguments, f"error: there is no tool {name!r}; tools: {known}", failed=True, id=id)
+    problem = _argument_problem(tool, arguments)
+    if problem:
+        return Call(name, arguments, f"error: {problem}", failed=True, id=id)
+    try:
+        return Call(name, arguments, tool.run(**arguments), id=id)
+    except ToolError as error:
+        return Call(name, arguments, str(error), failed=True, id=id)
+
+
+def _argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the names of the arguments; "" where nothing is."""
+    expected = tool.argument_names
+    unknown = [name for name in arguments if name not in expected]
+    missing = [name for name in tool.parameters.get("required", ()) if name not in arguments]
+    if not unknown and not missing:
+        return ""
+    return f"{tool.name} takes {', '.join(expected) or 'no arguments'}; got {', '.join(arguments) or 'none'}"
