@@ -1,0 +1,56 @@
+"""Facts that can only be looked up: a base of them, and the tools that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlhf_lab.core.tools import Tool, ToolError, text_tool
+from rlhf_lab.environments.maths.expressions import evaluate, tokens_of, written
+
+MOVED = "moved see {}"
+"""What a search gives for an entity whose entry lies under another name."""
+
+
+@dataclass(frozen=True)
+class KnowledgeBase:
+    """Attributes:
+    facts: entity → relation → value.
+    moved: entity → the entity under which its facts are found.
+    """
+
+    facts: Mapping[str, Mapping[str, str]]
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+    def search(self, entity: str, relation: str) -> str:
+        """The value, or where to look instead. Raises ToolError where there is no such entry."""
+        if entity in self.moved:
+            return MOVED.format(self.moved[entity])
+        relations = self.facts.get(entity)
+        if relations is None:
+            raise ToolError(f"no entry for {entity}")
+        if relation not in relations:
+            raise ToolError(f"{entity} has no {relation}")
+        return relations[relation]
+
+
+def search_tool(base: KnowledgeBase) -> Tool:
+    return text_tool(
+        "search",
+        "Looks up one fact about one entity. May name another entity under which the fact is found.",
+        {"entity": "the name, exactly as it is written", "relation": "what to look up, such as capital"},
+        base.search,
+    )
+
+
+def calculate(expression: str) -> str:
+    """The exact value of a sum, difference, product or quotient. Raises ToolError where it is none."""
+    tokens = tokens_of(expression)
+    value = evaluate(tokens) if tokens else None
+    if value is None:
+        raise ToolError(f"{expression!r} is no expression; write numbers, + - * / and parentheses")
+    return written(value)
+
+
+def calculator_tool() -> Tool:
+    return text_tool("calculate", "Computes an expression.", {"expression": "such as (12 + 30) * 2"}, calculate)
