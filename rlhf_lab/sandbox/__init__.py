@@ -1,0 +1,1 @@
+"""Where code of a model runs."""
