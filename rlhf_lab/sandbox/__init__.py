@@ -1,1 +1,0 @@
-"""Where code of a model runs."""
