@@ -8,8 +8,8 @@ ends a turn; what the tool gives back is the next message. A turn that ends the 
     Answer: Ossin
 
 Arguments stand in the order of the tool's parameters, divided by ";", or as a JSON object:
-`search {"entity": "Velmora"}`. The first Action or Answer of a turn counts: what a model writes behind its own action is
-not what the tool said.
+`search {"entity": "Velmora"}`. The first Action or Answer of a turn counts: what a model writes behind its own action
+is not what the tool said.
 """
 
 from __future__ import annotations
