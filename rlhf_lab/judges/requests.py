@@ -22,21 +22,21 @@ class Request:
         system: instructions in front of it. Requests that share them are asked with prompt caching where it exists.
         max_tokens: most tokens of the answer.
         schema: JSON schema of the answer; None is free text.
-        tools: definitions of the tools that the model may call, as chat templates take them.
-        stop: texts that end the answer; they are no part of it.
         draw: which of several independent answers to the same question this is.
         about: the same question as data, for backends that answer from the truth of a world and read no text. No part
             of the request's identity: the text says it all.
+        tools: definitions of the tools that the model may call, as chat templates take them.
+        stop: texts that end the answer; they are no part of it.
     """
 
     messages: tuple[Message, ...]
     system: str = ""
     max_tokens: int = 1024
     schema: Mapping[str, Any] | None = None
-    tools: tuple[Mapping[str, Any], ...] = ()
-    stop: tuple[str, ...] = ()
     draw: int = 0
     about: object | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", tuple(with_texts(message, writable) for message in self.messages))
