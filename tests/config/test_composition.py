@@ -29,7 +29,7 @@ NEEDED = {
     "data/graded": ["data.path=owner/name"],
     "data/sft": ["data.path=rows.jsonl"],
     "data/environment": [
-        *("data.environment=own.py:Own", "model.max_positions=512"),
+        *("data.environment=own.py:Own", "rollout.max_episode_tokens=64"),
         *("algorithm=grpo", "+needs.policy=owner/model", "reward=environment"),
     ],
     "data/verifiable": ["data.path=rows.jsonl", "data.solution=solution"],
