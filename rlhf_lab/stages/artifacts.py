@@ -25,8 +25,10 @@ from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.core.user_code import files_of
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
+from rlhf_lab.data.settings import ForeignEnvironment
 from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.judges.rubric import content_digest
 from rlhf_lab.models.model_files import model_identity
@@ -288,10 +290,12 @@ def _class_reference(settings: object) -> Reference:
 
 def _code_files(checked: root.Config) -> list[Path]:
     """Source files of the user's own functions that the stage runs."""
+    data = checked.data
+    files = files_of(data.environment) if isinstance(data, ForeignEnvironment) else []
     if "reward" not in checked.algorithm.uses:
-        return []
+        return files
     functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
-    return [path for term in functions for path in source_files(term)]
+    return files + [path for term in functions for path in source_files(term)]
 
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -28,6 +28,10 @@ NEEDED = {
     "data/pairs": ["data.path=owner/name"],
     "data/graded": ["data.path=owner/name"],
     "data/sft": ["data.path=rows.jsonl"],
+    "data/environment": [
+        *("data.environment=own.py:Own", "rollout.max_episode_tokens=64"),
+        *("algorithm=grpo", "+needs.policy=owner/model", "reward=environment"),
+    ],
     "data/verifiable": ["data.path=rows.jsonl", "data.solution=solution"],
     **{
         f"data/{name}": ["data.path=rows.jsonl", "algorithm=grpo", "+needs.policy=owner/model", "reward=length"]

@@ -1,0 +1,263 @@
+"""Environments of one's own and of other libraries as a corpus of tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_lab.config import registry
+from rlhf_lab.core.episodes import Step, Task
+from rlhf_lab.core.errors import ConfigError, LabError, MissingDependency
+from rlhf_lab.data import environment
+from rlhf_lab.data.adapters import openenv, verifiers
+from rlhf_lab.data.adapters.openenv import OpenEnvSession
+from rlhf_lab.data.adapters.sessions import SessionEnvironment
+from rlhf_lab.data.settings import ForeignEnvironment
+
+COUNTER = '''
+class Counter:
+    """The form of TRL's environment_factory."""
+
+    def __init__(self, step=1):
+        self.step = step
+
+    def reset(self, goal=0, **row):
+        self.goal, self.total = goal, 0
+        return f"The goal is {goal}."
+
+    def add(self, amount: int) -> str:
+        """Adds to the total.
+
+        Args:
+            amount: how much to add.
+        """
+        if int(amount) < 0:
+            raise ValueError("only up")
+        self.total += self.step * int(amount)
+        return f"total {self.total}"
+
+    def get_reward(self):
+        return float(self.total == self.goal)
+'''
+OWN = """
+from rlhf_lab import Step, Task
+
+class Echo:
+    def __init__(self, tasks=4): self.count = tasks
+    def tasks(self, split): return [Task(f"\\n\\nHuman: {split} {i}\\n\\nAssistant:") for i in range(self.count)]
+    def reset(self, task, seed): return []
+    def step(self, state, reply): return Step(reward=float(len(reply)), done=True)
+    def grade(self, episodes): return {}
+"""
+
+
+@pytest.fixture
+def counter(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a corpus of twelve tasks for the counter."""
+    (tmp_path / "counter.py").write_text(COUNTER)
+    rows = [{"prompt": f"Reach it, task {number}.", "goal": number} for number in range(12)]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "style": "trl",
+        "environment": f"{tmp_path}/counter.py:Counter",
+        "path": str(tmp_path / "tasks.jsonl"),
+        "test_fraction": 0.4,
+        "max_turns": 3,
+    }
+
+
+def first_task(corpus: Any) -> Task:
+    return next(task for task in corpus.tasks("train") if task.facts["goal"] > 1)
+
+
+def test_a_class_for_trl_is_an_environment(counter):
+    corpus = environment.build(ForeignEnvironment(**counter))
+    task = first_task(corpus)
+    goal = task.facts["goal"]
+    assert task.prompt.endswith(f"The goal is {goal}.\n\nAssistant:")
+    world = corpus.environment
+    state = world.reset(task, seed=0)
+    step = world.step(state, f"Thought: up\nAction: add[{goal}]")
+    assert (step.done, step.reward) == (False, 0.0)
+    assert step.messages == [{"role": "tool", "content": f"total {goal}", "name": "add"}]
+    assert world.step(state, "Answer: done") == Step(reward=1.0, done=True)
+
+
+def test_what_a_tool_raises_is_what_the_policy_reads(counter):
+    world = environment.build(ForeignEnvironment(**counter)).environment
+    state = world.reset(world.tasks("train")[0], seed=0)
+    messages = world.step(state, "Action: add[-1]").messages
+    assert messages[0]["content"] == "error: only up"
+
+
+def test_native_calls_are_made_with_their_ids(counter):
+    corpus = environment.build(ForeignEnvironment(**counter))
+    state = corpus.environment.reset(first_task(corpus), seed=0)
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"amount": 2}}}
+    step = corpus.environment.step(state, "\n\nCalls: " + json.dumps([call]))
+    assert step.messages == [{"role": "tool", "content": "total 2", "name": "add", "tool_call_id": "c1"}]
+
+
+def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
+    corpus = environment.build(ForeignEnvironment(**counter))
+    task = first_task(corpus)
+    state = corpus.environment.reset(task, seed=0)
+    for _ in range(2):
+        assert not corpus.environment.step(state, "Action: add[0]").done
+    last = corpus.environment.step(state, "Action: nothing")
+    assert last.done and last.reward == 0.0
+
+
+def test_episodes_have_objects_of_their_own(counter):
+    corpus = environment.build(ForeignEnvironment(**counter, arguments={"step": 2}))
+    task = first_task(corpus)
+    first, second = (corpus.environment.reset(task, seed=0) for _ in range(2))
+    assert corpus.environment.step(first, "Action: add[1]").messages[0]["content"] == "total 2"
+    assert corpus.environment.step(second, "Action: add[3]").messages[0]["content"] == "total 6"
+
+
+def test_an_environment_that_begins_otherwise_than_its_prompt_is_refused():
+    sayings = iter(["a", "b"])
+    session = SimpleNamespace(start=lambda: next(sayings))
+    task = Task("\n\nHuman: hi\n\nAssistant:", {"opening": "a"})
+    world = SessionEnvironment({"train": [task]}, lambda task, seed: session, max_turns=2)
+    world.reset(task, 0)
+    with pytest.raises(LabError, match="begins one task in two ways, 'a' and 'b'"):
+        world.reset(task, 0)
+
+
+def test_an_environment_of_the_lab(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    settings = ForeignEnvironment(environment=f"{tmp_path}/own.py:Echo", arguments={"tasks": 2})
+    corpus = environment.build(settings)
+    assert len(corpus.tasks("train")) == len(corpus.tasks("test")) == 2
+    assert corpus.fingerprint != environment.build(ForeignEnvironment(environment=settings.environment)).fingerprint
+
+
+def test_an_object_without_the_methods_is_refused(tmp_path):
+    (tmp_path / "own.py").write_text("class Nothing: pass")
+    with pytest.raises(ConfigError, match="lacks one of the methods"):
+        environment.build(ForeignEnvironment(environment=f"{tmp_path}/own.py:Nothing"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "environment is not set"),
+        ({"environment": "counter"}, "is not FILE.py:NAME"),
+        ({"environment": "a.py:b", "path": "x.jsonl"}, "is not read with style=lab"),
+        ({"environment": "a.py:b", "style": "trl"}, "path is not set"),
+        ({"environment": "a.py:b", "max_turns": 0}, "max_turns=0"),
+    ],
+)
+def test_wrong_settings(changes, message):
+    with pytest.raises((ConfigError, ValueError), match=message):
+        ForeignEnvironment(**changes)
+
+
+class FakeClient:
+    """What `openenv`'s synchronous client gives; the real one was tried by hand against its own server."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.seeds: list[Any] = []
+
+    def reset(self, **options: Any) -> Any:
+        self.seeds.append(options.get("seed"))
+        return SimpleNamespace(observation={"text": "begin", "extra": 1}, reward=None, done=False)
+
+    def step(self, action: dict[str, Any]) -> Any:
+        over = action["say"] == "stop"
+        return SimpleNamespace(observation={"text": action["say"].upper()}, reward=0.5, done=over)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_session_of_openenv():
+    client = FakeClient()
+    session = OpenEnvSession(client, {"seed": 3}, "say", "text")
+    assert session.start() == "begin" and client.seeds == [3]
+    assert session.step("go", is_last=False) == Step([{"role": "user", "content": "GO"}], 0.5, False)
+    assert not client.closed
+    assert session.step("stop", is_last=False) == Step([], 0.5, True)
+    assert client.closed
+
+
+def test_the_last_turn_closes_the_connection():
+    client = FakeClient()
+    session = OpenEnvSession(client, {}, "say", "text")
+    assert session.step("go", is_last=True).done and client.closed
+
+
+def test_a_wrong_field_is_named():
+    with pytest.raises(LabError, match=r"data\.observation=message is no field.*text, extra"):
+        OpenEnvSession(FakeClient(), {}, "say", "message").start()
+
+
+def test_libraries_that_are_missing_are_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "verifiers", None)
+    monkeypatch.setitem(__import__("sys").modules, "openenv", None)
+    with pytest.raises(MissingDependency, match=r"style=verifiers.*pip install"):
+        verifiers.load("x", {})
+    with pytest.raises(MissingDependency, match=r"style=openenv.*pip install"):
+        openenv.opener("http://127.0.0.1:1", {}, "a", "b")
+
+
+class Rollouts:
+    """The surface of a verifiers environment: an asynchronous rollout that asks a client, and a rubric."""
+
+    def __init__(self, *, rewrites: bool = False, fails: bool = False):
+        self.rewrites, self.fails = rewrites, fails
+        self.rubric = SimpleNamespace(score_rollout=self._score)
+
+    async def rollout(self, row: dict[str, Any], client: Any, model: str, sampling: dict[str, Any]) -> dict[str, Any]:
+        messages = list(row["prompt"])
+        for _ in range(2):
+            said = await client.ask(messages)
+            if self.fails:
+                raise RuntimeError("the tool broke")
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "more"}]
+            if self.rewrites:
+                messages[0] = {"role": "user", "content": "another question"}
+        return {"said": said, "answer": row["answer"], "error": None}
+
+    async def _score(self, state: dict[str, Any]) -> None:
+        state["reward"] = float(state["said"] == state["answer"])
+
+
+ROW = {"prompt": [{"role": "user", "content": "question"}], "answer": "yes"}
+
+
+def session_of(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> verifiers.VerifiersSession:
+    monkeypatch.setattr(verifiers, "_waiting_client", lambda rollout: rollout)
+    return verifiers.opener(rollouts, timeout_s=5.0)(Task("", ROW), 0)
+
+
+def test_a_rollout_of_verifiers_waits_for_the_policy(monkeypatch):
+    session = session_of(Rollouts(), monkeypatch)
+    assert session.start() == ""
+    assert session.step("no", is_last=False) == Step([{"role": "user", "content": "more"}], 0.0, False)
+    assert session.step("yes", is_last=True) == Step(reward=1.0, done=True)
+
+
+def test_a_rollout_that_rewrites_what_was_said_is_refused(monkeypatch):
+    session = session_of(Rollouts(rewrites=True), monkeypatch)
+    session.start()
+    with pytest.raises(LabError, match="rewrites what was said"):
+        session.step("no", is_last=False)
+
+
+def test_a_rollout_that_fails_says_why(monkeypatch):
+    session = session_of(Rollouts(fails=True), monkeypatch)
+    session.start()
+    with pytest.raises(LabError, match="RuntimeError: the tool broke"):
+        session.step("no", is_last=False)
+
+
+def test_the_kind_is_registered():
+    assert registry.settings_class("data", "environment") is ForeignEnvironment
