@@ -155,7 +155,7 @@ def in_words(number: int) -> str:
     """A number below a million in English words, written independently of the reader."""
     ones = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
     small = [*ones.split(), "seventeen", "eighteen", "nineteen"]
-    tens = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    tens = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
     if number >= 1000:
         rest = f" {in_words(number % 1000)}" if number % 1000 else ""
         return f"{in_words(number // 1000)} thousand{rest}"

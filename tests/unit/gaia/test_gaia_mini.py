@@ -45,8 +45,8 @@ def test_the_annotated_steps_lead_to_the_gold_answer(question: GaiaQuestion) -> 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
 def test_no_step_needs_what_was_not_seen(question: GaiaQuestion) -> None:
-    """Addresses come from results; so do the numbers of sums, but for small ones, which are in the question in words."""
-    seen = f"{question.question} twelve is 12, three is 3"
+    """Addresses come from results, and so do the numbers of sums, but for a few that the question implies."""
+    seen = f"{question.question} twelve: 12; third: 3"
     for call in mini.solve(question, run_code).calls:
         if call.name == "open_page":
             assert call.arguments["url"] in seen, f"{question.id}: nothing leads to {call.arguments['url']}"
@@ -125,7 +125,7 @@ def test_a_pattern_that_finds_nothing_is_named(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ArtifactError, match=r"mini-1-01: open_page .*eil.* gave nothing that fits 'no such text'"):
         mini.solve(QUESTIONS[0], None)
     step["arguments"] = {"url": "https://gazetteer.example/atlantis"}
-    with pytest.raises(ArtifactError, match="mini-1-01: open_page .* failed: error: no page"):
+    with pytest.raises(ArtifactError, match=r"mini-1-01: open_page .* failed: error: no page"):
         mini.solve(QUESTIONS[0], None)
 
 

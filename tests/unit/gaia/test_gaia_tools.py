@@ -32,8 +32,8 @@ def tools() -> dict[str, Tool]:
     return {tool.name: tool for tool in made}
 
 
-def call(tools: dict[str, Tool], name: str, **arguments: object) -> Call:
-    return call_tool(tools, name, arguments)
+def call(tools: dict[str, Tool], tool: str, **arguments: object) -> Call:
+    return call_tool(tools, tool, arguments)
 
 
 def test_search_ranks_by_the_rarer_word_and_shows_where(tools: dict[str, Tool]) -> None:
@@ -178,7 +178,8 @@ def small_pdf(text: str) -> bytes:
     """A PDF of one page with one line."""
     drawing = f"BT /F1 12 Tf 20 20 Td ({text}) Tj ET".encode()
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
-    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
+    resources = b"<< /Font << /F1 5 0 R >> >>"
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents 4 0 R /Resources %s >>" % resources
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
