@@ -8,6 +8,7 @@ processes counted by its control group, and the filter of system calls that dock
 from __future__ import annotations
 
 import itertools
+import marshal
 import os
 import shutil
 import subprocess
@@ -63,8 +64,6 @@ def command(path: str, name: str, image: str, limits: Limits) -> list[str]:
 
 def start(task: Task, limits: Limits, image: str) -> Program:
     """Start a program. Raises SandboxError where files are to come back, or no engine is there."""
-    import marshal
-
     path = engine()
     if path is None:
         raise SandboxError(f"no container engine: install one of {', '.join(ENGINES)}")
@@ -82,8 +81,9 @@ def start(task: Task, limits: Limits, image: str) -> Program:
         process,
         stop,
         stdin=len(frame).to_bytes(8, "little") + frame + task.stdin,
-        wall_s=limits.wall_s + START_S,
-        output_bytes=limits.output_kib * 1024,
+        wall_s=limits.wall_s + task.longer_s + START_S,
+        output_bytes=(task.output_kib or limits.output_kib) * 1024,
         stays_open=task.stays_open,
         on_output=task.on_output,
+        on_end=task.on_end,
     )

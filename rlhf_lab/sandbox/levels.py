@@ -102,6 +102,9 @@ class Task:
         keep: whether files come back.
         on_output: what arrives on its stdout, see `Program`.
         on_start: called with the started program, before anything is read from it.
+        on_end: called when the program has ended.
+        output_kib: in place of the limit's, where not 0.
+        longer_s: time in addition to the limit's.
     """
 
     files: Mapping[str, bytes]
@@ -110,6 +113,9 @@ class Task:
     keep: bool = False
     on_output: Callable[[bytes], None] | None = None
     on_start: Callable[[Program], None] | None = None
+    on_end: Callable[[], None] | None = None
+    output_kib: int = 0
+    longer_s: float = 0.0
 
 
 def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tuple[Program, str]:
@@ -139,12 +145,13 @@ def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tupl
         process,
         lambda: os.close(send_spec),
         stdin=task.stdin,
-        wall_s=limits.wall_s,
-        output_bytes=limits.output_kib * 1024,
+        wall_s=limits.wall_s + task.longer_s,
+        output_bytes=(task.output_kib or limits.output_kib) * 1024,
         status_pipe=receive_status,
         status_bytes=STATUS_BYTES + (limits.disk_mib << 20 if task.keep else 0),
         stays_open=task.stays_open,
         on_output=task.on_output,
+        on_end=task.on_end,
     )
     _send_all(send_spec, len(frame).to_bytes(8, "little") + frame)
     return program, folder
@@ -178,7 +185,7 @@ def _specification(task: Task, limits: Limits, level: Level, group: Group | None
         "memory_mib": limits.memory_mib,
         "disk_mib": limits.disk_mib,
         "cpu_s": limits.cpu_s,
-        "wall_s": limits.wall_s,
+        "wall_s": limits.wall_s + task.longer_s,
         "processes": limits.processes,
         "keep": task.keep,
         "groups": [str(path) for path in group.join] if group else [],

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_lab.core.errors import LabError, require
+from rlhf_lab.core.errors import LabError
 
 Level = Literal["namespaces+seccomp", "container", "namespaces", "rlimits"]
 Status = Literal["ok", "error", "timeout", "memory", "disk", "output", "processes", "killed"]
@@ -34,21 +34,12 @@ class Limits:
         output_kib: of standard output and standard error, each; a program that writes more is killed.
     """
 
-    wall_s: float = 10.0
-    cpu_s: float = 10.0
-    memory_mib: int = 512
-    disk_mib: int = 16
-    processes: int = 16
-    output_kib: int = 256
-
-    def __post_init__(self) -> None:
-        require(
-            (self.wall_s > 0 and self.cpu_s > 0, f"wall_s={self.wall_s}, cpu_s={self.cpu_s} must be above 0"),
-            (self.memory_mib >= 32, f"memory_mib={self.memory_mib}; the interpreter alone needs 32"),
-            (self.disk_mib >= 1, f"disk_mib={self.disk_mib} must be at least 1"),
-            (self.processes >= 1, f"processes={self.processes} must be at least 1"),
-            (self.output_kib >= 1, f"output_kib={self.output_kib} must be at least 1"),
-        )
+    wall_s: float
+    cpu_s: float
+    memory_mib: int
+    disk_mib: int
+    processes: int
+    output_kib: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class Outcome:
         exit: exit status; minus the number of the signal that ended it; None where it did not end by itself.
         stdout, stderr: what it wrote, bytes that are no UTF-8 replaced.
         wall_s: from the start of the launcher to the end of all processes.
-        cpu_s: processor time of the program and what it started.
+        cpu_s: processor time of the program and what it started; 0 where it was ended from outside.
         level: the isolation it ran under.
         files: regular files in its folder at the end, where they were asked for: path → content.
         files_cut: whether files were left out of `files` because of their size, or could not be read.

@@ -25,6 +25,7 @@ class Program:
         wall_s, output_bytes: limits.
         status_pipe: where the launcher reports; -1 where it does not.
         on_output: called with what arrives on stdout, in place of keeping it.
+        on_end: called when the program has ended.
     """
 
     def __init__(
@@ -39,16 +40,17 @@ class Program:
         status_bytes: int = 0,
         stays_open: bool = False,
         on_output: Callable[[bytes], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ):
         self.process = process
         self.broke: Status | None = None  # the limit for which it was ended from here
         self.stdout, self.stderr, self.report = bytearray(), bytearray(), bytearray()
-        self.on_output = on_output
+        self.on_output, self.on_end = on_output, on_end
         self.started = time.monotonic()
         self.deadline = self.started + wall_s
         self.ended: float | None = None
-        self._stop = stop
-        self._is_stopped = False
+        self.is_stopped = False  # ended from here, so that it may not have reported
+        self._stop: Callable[[], None] | None = stop  # called once
         self._pending = bytearray(stdin)
         self._closes_stdin = not stays_open
         self._written = {"stdout": 0, "stderr": 0, "report": 0}
@@ -68,18 +70,23 @@ class Program:
         """Write to the program's stdin, as soon as it takes it."""
         self._pending += data
 
+    def close_stdin(self) -> None:
+        """Let the program see the end of its input, behind all that it was fed."""
+        self._closes_stdin = True
+
     def stop(self, reason: Status | None = None) -> None:
         """End the program; `reason` is the limit that it broke, if it did."""
-        if not self._is_stopped and self.ended is None:
-            self._is_stopped = True
+        if self._stop is not None:
+            self.is_stopped = True
             self.broke = reason
             self.deadline = time.monotonic() + PATIENCE_S
             self._stop()
+            self._stop = None
 
     def check_deadline(self) -> None:
         """Raises SandboxError where the launcher does not end."""
         if self.ended is None and time.monotonic() >= self.deadline:
-            if self._is_stopped:
+            if self.is_stopped:
                 self.process.kill()
                 raise SandboxError(f"the launcher of a sandbox did not end within {PATIENCE_S:.0f} s of being told to")
             self.stop("timeout")
@@ -139,6 +146,8 @@ class Program:
             self.process.wait()
         self.ended = time.monotonic()
         self.close()
+        if self.on_end:
+            self.on_end()
 
     def abandon(self) -> None:
         """End the program, if it has not ended, and wait for its launcher."""
@@ -149,9 +158,9 @@ class Program:
 
     def close(self) -> None:
         """Close every pipe, which ends the program if it still runs."""
-        if not self._is_stopped:
-            self._is_stopped = True
+        if self._stop is not None:
             self._stop()
+            self._stop = None
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None and not pipe.closed:
                 try:

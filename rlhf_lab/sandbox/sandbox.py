@@ -162,8 +162,9 @@ def _try(level: Level, image: str) -> str:
     except SandboxError as error:
         return str(error)
     if outcome.stdout != "hello\n":
-        last_line = (outcome.stderr.strip().splitlines() or [f"exit {outcome.exit}"])[-1]
-        return f"a trial ended with {outcome.status}: {last_line}"
+        lines = outcome.stderr.strip().splitlines() or [f"exit {outcome.exit}"]
+        # Python says what is wrong in its last line, docker and podman in their first
+        return f"a trial ended with {outcome.status}: {lines[0] if level == 'container' else lines[-1]}"
     return ""
 
 
@@ -174,7 +175,7 @@ def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outc
     if "failed" in report:
         raise SandboxError(levels.problem_of(report["failed"]))
     for_memory = group is not None and group.killed_for_memory()
-    if "code" not in report and program.broke is None and not for_memory:
+    if "code" not in report and not program.is_stopped and not for_memory:
         raise SandboxError(f"the launcher of a sandbox ended without a report: {stderr.strip()[-500:]}")
     code = None if program.broke else report.get("code")
     files, position = {}, 0
