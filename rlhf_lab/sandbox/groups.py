@@ -88,7 +88,9 @@ def _own_paths() -> dict[str, str]:
 
 
 def _create_v1(paths: dict[str, str], name: str, memory: int, processes: int) -> Group:
-    folders = {controller: ROOT / controller / paths[controller].lstrip("/") / name for controller in ("memory", "pids")}
+    folders = {
+        controller: ROOT / controller / paths[controller].lstrip("/") / name for controller in ("memory", "pids")
+    }
     values = {"memory": ("memory.limit_in_bytes", memory), "pids": ("pids.max", processes)}
     join = tuple(folder / "cgroup.procs" for folder in folders.values())
     group = Group(tuple(folders.values()), join, folders["memory"] / "memory.oom_control")

@@ -72,7 +72,9 @@ class Sandbox:
             ConfigError: a path leaves the folder.
             SandboxUnavailable, SandboxError: the machine cannot run it.
         """
-        task = Task(checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}), stdin.encode(), keep=keep)
+        task = Task(
+            checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}), stdin.encode(), keep=keep
+        )
         return self.run_together([task])[0]
 
     def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[Outcome]:
@@ -174,7 +176,7 @@ def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outc
     report, contents = _read_report(program) if level != "container" else ({"code": program.process.returncode}, b"")
     if "failed" in report:
         raise SandboxError(levels.problem_of(report["failed"]))
-    for_memory = group is not None and group.killed_for_memory()
+    for_memory = report.get("memory", False) or (group is not None and group.killed_for_memory())
     if "code" not in report and not program.is_stopped and not for_memory:
         raise SandboxError(f"the launcher of a sandbox ended without a report: {stderr.strip()[-500:]}")
     code = None if program.broke else report.get("code")

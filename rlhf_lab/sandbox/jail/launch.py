@@ -25,6 +25,8 @@ from rlhf_lab.sandbox.jail import mounts, seccomp, syscalls
 
 MIB = 1024 * 1024
 OPEN_FILES = 64
+WATCH_MS = 50
+"""How often the memory of a program's processes is added up. Most programs have ended before the first time."""
 GRACE_S = 5.0
 """The keeper ends by itself so long after the wall limit, should the lab not have ended it by then."""
 FAILED_TO_START = 125
@@ -57,19 +59,49 @@ def run(control: int, status: int) -> None:
     except OSError as error:
         _report(status, {"failed": str(error)}, {})
         os._exit(FAILED_TO_START)
-    for descriptor in (status, 0, 1, 2):
+    for descriptor in (0, 1, 2):
         os.close(descriptor)  # else the lab would wait for this process to see their end
+    uses_too_much = _watch(spec, control, keeper)
+    os.waitpid(keeper, 0)
+    if not spec["namespaces"]:
+        _end_descendants(os.getpid())  # what a keeper that was killed has left is now the launcher's
+    if uses_too_much:
+        _report(status, {"code": -signal.SIGKILL, "memory": True}, {})
+    os._exit(0)
+
+
+def _watch(spec: dict, control: int, keeper: int) -> bool:
+    """Wait for the keeper, and end it when the lab closes the control pipe or the program's processes use too much
+    memory together; whether they did. A control group counts exactly; without one they are asked every WATCH_MS."""
     keeper_ended = os.pidfd_open(keeper)
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(keeper_ended, select.POLLIN)
-    ready = [descriptor for descriptor, _ in poll.poll()]
-    if keeper_ended not in ready:
-        os.kill(keeper, signal.SIGKILL)
-    os.waitpid(keeper, 0)
-    if not spec["namespaces"]:
-        _end_descendants(os.getpid())  # what a keeper that was killed has left is now the launcher's
-    os._exit(0)
+    while True:
+        ready = [descriptor for descriptor, _ in poll.poll(None if spec["groups"] else WATCH_MS)]
+        if keeper_ended in ready:
+            return False
+        uses_too_much = not ready and _anonymous_memory(keeper) > spec["memory_mib"] * MIB
+        if ready or uses_too_much:
+            os.kill(keeper, signal.SIGKILL)
+            return uses_too_much
+
+
+def _anonymous_memory(ancestor: int) -> int:
+    """Bytes of memory that are no files, of all descendants of a process."""
+    pages = 0
+    processes = [ancestor]
+    for process in processes:
+        try:
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/children") as file:
+                    processes += [int(child) for child in file.read().split()]
+            with open(f"/proc/{process}/statm") as file:
+                _, resident, shared = file.read().split()[:3]
+        except OSError:  # it has ended meanwhile
+            continue
+        pages += int(resident) - int(shared) if process != ancestor else 0
+    return pages * resource.getpagesize()
 
 
 def _read_frame(descriptor: int) -> bytes:

@@ -75,9 +75,7 @@ def detach_mount(target: str) -> None:
 
 def pivot_root(new_root: str, put_old: str) -> None:
     number = ctypes.c_long(NUMBERS["pivot_root"][os.uname().machine])
-    _check(
-        _libc.syscall(number, ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())), "pivot_root"
-    )
+    _check(_libc.syscall(number, ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())), "pivot_root")
 
 
 def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
