@@ -205,7 +205,11 @@ PROCESSES = (
         "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(.3)\nif os.getppid() != 1: escaped('killed')\nstopped('the keeper is still there')",
     ),
     Probe("trace its parent", "processes", "call('ptrace', 16, os.getppid(), 0, 0)"),
-    Probe("read memory of its parent", "processes", "call('process_vm_readv', os.getppid(), 0, 0, 0, 0, 0)"),
+    Probe(
+        "read memory of its parent",
+        "processes",
+        "buffer = ctypes.create_string_buffer(8)\nhere = (ctypes.c_ulong * 2)(ctypes.addressof(buffer), 8)\nthere = (ctypes.c_ulong * 2)(4096, 8)\ncall('process_vm_readv', os.getppid(), here, 1, there, 1, 0)",
+    ),
     Probe(
         "daemon that stays",
         "processes",

@@ -165,8 +165,8 @@ def main() -> None:
     report = {"load": "", "messages": [], "unsupported": "", "ended": False}
     try:
         problem = candidate.receive()
-        if problem:
-            report["load"] = f"{problem.get('error')}: {problem.get('message')}"[:LONGEST]
+        if problem:  # the code may also have written something of its own
+            report["load"] = f"{problem.get('error', 'no code')}: {problem.get('message', problem)}"[:LONGEST]
     except CandidateError as error:
         report["load"] = str(error)
     if not report["load"]:

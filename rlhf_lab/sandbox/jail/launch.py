@@ -52,16 +52,19 @@ def run(control: int, status: int) -> None:
             _enter_namespaces(spec)
         else:
             syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        # The keeper's new root becomes this process's too, and nothing but this descriptor leads to /proc then.
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         keeper = os.fork()
         if keeper == 0:
             os.close(control)
+            os.close(proc)
             _keep(spec, status)
     except OSError as error:
         _report(status, {"failed": str(error)}, {})
         os._exit(FAILED_TO_START)
     for descriptor in (0, 1, 2):
         os.close(descriptor)  # else the lab would wait for this process to see their end
-    uses_too_much = _watch(spec, control, keeper)
+    uses_too_much = _watch(spec, control, keeper, proc)
     os.waitpid(keeper, 0)
     if not spec["namespaces"]:
         _end_descendants(os.getpid())  # what a keeper that was killed has left is now the launcher's
@@ -70,7 +73,7 @@ def run(control: int, status: int) -> None:
     os._exit(0)
 
 
-def _watch(spec: dict, control: int, keeper: int) -> bool:
+def _watch(spec: dict, control: int, keeper: int, proc: int) -> bool:
     """Wait for the keeper, and end it when the lab closes the control pipe or the program's processes use too much
     memory together; whether they did. A control group counts exactly; without one they are asked every WATCH_MS."""
     keeper_ended = os.pidfd_open(keeper)
@@ -81,27 +84,39 @@ def _watch(spec: dict, control: int, keeper: int) -> bool:
         ready = [descriptor for descriptor, _ in poll.poll(None if spec["groups"] else WATCH_MS)]
         if keeper_ended in ready:
             return False
-        uses_too_much = not ready and _anonymous_memory(keeper) > spec["memory_mib"] * MIB
+        uses_too_much = not ready and _anonymous_memory(keeper, proc) > spec["memory_mib"] * MIB
         if ready or uses_too_much:
             os.kill(keeper, signal.SIGKILL)
             return uses_too_much
 
 
-def _anonymous_memory(ancestor: int) -> int:
+def _anonymous_memory(ancestor: int, proc: int) -> int:
     """Bytes of memory that are no files, of all descendants of a process."""
     pages = 0
     processes = [ancestor]
     for process in processes:
         try:
-            for thread in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{thread}/children") as file:
-                    processes += [int(child) for child in file.read().split()]
-            with open(f"/proc/{process}/statm") as file:
-                _, resident, shared = file.read().split()[:3]
+            threads = os.open(f"{process}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+            try:
+                for thread in os.listdir(threads):
+                    children = _read_text(f"{thread}/children", threads)
+                    processes += [int(child) for child in children.split()]
+            finally:
+                os.close(threads)
+            _, resident, shared = _read_text(f"{process}/statm", proc).split()[:3]
         except OSError:  # it has ended meanwhile
             continue
-        pages += int(resident) - int(shared) if process != ancestor else 0
+        if process != ancestor:
+            pages += int(resident) - int(shared)
     return pages * resource.getpagesize()
+
+
+def _read_text(path: str, folder: int) -> str:
+    descriptor = os.open(path, os.O_RDONLY, dir_fd=folder)
+    try:
+        return os.read(descriptor, READ_AT_ONCE).decode()
+    finally:
+        os.close(descriptor)
 
 
 def _read_frame(descriptor: int) -> bytes:

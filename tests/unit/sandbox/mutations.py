@@ -79,9 +79,7 @@ def mutated(code: str, function: str) -> tuple[str, str]:
     for name in OPERATORS:
         tree = copy.deepcopy(ast.parse(code))
         if any(
-            OPERATORS[name](node)
-            for statement in definition_of(tree, function).body
-            for node in in_order(statement)
+            OPERATORS[name](node) for statement in definition_of(tree, function).body for node in in_order(statement)
         ):
             return ast.unparse(tree), name
     return without_result(code, function), "result"
