@@ -17,8 +17,8 @@ from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import write_json
 from rlhf_lab.sandbox.levels import LEVELS
 from rlhf_lab.sandbox.outcome import Level
+from rlhf_lab.sandbox.probes.table import Finding, cost, probe_level
 from rlhf_lab.sandbox.sandbox import Sandbox, why_not
-from rlhf_lab.sandbox.table import Finding, cost, probe_level
 
 OPTIONS = ("probes", "level", "to")
 

@@ -101,6 +101,11 @@ class Config:
         return "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
 
     @property
+    def runs_code(self) -> bool:
+        """Whether a term of the stage's reward runs replies as programs, in the sandbox."""
+        return "reward" in self.algorithm.uses and any(term.runs_code for term in self.reward.terms.values())
+
+    @property
     def gold_rubric(self) -> str:
         """The rubric on which the judge grades replies for gold (`needs.judge`); empty where it does not."""
         return (self.needs.get("judge") or "") if self.algorithm.measures_gold else ""

@@ -2,6 +2,6 @@
 
 Start at sandbox.py (`Sandbox.run`), then outcome.py (limits and results), levels.py (how much isolation the machine
 allows), process.py (started programs, their pipes and their end) and jail/ (what isolates them). grader.py runs hidden
-tests against code that does not see them. probes.py has attacks on all of it, and table.py what they came to.
+tests against code that does not see them. probes/ has attacks on all of it.
 docs/sandbox.md has the guarantees.
 """

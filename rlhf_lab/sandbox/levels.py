@@ -205,7 +205,7 @@ def problem_of(failure: str) -> str:
     """What a failed start means, in words of what can be done."""
     if failure.startswith("unshare") and "Operation not permitted" in failure:
         return (
-            f"{failure}: user namespaces are not allowed here (sysctl user.max_user_namespaces, AppArmor, or a container "
-            "whose own filter refuses them)"
+            f"{failure}: user namespaces are not allowed here (sysctl user.max_user_namespaces, AppArmor, or the "
+            "filter of a container around it)"
         )
     return failure

@@ -1,4 +1,4 @@
-"""Started programs: their pipes are read and fed in one loop, within limits of time and output, until all have ended."""
+"""Started programs: their pipes are served in one loop, within limits of time and output, until all have ended."""
 
 from __future__ import annotations
 

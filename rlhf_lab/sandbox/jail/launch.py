@@ -37,9 +37,9 @@ def run(control: int, status: int) -> None:
     """Run the program that the control pipe describes. Never returns.
 
     The specification, a dictionary: argv, env, folder (working folder; of `rlimits` a temporary one of the lab),
-    files (name → bytes), namespaces, user_namespace, seccomp (booleans), uids (first, count), read_only, hidden, links (see
-    `mounts.py`), memory_mib, disk_mib, cpu_s, wall_s, processes (0 is no limit), keep (whether files come back),
-    groups (files of control groups to join).
+    files (name → bytes), namespaces, user_namespace, seccomp (booleans), uids (first, count), read_only, hidden,
+    links (see `mounts.py`), memory_mib, disk_mib, cpu_s, wall_s, processes, keep (whether files come back), groups
+    (files of control groups to join).
     """
     spec = marshal.loads(_read_frame(control))
     first_uid, count = spec["uids"]
