@@ -1,4 +1,4 @@
-"""The tests of a row as a verifier: facts and a reply in, passed or not out. The same object scores reward and metric."""
+"""The tests of a row as a verifier: facts and a reply in, a score out, for reward and metric alike."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def parses(code: str) -> bool:
 
 
 def prompt_code(question: str, entry_point: str) -> str:
-    """The code that a question gives: all of it, or a fenced block, with a definition of the entry point; or nothing."""
+    """The code that a question gives: all of it, or a fenced block, that defines the entry point; or nothing."""
     for code in (question, *_blocks(question)):
         if f"def {entry_point}" in code and parses(code):
             return code
