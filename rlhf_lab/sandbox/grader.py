@@ -35,7 +35,7 @@ LIMITS = ("timeout", "memory", "disk", "output", "processes")
 
 
 @dataclass(frozen=True)
-class Tests:
+class HiddenTests:
     """Hidden tests.
 
     Attributes:
@@ -78,13 +78,13 @@ class Grader:
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox
 
-    def grade(self, code: str, tests: Tests) -> Grade:
+    def grade(self, code: str, tests: HiddenTests) -> Grade:
         """Grade one program. Raises SandboxError where the machine cannot, or where the tests do not run at all."""
         conversation = _Conversation(tests)
         tests_outcome, code_outcome = self.sandbox.run_together(conversation.tasks(code))
         return _grade(conversation.report, tests, tests_outcome, code_outcome)
 
-    def grade_many(self, programs: Sequence[tuple[str, Tests]], *, at_once: int = 0) -> list[Grade]:
+    def grade_many(self, programs: Sequence[tuple[str, HiddenTests]], *, at_once: int = 0) -> list[Grade]:
         """Grade programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
         with ThreadPoolExecutor(at_once or usable_cores()) as pool:
             return list(pool.map(lambda program: self.grade(*program), programs))
@@ -97,7 +97,7 @@ class _Conversation:
     for the line with the nonce.
     """
 
-    def __init__(self, tests: Tests):
+    def __init__(self, tests: HiddenTests):
         self.report: dict[str, Any] | None = None
         self._tests = tests
         self._nonce = secrets.token_hex(16)
@@ -146,7 +146,7 @@ class _Conversation:
                 self._programs["code"].feed(line + b"\n")
 
 
-def _grade(report: dict[str, Any] | None, tests: Tests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
+def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
     total = len(tests.tests)
     grade = Grade(
         "passed",

@@ -16,7 +16,7 @@ from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.data.transcript import parse
 from rlhf_lab.rewards.verifiers.code.extraction import program_of, prompt_code
 from rlhf_lab.rewards.verifiers.code.settings import CodeTests
-from rlhf_lab.sandbox.grader import Grade, Grader, Tests
+from rlhf_lab.sandbox.grader import Grade, Grader, HiddenTests
 from rlhf_lab.sandbox.sandbox import Sandbox
 from rlhf_lab.training.run import Run
 
@@ -34,7 +34,7 @@ class CodeVerifier:
     def __init__(self, settings: CodeTests, sandbox: Sandbox):
         self.settings = settings
         self.grader = Grader(sandbox)
-        self._grades: dict[tuple[str, Tests], Grade] = {}
+        self._grades: dict[tuple[str, HiddenTests], Grade] = {}
 
     def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float:
         """0…1; NaN where the row has no tests, or its tests cannot be run across processes."""
@@ -55,11 +55,11 @@ class CodeVerifier:
             self._grades.pop(next(iter(self._grades)))
         return grades
 
-    def job(self, facts: Mapping[str, Any], prompt: str, response: str) -> tuple[str, Tests] | None:
+    def job(self, facts: Mapping[str, Any], prompt: str, response: str) -> tuple[str, HiddenTests] | None:
         """The program of a reply and its tests; None where the row has none."""
         entry_point = str(facts.get("entry_point") or "")
         given = prompt_code(_question(prompt), entry_point) if entry_point else ""
-        tests = tests_of(facts, given, self.settings.column)
+        tests = hidden_tests(facts, given, self.settings.column)
         if tests is None:
             return None
         return program_of(response, given, entry_point), tests
@@ -72,7 +72,7 @@ class CodeVerifier:
         return float(grade.status == "passed")
 
 
-def tests_of(facts: Mapping[str, Any], given: str, column: str = "") -> Tests | None:
+def hidden_tests(facts: Mapping[str, Any], given: str, column: str = "") -> HiddenTests | None:
     """The hidden tests of a row; None where it has none. Raises DataError for what is no text and no list of texts."""
     name = column or next((name for name in COLUMNS if facts.get(name)), "")
     value = facts.get(name)
@@ -84,7 +84,7 @@ def tests_of(facts: Mapping[str, Any], given: str, column: str = "") -> Tests | 
         raise DataError(f"column {name} is {value!r:.80}; expected Python text, or a list of it, for reward=code_tests")
     if entry_point:
         texts = [f"{text}\ncheck({entry_point})\n" if "def check(" in text else text for text in texts]
-    return Tests(tuple(texts), entry_point, given)
+    return HiddenTests(tuple(texts), entry_point, given)
 
 
 def _question(prompt: str) -> str:
@@ -117,7 +117,7 @@ def make(settings: CodeTests, sandbox: Sandboxing | None = None) -> CodeVerifier
 
 def build(settings: CodeTests, run: Run) -> CodeTestsReward:
     rows = run.corpus.facts.values()
-    if run.corpus.environment is None and not any(tests_of(facts, "", settings.column) for facts in rows):
+    if run.corpus.environment is None and not any(hidden_tests(facts, "", settings.column) for facts in rows):
         columns = settings.column or ", ".join(COLUMNS)
         raise ConfigError(
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "
