@@ -8,7 +8,6 @@ tests that pass functions, objects or open files to the code, whose grade is `un
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,6 @@ LONGER_S = 5.0
 Verdict = Literal[
     "passed", "failed", "error", "timeout", "memory", "disk", "output", "processes", "killed", "unsupported"
 ]
-LIMITS = ("timeout", "memory", "disk", "output", "processes")
 
 
 @dataclass(frozen=True)
@@ -143,35 +141,44 @@ class _Conversation:
                 assert isinstance(report, dict)
                 self.report = report
             else:
-                self._programs["code"].feed(line + b"\n")
+                self._programs["code"].feed(bytes(line) + b"\n")
 
 
 def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
     total = len(tests.tests)
-    grade = Grade(
-        "passed",
-        0,
-        total,
-        "",
-        code_outcome.level,
-        max(tests_outcome.wall_s, code_outcome.wall_s),
-        tests_outcome.cpu_s + code_outcome.cpu_s,
+    messages: list[str] = []
+    if report is not None:
+        messages = [report["load"]] * total if report["load"] else list(report["messages"])
+    status, message = _verdict(report, messages, tests_outcome, code_outcome)
+    return Grade(
+        status=status,
+        passed=messages.count(""),
+        total=total,
+        message=message,
+        level=code_outcome.level,
+        seconds=max(tests_outcome.wall_s, code_outcome.wall_s),
+        cpu_s=tests_outcome.cpu_s + code_outcome.cpu_s,
     )
+
+
+def _verdict(
+    report: dict[str, Any] | None, messages: list[str], tests_outcome: Outcome, code_outcome: Outcome
+) -> tuple[Verdict, str]:
+    """(status, message). Raises SandboxError where the tests themselves are broken."""
     if report is None:
-        if tests_outcome.status in ("error", "ok"):
+        if tests_outcome.status == "error" or tests_outcome.status == "ok":
             last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
             raise SandboxError(f"the tests of a program do not run, whatever the program: {last_line[:500]}")
-        return dataclasses.replace(grade, status=tests_outcome.status, message="while its tests ran")
-    messages = [report["load"]] * total if report["load"] else list(report["messages"])
-    first = next((message for message in messages if message), "")
-    grade = dataclasses.replace(grade, passed=messages.count(""), message=first)
+        return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
-        return dataclasses.replace(grade, status="unsupported", message=report["unsupported"])
+        return "unsupported", report["unsupported"]
+    first = next((message for message in messages if message), "")
     if not first:
-        return grade
+        return "passed", ""
     if not (report["load"] or report["ended"]):
-        return dataclasses.replace(grade, status="failed")
-    ended_by_signal = code_outcome.status == "killed" and code_outcome.exit is not None
-    if code_outcome.status in LIMITS or ended_by_signal:
-        return dataclasses.replace(grade, status=code_outcome.status)
-    return dataclasses.replace(grade, status="error")
+        return "failed", first
+    # the program is gone: by a limit, by a signal, or because it ended itself
+    status = code_outcome.status
+    if status == "ok" or (status == "killed" and code_outcome.exit is None):  # None: ended from here, after the report
+        return "error", first
+    return status, first

@@ -36,7 +36,7 @@ from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
 INHERITED = (
-    *("model", "data", "judge", "rollout", "seed", "runtime", "sharding", "tracker"),
+    *("model", "data", "judge", "rollout", "seed", "runtime", "sandbox", "sharding", "tracker"),
     *("checkpoint", "artifacts", "outputs", "stages"),
 )
 """Sections an upstream stage takes over from the run that needs it."""

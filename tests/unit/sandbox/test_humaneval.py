@@ -17,7 +17,7 @@ from rlhf_lab.sandbox.sandbox import Sandbox
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 FILE = "HumanEval.jsonl.gz"
 FEW = (0, 32, 33, 38, 50, 103, 129, 160)
-"""HiddenTests that use helpers of the prompt, the name of the function itself, values of two types, large inputs."""
+"""Tests that use helpers of the prompt, the name of the function itself, values of two types, large inputs."""
 UNNOTICED = {"HumanEval/10", "HumanEval/116"}
 """First mutations that change nothing the tests look at. In 116 it changes nothing at all but for zero, which has no
 ones to count: `bin(x)[3:].count("1")` for `bin(x)[2:].count("1")` counts one less for every number."""
