@@ -13,7 +13,8 @@ import os
 import random
 import sys
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from rlhf_lab.sandbox.harness import plain
 
@@ -36,7 +37,7 @@ class Candidate:
         has_ended: whether the process is gone.
     """
 
-    def __init__(self, answers, calls):
+    def __init__(self, answers: TextIO, calls: TextIO):
         self._answers, self._calls = answers, calls
         self.last_call = ""
         self.unsupported = ""
@@ -55,10 +56,10 @@ class Candidate:
             raise CandidateError("its answer is no message")
         return reply
 
-    def function(self, name: str):
+    def function(self, name: str) -> Callable[..., object]:
         """A function that asks the other process."""
 
-        def call(*args, **kwargs):
+        def call(*args: object, **kwargs: object) -> object:
             arguments = list(args)
             try:
                 request = plain.dumps({"name": name, "args": arguments, "kwargs": kwargs})
