@@ -14,6 +14,7 @@ import numpy as np
 
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.types import Corpus, FloatArray
+from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.rows import text_column
@@ -32,7 +33,7 @@ def build(settings: GSM8K) -> Corpus:
     answers: dict[str, str] = {}
 
     def parse(values: Mapping[str, Any]) -> Split:
-        split = parse_row(values, strip=settings.annotations == "strip")
+        split = parse_row(values, settings)
         answer = final_answer(split.chosen)
         if split.drop or answer is None:
             return split
@@ -46,18 +47,14 @@ def build(settings: GSM8K) -> Corpus:
     return dataclasses.replace(corpus, answers=answer_key, oracle=AnswerKey(answer_key))
 
 
-def parse_row(values: Mapping[str, Any], *, strip: bool) -> Split:
-    """One row → prompt and solution. Raises RowProblem when a column is missing or not text.
-
-    Args:
-        strip: leave calculator annotations out of the solution.
-    """
+def parse_row(values: Mapping[str, Any], settings: GSM8K) -> Split:
+    """One row → prompt and solution. Raises RowProblem when a column is missing or not text."""
     question = text_column(values, "question").strip()
     solution = text_column(values, "answer").strip()
     meta = {"annotated": solution}
-    if strip:
+    if settings.annotations == "strip":
         solution = without_annotations(solution)
-    prompt = render_prompt([{"role": "user", "content": question}])
+    prompt = as_asked(render_prompt([{"role": "user", "content": question}]), settings)
     drop = None
     if not question:
         drop = EMPTY_QUESTION

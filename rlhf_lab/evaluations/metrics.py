@@ -28,6 +28,19 @@ EVALUATOR = (
         column="greedy",
     ),
     Metric(
+        "verified",
+        "mean score of the verifier that checks the replies (data.verifier, or the reward's), 0…1; `correct` is the "
+        "share of replies with a score of 1",
+        title="verified",
+        better="higher",
+        phrase="verifier's score",
+    ),
+    Metric(
+        "verified/<part>",
+        "mean of a part of the verifier's score, over the replies where it is known",
+        better="higher",
+    ),
+    Metric(
         "proxy",
         "reward that training maximises; a single reward model is in sd of the reference policy's replies",
         title="proxy reward",

@@ -271,6 +271,10 @@ def _code_references(checked: root.Config) -> list[Reference]:
     references = [*COMMON_CODE, _class_reference(checked.model)]
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []
+    if checked.verifier is not None:
+        kind = registry.kind_of("reward", checked.verifier)
+        references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
+        references.append(Reference(registry.implementation("reward", kind), "make"))
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]

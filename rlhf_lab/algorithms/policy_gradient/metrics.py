@@ -53,6 +53,7 @@ ROLLOUTS = (
     Metric("verbose", "share of verbose samples"),
     Metric("garble", "share of samples with an unreadable sentence"),
     Metric("correct", "share of samples with the right answer"),
+    Metric("verified", "mean score of the samples by the data's verifier, 0…1"),
 )
 """rollouts.py"""
 

@@ -22,7 +22,7 @@ from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
-LOGGED_TRUTH = ("gold", "verbose", "garble", "correct")
+LOGGED_TRUTH = ("gold", "verbose", "garble", "correct", "verified")
 """What the data's oracle knows of a sample that is logged while training, where it knows it."""
 
 

@@ -1,0 +1,55 @@
+"""Settings of the verifiers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
+from rlhf_lab.rewards.term import TermSettings
+
+
+@dataclass(frozen=True)
+class VerifierSettings(TermSettings):
+    """Common to every verifier: the score is 0…1, and unscored where the row lacks what the check needs."""
+
+    verifies: ClassVar[bool] = True
+
+
+@register("reward", "json")
+@dataclass(frozen=True)
+class Json(VerifierSettings):
+    """The reply must be JSON (RFC 8259) that is valid under a JSON schema: the row's, or one for all rows.
+
+    Parts: `parses`, whether it is JSON, and `valid`. Rows without a schema are unscored. The schema's `format` is not
+    checked, and a `$ref` to another document is an error: nothing is fetched.
+
+    Args:
+        column: the column that holds a row's schema, an object or its text.
+        schema: the schema, as text, of rows that have none; "" leaves those unscored.
+        fenced: `allow` takes what is inside the reply's only block of ```, or else the whole reply; `require` only
+            such a block; `refuse` only the whole reply.
+        parses: score of a reply that is JSON and not valid, in [0, 1).
+    """
+
+    column: str = "schema"
+    schema: str = ""
+    fenced: Literal["allow", "require", "refuse"] = "allow"
+    parses: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            (0 <= self.parses < 1, f"parses={self.parses} must be in [0, 1): a valid reply scores 1"),
+            (_is_json_object(self.schema), f"schema={self.schema!r} is no JSON object; write a schema as JSON text"),
+        )
+
+
+def _is_json_object(text: str) -> bool:
+    """Whether a text is a JSON object, or empty."""
+    try:
+        return not text or isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
