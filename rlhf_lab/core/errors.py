@@ -58,6 +58,8 @@ OPTIONAL = {
     "pyarrow": ("reading Parquet files", "pyarrow"),
     "datasets": ("reading hub data sets", "datasets"),
     "starlette": ("label", "'rlhf_lab[label]'"),
+    "math_verify": ("reward=math with equivalence=symbolic", "'rlhf_lab[math]'"),
+    "langdetect": ("instructions about the language of a reply", "'rlhf_lab[ifeval]'"),
 }
 """Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
 

@@ -18,6 +18,32 @@ class VerifierSettings(TermSettings):
     verifies: ClassVar[bool] = True
 
 
+@register("reward", "math")
+@dataclass(frozen=True)
+class Math(VerifierSettings):
+    """The final answer must be the row's, as mathematics: numbers, formulas, sets, intervals, matrices, words.
+
+    The answer is read as `rewards/verifiers/stated.py` says, and compared as `rewards/verifiers/equivalence.py` says.
+    Parts: `stated`, whether there is one; `undecided`, whether comparing it took too long, which counts as wrong.
+
+    Args:
+        column: the column that holds a row's answer.
+        lenient: without a marked, boxed or announced answer, take the last number of the reply.
+        equivalence: `symbolic` asks math-verify wherever numbers and texts do not tell (`pip install
+            'rlhf_lab[math]'`); `exact` takes such answers for wrong and needs no library.
+        answer_timeout_s: for one pair of answers, in a process that is ended then.
+    """
+
+    column: str = "answer"
+    lenient: bool = False
+    equivalence: Literal["symbolic", "exact"] = "symbolic"
+    answer_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((self.answer_timeout_s > 0, f"answer_timeout_s={self.answer_timeout_s} must be above 0"))
+
+
 @register("reward", "json")
 @dataclass(frozen=True)
 class Json(VerifierSettings):
