@@ -34,7 +34,7 @@ START_S = 120.0
 """Seconds in which the process has to import the library, on a busy machine."""
 WORKER = Path(__file__).with_name("equivalence_worker.py")
 
-MINUS = re.compile("[−–]")  # noqa: RUF001 (the minus and the dash that people type for it)
+MINUS = re.compile("[−–]")
 THOUSANDS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])(?=\d{3}(?!\d))")
 GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])\d{3})+(?:\.\d+)?")
 FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(-?\d+)\s*\}|(\d)\s*(\d))")
