@@ -44,6 +44,30 @@ class Math(VerifierSettings):
         require((self.answer_timeout_s > 0, f"answer_timeout_s={self.answer_timeout_s} must be above 0"))
 
 
+@register("reward", "ifeval")
+@dataclass(frozen=True)
+class IFEval(VerifierSettings):
+    """The reply must follow the verifiable instructions of its row, in the form of IFEval (arXiv:2311.07911):
+    `instruction_id_list` and `kwargs`. The 25 ids: `rewards/verifiers/instructions.py`.
+
+    Parts: `strict_all`, `loose_all`, whether all instructions are followed (the paper's prompt-level accuracies);
+    `strict_followed`, `loose_followed`, how many are, and `instructions`, how many there are: the ratio of their means
+    is the paper's instruction-level accuracy.
+
+    Args:
+        reading: `strict` checks the reply as it is; `loose` also without its first line, its last line or both, and
+            each without asterisks, and an instruction counts as followed where one of these eight follows it.
+        credit: `share` of the instructions that are followed, or 1 for `all` and else 0.
+        languages: `abstain` leaves rows unscored that have an instruction about the language of the reply
+            (language:response_language, change_case:english_capital, change_case:english_lowercase), whatever is
+            installed; `langdetect` checks them with that library (`pip install 'rlhf_lab[ifeval]'`).
+    """
+
+    reading: Literal["strict", "loose"] = "strict"
+    credit: Literal["share", "all"] = "share"
+    languages: Literal["abstain", "langdetect"] = "abstain"
+
+
 @register("reward", "json")
 @dataclass(frozen=True)
 class Json(VerifierSettings):
