@@ -2,8 +2,8 @@
 
 Decided as the published definitions do, but for these: keywords and section marks are taken as text and not as regular
 expressions; sentences are split by punctuation, with common abbreviations, and not by a trained tokenizer; a word in
-capital letters is a run of letters, digits, hyphens and inner periods, and an apostrophe parts words. The language of a reply is asked of langdetect, with a fixed
-seed; what it cannot tell counts as right, as published.
+capital letters is a run of letters, digits, hyphens and inner periods, and an apostrophe parts words. The language of
+a reply is asked of langdetect, with a fixed seed; what it cannot tell counts as right, as published.
 """
 
 from __future__ import annotations
