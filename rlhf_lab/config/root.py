@@ -348,6 +348,11 @@ def _data_problems(root: Config) -> list[str]:
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
     problems += _verifier_problems(root)
+    if root.evaluation.pass_at and "evaluation" in algorithm.uses and not _knows_correct(root):
+        problems.append(
+            f"evaluation.pass_at={list(root.evaluation.pass_at)} needs replies that can be checked; use data with "
+            "answers (data=arithmetic, data=gsm8k), name a verifier (data.verifier=…), or leave it out"
+        )
     if "environment" in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
         problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
@@ -379,6 +384,11 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _knows_correct(root: Config) -> bool:
+    """Whether it may be known of a reply that it is right."""
+    return bool(root.data.answers) or root.verifier is not None or root.data.max_turns > 1
 
 
 def _verifier_problems(root: Config) -> list[str]:

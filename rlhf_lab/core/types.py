@@ -170,6 +170,18 @@ class AnswerChecking(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswerReading(Protocol):
+    """An oracle that can read the final answers of replies, to count votes for them."""
+
+    def read_answers(self, responses: Sequence[str]) -> list[str | None] | None:
+        """What each reply states, the same text for equal answers, None where it states none.
+
+        None in place of the list where replies to these data have no final answer.
+        """
+        ...
+
+
 Reward = Callable[[Sequence[Episode]], RewardBatch]
 """What algorithms and evaluations call: N episodes → their scores."""
 

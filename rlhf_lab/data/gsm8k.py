@@ -20,7 +20,7 @@ from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.rows import text_column
 from rlhf_lab.data.settings import GSM8K
 from rlhf_lab.data.transcript import render_prompt
-from rlhf_lab.environments.maths.answers import final_answer, reaches, same_answer
+from rlhf_lab.environments.maths.answers import ballot, final_answer, reaches, same_answer
 from rlhf_lab.environments.maths.chains import without_annotations
 
 NO_ANSWER = 'no number after "####"'
@@ -83,6 +83,9 @@ class AnswerKey:
         pairs = zip(prompts, responses, strict=True)
         correct = [self._is_right(prompt, response) for prompt, response in pairs]
         return {"correct": np.array(correct, float)}
+
+    def read_answers(self, responses: Sequence[str]) -> list[str | None]:
+        return [ballot(response, lenient=self._lenient) for response in responses]
 
     def _is_right(self, prompt: str, response: str) -> bool:
         if prompt not in self._answers:

@@ -17,6 +17,7 @@ from torch import nn
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
@@ -157,6 +158,7 @@ class Evaluator(PolicyLog):
             if not np.isnan(values).all():
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
+        metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
         # The true reward judges where the world knows it: winning by the reward that was trained on may be hacking.

@@ -28,6 +28,18 @@ EVALUATOR = (
         column="greedy",
     ),
     Metric(
+        "pass@<k>",
+        "probability that at least one of k sampled replies to a prompt is right, over all subsets of k of the samples "
+        "(evaluation.pass_at)",
+        better="higher",
+    ),
+    Metric(
+        "maj@<k>",
+        "probability that the most frequent final answer of k sampled replies is right, over all subsets of k of the "
+        "samples; ties are broken at random, replies without an answer have no vote",
+        better="higher",
+    ),
+    Metric(
         "verified",
         "mean score of the verifier that checks the replies (data.verifier, or the reward's), 0…1; `correct` is the "
         "share of replies with a score of 1",

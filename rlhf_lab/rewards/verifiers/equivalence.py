@@ -79,6 +79,12 @@ def same_number(first: tuple[Fraction, bool], second: tuple[Fraction, bool]) -> 
     return other in (percent, percent / 100)
 
 
+def as_ballot(answer: str) -> str:
+    """An answer as it is counted in a vote: a plain number by its value, anything else by its text without spaces."""
+    number = plain_number(answer)
+    return _as_text(answer).replace(" ", "") if number is None else str(number[0])
+
+
 def exactly_same(gold: str, stated: str) -> bool | None:
     """Whether two answers are the same, as far as numbers and texts tell; None where it takes mathematics."""
     if len(gold) > LONGEST or len(stated) > LONGEST:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, exactly_same
+from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, as_ballot, exactly_same
 from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.rewards.verifiers.stated import last_boxed, stated_answer
 from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Verdict, VerifierReward, verifier_of
@@ -35,6 +35,12 @@ class MathVerifier:
             return Verdict(0.0, {"stated": 0.0, "undecided": 0.0})
         equal = self.equal(gold, stated)
         return Verdict(float(bool(equal)), {"stated": 1.0, "undecided": float(equal is None)})
+
+    def read_answer(self, response: str) -> str | None:
+        """The stated answer: numbers by their value, other answers by their text. Comparing all pairs of samples as
+        mathematics would take too long, so two forms of one formula are two answers here."""
+        stated = stated_answer(response, lenient=self.settings.lenient)
+        return None if stated is None else as_ballot(stated)
 
     def equal(self, gold: str, stated: str) -> bool | None:
         """Whether two answers are the same; None where that could not be decided in time."""

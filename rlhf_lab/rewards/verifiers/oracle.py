@@ -12,7 +12,7 @@ from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.rewards.term import TermSettings
-from rlhf_lab.rewards.verifiers.verifier import Verifier, check_replies, verifier_of
+from rlhf_lab.rewards.verifiers.verifier import AnswerVerifier, Verifier, check_replies, verifier_of
 
 
 class VerifierOracle:
@@ -38,6 +38,12 @@ class VerifierOracle:
         correct_N = np.where(np.isnan(score_N), np.nan, score_N >= 1)
         parts = {f"verified/{name}": values_N for name, values_N in batch.parts.items()}
         return {"correct": correct_N, "verified": score_N, **parts}
+
+    def read_answers(self, responses: Sequence[str]) -> list[str | None] | None:
+        """None for verifiers that check something else than a final answer."""
+        if not isinstance(self.verifier, AnswerVerifier):
+            return None
+        return [self.verifier.read_answer(response) for response in responses]
 
     def prefer(self, prompts: Sequence[str], first: Sequence[str], second: Sequence[str], *, seed: int) -> NoReturn:
         """Raises LabError: two replies with the same score are no pair."""

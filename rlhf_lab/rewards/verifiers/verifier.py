@@ -59,6 +59,15 @@ class DetailedVerifier(Protocol):
     def verdict(self, facts: Mapping[str, Any], prompt: str, response: str) -> Verdict: ...
 
 
+@runtime_checkable
+class AnswerVerifier(Protocol):
+    """A verifier of final answers, which can be counted in a vote."""
+
+    def read_answer(self, response: str) -> str | None:
+        """What a reply states, the same text for equal answers; None where it states none."""
+        ...
+
+
 ABSTAINS = Verdict(math.nan)
 
 
