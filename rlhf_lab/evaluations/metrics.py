@@ -145,6 +145,23 @@ EVALUATOR = (
 )
 """evaluator.py"""
 
+TEST_TIME = (
+    Metric(
+        "accuracy@<k>",
+        "share of held-out prompts whose chosen reply is right: of k samples by the strategy, over all subsets of k; "
+        "of the greedy strategy one reply for every k",
+        better="higher",
+    ),
+    Metric(
+        "tokens@<k>",
+        "tokens that the policy generates per prompt for that: k replies, or the greedy one; what a verifier reads is "
+        "not counted",
+        unit="tokens",
+        better="lower",
+    ),
+)
+"""test_time.py"""
+
 COMPARE = (
     Metric("gold_sd", "standard deviation of gold across replies", title="gold sd"),
     Metric(
