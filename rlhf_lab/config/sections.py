@@ -24,6 +24,7 @@ class Evaluation:
 
     smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at",)
     prompts: int = 384
     samples_per_prompt: int = 4
     pairs: int = 500

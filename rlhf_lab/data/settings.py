@@ -347,6 +347,7 @@ class AskedSettings(FileSettings):
             the run's reward, or where there is none the answer key.
     """
 
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("prompt_template", "system", "verifier")
     prompt_template: str = PROMPT
     system: str = ""
     verifier: str | None = None

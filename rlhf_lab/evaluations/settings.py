@@ -62,7 +62,7 @@ class BestOfN(EvaluationSettings):
 
 @register("algorithm", "test_time")
 @dataclass(frozen=True)
-class TestTime(EvaluationSettings):
+class AtTestTime(EvaluationSettings):
     """Accuracy of `needs.policy` against the tokens it generates: one greedy reply, or a choice among k samples.
 
     Args:

@@ -13,7 +13,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, held_out_evaluator
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt, read_answers
-from rlhf_lab.evaluations.settings import TestTime
+from rlhf_lab.evaluations.settings import AtTestTime
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.statistics.best_of_n import best_of_n
@@ -24,10 +24,10 @@ from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
 
-class TestTimeCompute:
+class ChoosingAtTestTime:
     """Samples once, then measures one strategy at every k."""
 
-    def __init__(self, settings: TestTime, run: Run):
+    def __init__(self, settings: AtTestTime, run: Run):
         self.settings, self.run = settings, run
         source, model_settings = run.needs["policy"], run.config.model
         self.model = load_policy(source, model_settings, device=run.device)
@@ -87,5 +87,5 @@ def _estimates(name: str, sizes: tuple[int, ...], values_PK: FloatArray) -> dict
     return {f"{name}@{k}": clustered_mean(values_PK[:, i], prompts) for i, k in enumerate(sizes)}
 
 
-def build(settings: TestTime, run: Run) -> TestTimeCompute:
-    return TestTimeCompute(settings, run)
+def build(settings: AtTestTime, run: Run) -> ChoosingAtTestTime:
+    return ChoosingAtTestTime(settings, run)

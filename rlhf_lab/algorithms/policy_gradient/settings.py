@@ -105,6 +105,7 @@ class OnPolicySettings(TrainingSettings):
         "batch_size": 8,
     }
     advantages: ClassVar[tuple[str, ...]] = ()
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("curriculum", "curriculum_explore")
 
     lr: float = 1e-6
     warmup_fraction: float = 0.0

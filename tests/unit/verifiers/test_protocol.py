@@ -186,3 +186,16 @@ def test_a_row_that_is_no_schema_is_an_error_and_names_it():
     reward = registry.build("reward", Json(), run)
     with pytest.raises(DataError, match="no JSON schema"):
         reward.score_episodes(said(["p"], ["{}"], schema=[{"type": "obect"}]))
+
+
+def test_settings_that_came_later_are_in_a_key_only_when_set():
+    """So that results from before keep their key."""
+    data = ("data=gsm8k", "data.path=owner/name")
+    plain = planned("sft", *data).settings_key
+    assert planned("sft", *data, 'data.prompt_template="{prompt}"', "data.verifier=null").settings_key == plain
+    assert planned("sft", *data, 'data.prompt_template="{prompt}!"').settings_key != plain
+    math = planned("grpo_math").settings_key
+    same = ("evaluation.pass_at=[]", "algorithm.curriculum=uniform", "algorithm.curriculum_explore=0.5")
+    assert planned("grpo_math", *same).settings_key == math
+    changed = ("evaluation.pass_at=[1]", "algorithm.curriculum=edge", "algorithm.curriculum_explore=0.4")
+    assert len({planned("grpo_math", override).settings_key for override in changed} | {math}) == 4
