@@ -111,7 +111,7 @@ class Stage:
             sections["model"]["lora"] = _without(lora, "lr_multiple")
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
-        material = {
+        material: dict[str, Any] = {
             "algorithm": {
                 **_paths_to_digests(
                     _without(_keyed(self.config.algorithm, values["algorithm"]), "log_every_steps"),
