@@ -111,6 +111,22 @@ class Config:
         return (self.needs.get("judge") or "") if self.algorithm.measures_gold else ""
 
     @property
+    def verifier(self) -> Any:
+        """Settings of the verifier that measures replies; None where the data's own oracle does.
+
+        `data.verifier` names its kind, with the settings of the reward's term of that kind where there is one. Where it
+        names none, the only verifier of the reward measures too.
+        """
+        terms = self.reward.terms.values() if "reward" in self.algorithm.uses else ()
+        verifiers = [term for term in terms if term.verifies]
+        kind = getattr(self.data, "verifier", None)
+        if kind is None:
+            return verifiers[0] if len(verifiers) == 1 else None
+        same_kind = [term for term in verifiers if registry.kind_of("reward", term) == kind]
+        default: Any = registry.settings_class("reward", kind)
+        return same_kind[0] if same_kind else default()
+
+    @property
     def corpus_roles(self) -> tuple[str, ...]:
         """Roles of `needs` whose rows are trained on, in the order in which they are written."""
         return tuple(role for role, source in self.needs.items() if source and is_corpus_role(role))
@@ -347,6 +363,12 @@ def _data_problems(root: Config) -> list[str]:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
+    problems += _verifier_problems(root)
+    if root.evaluation.pass_at and "evaluation" in algorithm.uses and not _knows_correct(root):
+        problems.append(
+            f"evaluation.pass_at={list(root.evaluation.pass_at)} needs replies that can be checked; use data with "
+            "answers (data=arithmetic, data=gsm8k), name a verifier (data.verifier=…), or leave it out"
+        )
     if "environment" in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
         problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
@@ -378,6 +400,26 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _knows_correct(root: Config) -> bool:
+    """Whether it may be known of a reply that it is right."""
+    return bool(root.data.answers) or root.verifier is not None or root.data.max_turns > 1
+
+
+def _verifier_problems(root: Config) -> list[str]:
+    """A `data.verifier` that is none, and several verifiers of which none is chosen to measure."""
+    kind = getattr(root.data, "verifier", None)
+    terms_by_kind: dict[str, Any] = {name: registry.settings_class("reward", name) for name in registry.kinds("reward")}
+    known = [name for name, cls in terms_by_kind.items() if cls.verifies]
+    if kind is not None:
+        return [] if kind in known else [f"data.verifier={kind} is no verifier; use one of {', '.join(known)}, or null"]
+    terms = root.reward.terms.items() if "reward" in root.algorithm.uses else ()
+    verifiers = [name for name, term in terms if term.verifies]
+    if len(verifiers) > 1 and hasattr(root.data, "verifier"):
+        choice = "|".join(registry.kind_of("reward", root.reward.terms[name]) for name in verifiers)
+        return [f"reward={','.join(verifiers)}: several verifiers; say which one measures: data.verifier={choice}"]
+    return []
 
 
 def _gold_problems(root: Config) -> list[str]:

@@ -18,17 +18,28 @@ class Evaluation:
         samples_per_prompt: replies per prompt and policy; intervals are clustered by prompt.
         pairs: held-out preference pairs for ranking accuracy and chosen-likelihood drift.
         seed: of the sampling noise. Each policy draws from its own stream.
+        pass_at: values of k for which `pass@k` and, where replies state a final answer, `maj@k` are measured, over all
+            subsets of k of the samples (`statistics/repeated_samples.py`); data with verifiable replies only.
     """
 
     smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at",)
     prompts: int = 384
     samples_per_prompt: int = 4
     pairs: int = 500
     seed: int = 0
+    pass_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        most = max(self.pass_at, default=1)
         require(
+            (min(self.pass_at, default=1) >= 1, f"pass_at={list(self.pass_at)}; k starts at 1"),
+            (
+                most <= self.samples_per_prompt,
+                f"pass_at={list(self.pass_at)} needs at least {most} samples per prompt; set samples_per_prompt={most} "
+                f"or higher (it is {self.samples_per_prompt})",
+            ),
             (self.prompts >= 2, f"prompts={self.prompts}; an interval over prompts needs at least 2"),
             (self.samples_per_prompt >= 1, f"samples_per_prompt={self.samples_per_prompt} must be at least 1"),
             (self.pairs >= 2, f"pairs={self.pairs} must be at least 2"),

@@ -61,6 +61,8 @@ OPTIONAL = {
     "pypdf": ("reading .pdf attachments", "'rlhf_lab[gaia]'"),
     "huggingface_hub": ("reading attachments of a hub data set", "huggingface_hub"),
     "starlette": ("label", "'rlhf_lab[label]'"),
+    "math_verify": ("reward=math with equivalence=symbolic", "'rlhf_lab[math]'"),
+    "langdetect": ("instructions about the language of a reply", "'rlhf_lab[ifeval]'"),
 }
 """Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
 

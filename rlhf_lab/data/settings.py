@@ -330,9 +330,41 @@ class Graded(FileSettings):
             raise ValueError(f"low={self.low} must be below high={self.high}")
 
 
+PROMPT = "{prompt}"
+"""Where a template of prompts has the question."""
+
+
+@dataclass(frozen=True)
+class AskedSettings(FileSettings):
+    """Sources whose prompts are put to a policy and whose replies a verifier can check.
+
+    Args:
+        prompt_template: the text around the last user message of every prompt, which stands at "{prompt}":
+            "{prompt}\\n\\nThink step by step and write the answer after ####." Part of the prompt, and so of the data.
+        system: the system message of prompts that have none of their own; "" is none. A chat template renders it as
+            one; without a template the prompt opens with a System turn.
+        verifier: what the metric `correct` is measured with: `math`, `ifeval`, `json` or another verifier among the
+            rewards, with the settings of the run's reward of that kind or else its defaults. null takes the verifier of
+            the run's reward, or where there is none the answer key.
+    """
+
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("prompt_template", "system", "verifier")
+    prompt_template: str = PROMPT
+    system: str = ""
+    verifier: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if PROMPT not in self.prompt_template:
+            raise ValueError(
+                f'prompt_template={self.prompt_template!r} has no place for the question; write "{PROMPT}" where it '
+                "belongs"
+            )
+
+
 @register("data", "gsm8k")
 @dataclass(frozen=True)
-class GSM8K(FileSettings):
+class GSM8K(AskedSettings):
     """GSM8K (arXiv:2110.14168) and files of its form: `question`, and `answer`, a worked solution ending in "#### N".
 
     Args:
@@ -370,7 +402,7 @@ class Demonstrations(FileSettings):
 
 @register("data", "prompts")
 @dataclass(frozen=True)
-class Prompts(FileSettings):
+class Prompts(AskedSettings):
     """Prompts alone, to sample replies to.
 
     Args:
@@ -409,7 +441,7 @@ class Unpaired(FileSettings):
 
 @register("data", "verifiable")
 @dataclass(frozen=True)
-class Verifiable(FileSettings):
+class Verifiable(AskedSettings):
     """Prompts whose replies can be checked: against an answer, or by further columns such as tests.
 
     Args:
@@ -460,6 +492,12 @@ class Mix(DataSettings):
             )
         problems: list[str] = []
         built = {name: self._build(name, problems) for name in self.sources}
+        for name, part in built.items():
+            if getattr(part, "verifier", None):
+                problems.append(
+                    f"sources.{name}.verifier={part.verifier}: the sources of a mix are measured together, by the "
+                    "verifier of the run's reward; leave it out"
+                )
         weights = [source.get("weight") for source in self.sources.values() if isinstance(source, Mapping)]
         if any(weights) and not all(isinstance(weight, (int, float)) and weight > 0 for weight in weights):
             problems.append(f"sources: the weights are {weights}; give every source one above 0, or none of them")

@@ -17,6 +17,7 @@ from torch import nn
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
@@ -108,6 +109,7 @@ class Evaluator(PolicyLog):
         columns["kl"] = self._kl(model, episodes)
         for key in ("gold", *TRUTH):
             columns[key] = truth[key].tolist() if key in truth else unknown
+        columns |= {key: truth[key].tolist() for key in truth if key.startswith(VERIFIED)}
         exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):
@@ -148,13 +150,15 @@ class Evaluator(PolicyLog):
     def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
         """Means of the sampled replies; for every policy but the reference also the comparison with it."""
         clusters = np.array([row["prompt_id"] for row in rows])
-        column = {key: _floats(rows, key) for key in SAMPLE_KEYS}
+        verified = [key for key in rows[0] if key.startswith(VERIFIED)]
+        column = {key: _floats(rows, key) for key in (*SAMPLE_KEYS, *verified)}
         base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
         metrics = {}
         for key, values in column.items():
             if not np.isnan(values).all():
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
+        metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
         # The true reward judges where the world knows it: winning by the reward that was trained on may be hacking.
@@ -169,7 +173,7 @@ class Evaluator(PolicyLog):
 
     def _greedy(self, model: nn.Module) -> dict[str, Estimate]:
         """Accuracy of the greedily decoded reply, for data with verifiable answers."""
-        if not self.run.corpus.answers:
+        if not self.run.corpus.answers and not self.run.corpus.verified:
             return {}
         collected = self.collector.collect(model, self.tasks, 1, 0, temperature=0.0, prompts=self.prompt_ids)
         correct = self.run.corpus.measure([episode for (episode,) in collected]).get("correct")
@@ -220,6 +224,8 @@ def far_enough(kl: Estimate) -> bool:
 LEAST_NATS = 0.05
 TRUTH = ("verbose", "garble", "correct")
 """What the world knows about a reply beside its gold reward; 0 or 1 each."""
+VERIFIED = "verified"
+"""What begins the names of a verifier's score and of its parts, where the data have one."""
 RATES = (*TRUTH, "ended")
 """Keys that are 0 or 1: their interval is that of a rate, not of a mean."""
 

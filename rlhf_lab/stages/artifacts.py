@@ -105,7 +105,7 @@ class Stage:
         values = root.to_values(self.config)
         for setting, file in rubric_files(self.config).items():  # by content: what the file is called decides nothing
             put(values, setting, content_digest(file))
-        sections = {name: values[name] for name in self.config.algorithm.uses}
+        sections = {name: _keyed(getattr(self.config, name), values[name]) for name in self.config.algorithm.uses}
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
         sections["model"] = _without(values["model"], "tuned", "lora")
         lora = values["model"].get("lora") or {}
@@ -113,9 +113,11 @@ class Stage:
             sections["model"]["lora"] = _without(lora, "lr_multiple")
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
-        material = {
+        material: dict[str, Any] = {
             "algorithm": {
-                **_paths_to_digests(_without(values["algorithm"], "log_every_steps")),
+                **_paths_to_digests(
+                    _without(_keyed(self.config.algorithm, values["algorithm"]), "log_every_steps"),
+                ),
                 **self.config.algorithm.contents(),
             },
             "seed": self.config.seed,
@@ -275,6 +277,10 @@ def _code_references(checked: root.Config) -> list[Reference]:
     references = [*COMMON_CODE, _class_reference(checked.model)]
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []
+    if checked.verifier is not None:
+        kind = registry.kind_of("reward", checked.verifier)
+        references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
+        references.append(Reference(registry.implementation("reward", kind), "make"))
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
@@ -300,6 +306,17 @@ def _code_files(checked: root.Config) -> list[Path]:
     return files + [path for term in functions for path in source_files(term)]
 
 
+def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Values of settings that are part of a key.
+
+    Those of `keyed_if_set` were added when there were keys already: they are left out where they have their default, so
+    that results from before keep their key.
+    """
+    optional = getattr(settings, "keyed_if_set", ())
+    defaults = {item.name: item.default for item in dataclasses.fields(settings) if item.name in optional}
+    return _without(values, *(name for name, default in defaults.items() if getattr(settings, name) == default))
+
+
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}
 
@@ -310,7 +327,7 @@ def _hash(material: object, length: int) -> str:
 
 def _data_identity(settings: DataSource) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
-    values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
+    values = {"kind": registry.kind_of("data", settings), **_keyed(settings, dataclasses.asdict(settings))}
     parts = settings.parts()
     if parts:
         identities = {name: _data_identity(part) for name, part in parts.items()}

@@ -54,6 +54,7 @@ NEEDED = {
     "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/step_report": ["data=arithmetic", "+needs.policy=sft", "+needs.judge=prm"],
+    "algorithm/test_time": ["data=arithmetic", "reward=orm", "+needs.policy=sft", "+needs.orm=orm"],
     "algorithm/compare": ["+needs.reference=sft"],
     "algorithm/rescore": ["+needs.rollouts=composite_rollouts"],
     "algorithm/dpo": ["+needs.policy=sft"],
