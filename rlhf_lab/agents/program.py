@@ -154,14 +154,14 @@ class Attempt:
 
     def hear(self, ask: Ask, reply: Reply) -> Said:
         """A reply as a turn. Raises Ended for one that was refused."""
-        request = ask.request
+        request, usage = ask.request, reply.usage
         instructions = [Message(role="system", content=request.system)] if request.system else []
         turn = Turn(
             agent=ask.part,
             prompt=render_prompt([*instructions, *request.messages], request.tools),
             text=reply.text,
-            input_tokens=reply.usage.read_tokens,
-            output_tokens=reply.usage.output_tokens,
+            input_tokens=usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens,
+            output_tokens=usage.output_tokens,
             cost_usd=reply.cost_usd,
             stored=reply.stored,
             latency_s=reply.latency_s,
