@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.agents.agent import BatchAgent
 from rlhf_lab.agents.brief import Brief
