@@ -73,6 +73,12 @@ class LocalBackend:
     def encoder(self) -> Encoder:
         return self._loaded[1]
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether its chat template does. Without one, tools and calls are turns of the transcript, which a model knows
+        only if it was trained on them."""
+        return self.encoder.chat is not None and self.encoder.chat.call_format is not None
+
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         """See `Completer.complete_many`. Raises ConfigError for tools that the chat template does not take."""
         self._check_tools(requests)
