@@ -62,7 +62,7 @@ def test_what_is_no_agent_is_refused(mine):
         load_agent(PythonAgent(path=f"{mine}:number"))
     with pytest.raises(ConfigError, match="has no function absent"):
         load_agent(PythonAgent(path=f"{mine}:absent"))
-    with pytest.raises(ConfigError, match="is not FILE.py:NAME"):
+    with pytest.raises(ConfigError, match=r"is not FILE\.py:NAME"):
         PythonAgent(path="mine")
 
 
