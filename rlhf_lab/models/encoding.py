@@ -6,7 +6,7 @@ reply; a reply that had to be cut has none, and is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,9 @@ import torch
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
-from rlhf_lab.data.transcript import render_prompt, reply_message
+from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text
 from rlhf_lab.models.chat import ChatTemplate
+from rlhf_lab.models.tool_calls import calls_of
 
 Row = tuple[list[int], list[int]]
 """Token ids of a prompt and of the reply to it."""
@@ -74,6 +75,26 @@ class Encoder:
             self._count("prompts cut at the beginning")
             ids = ids[len(prefix) + len(ids) - max_tokens :]
         return [*prefix, *ids]
+
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), max_tokens: int | None = None
+    ) -> list[int]:
+        """Token ids of a conversation in which the assistant has spoken, up to where its next reply begins.
+
+        In a plain transcript its turns end with EOS, as the replies that it was trained on and samples do; `prompt`
+        takes the turns of a prompt for text like any other. Too long a conversation loses its beginning.
+        """
+        spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if self.chat or not spoken:
+            return self.prompt(render_prompt(messages, tools), max_tokens)
+        ids = self.prompt(render_prompt(messages[: spoken[0]], tools))
+        for number, next_number in zip(spoken, [*spoken[1:], len(messages)], strict=True):
+            ids += self.response(reply_text(messages[number]))
+            ids += self.continuation(render_prompt(messages[number + 1 : next_number]))
+        if max_tokens is not None and len(ids) > max_tokens:
+            self._count("prompts cut at the beginning")
+            ids = [*self._prefix, *ids[len(ids) + len(self._prefix) - max_tokens :]]
+        return ids
 
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""
@@ -136,11 +157,32 @@ class Encoder:
         Args:
             stop: texts that end a reply; the first of them, and what follows it, is cut off.
         """
-        without_end = [token for token in reply_ids if token not in self.stop_ids]
-        text: str = self.tokenizer.decode(without_end, skip_special_tokens=True)
-        text = text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
+        text = self._decoded(reply_ids, stop, skip_special_tokens=True)
         # Without a template the first word has the space after "Assistant:", and indentation cannot be told from it.
         return text.rstrip() if self.chat else text.strip()
+
+    def message(self, reply_ids: Sequence[int], stop: Sequence[str] = ()) -> Message:
+        """The reply as the assistant's message: `text`, and the tools that it calls, as they are written in prompts.
+
+        Args:
+            stop: as of `text`.
+        """
+        if self.chat:
+            # what marks a call may be a special token
+            message = self.chat.message(self._decoded(reply_ids, stop, skip_special_tokens=False))
+        else:
+            message = reply_message(self._decoded(reply_ids, stop, skip_special_tokens=True))
+            message["content"] = message["content"].strip()
+        calls = calls_of(message.get("tool_calls", []))
+        if not calls:
+            return Message(role="assistant", content=self.text(reply_ids, stop))
+        return Message(role="assistant", content=message["content"], tool_calls=calls)
+
+    def _decoded(self, reply_ids: Sequence[int], stop: Sequence[str], *, skip_special_tokens: bool) -> str:
+        """A reply as text, without the tokens that end it, up to the first of the texts that end it."""
+        without_end = [token for token in reply_ids if token not in self.stop_ids]
+        text: str = self.tokenizer.decode(without_end, skip_special_tokens=skip_special_tokens)
+        return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
 
 
 @dataclass(frozen=True)
