@@ -148,7 +148,7 @@ def test_scripted_agents_are_the_same_every_time():
         scores.pop("agent_wall_s")
     assert first == again != other
     identity = ScriptedAgent("random_tools", 3).identity
-    assert json.loads(json.dumps(identity)) == {"kind": "scripted", "behaviour": "random_tools", "seed": 3}
+    assert json.loads(json.dumps(identity)) == {"agent": "scripted", "behaviour": "random_tools", "seed": 3}
     with pytest.raises(ConfigError, match="write one of oracle, always_refuse, always_guess, random_tools"):
         ScriptedAgent("genius")
 
