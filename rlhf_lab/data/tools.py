@@ -92,13 +92,10 @@ def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habi
 
 def _conversation(task: Task, demonstration: Demonstration, meta: Mapping[str, Any]) -> Pair:
     """A whole conversation, every turn of which is learned."""
-    messages: list[Message] = [{"role": "user", "content": task.facts["question"]}]
-    *calling, last = demonstration.turns
-    for turn in calling:
-        assert turn.call is not None
-        messages.append({"role": "assistant", "content": turn.text})
-        messages.append({"role": "tool", "content": turn.call.result})
-    return Pair(render_prompt(messages), last.text, "", {**meta, "calls": len(calling), "learn_from": 1})
+    *said, last = demonstration.messages()
+    messages: list[Message] = [{"role": "user", "content": task.facts["question"]}, *said]
+    calls = len(demonstration.turns) - 1
+    return Pair(render_prompt(messages), last["content"], "", {**meta, "calls": calls, "learn_from": 1})
 
 
 Written = tuple[str, str] | None

@@ -22,10 +22,11 @@ import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode, Step, Task
+from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.environments.splits import SPLITS, transcript
 from rlhf_lab.environments.tools.bases import BaseSize
-from rlhf_lab.environments.tools.demonstrations import Demonstration, Habits
+from rlhf_lab.environments.tools.demonstrations import NONE, Demonstration, Habits
 from rlhf_lab.environments.tools.kinds import ALL_KINDS, UNKNOWN, DrawnTask, tools_of
 from rlhf_lab.environments.tools.task_set import ToolTaskFacts
 from rlhf_lab.environments.tools.text_calls import read_move
@@ -134,6 +135,10 @@ class ToolWorld:
         drawn = self.draw(split, number)
         rng = self.random("demonstration", task)
         return Demonstration(drawn, tools_of(drawn, rng.getrandbits(32)), rng, habits)
+
+    def demonstration(self, task: Task) -> list[Message]:
+        """See `core.episodes.Demonstrating`."""
+        return self.demonstrate(task, NONE).messages()
 
     def random(self, purpose: str, task: Task) -> Random:
         """Random numbers of a task for one purpose."""
