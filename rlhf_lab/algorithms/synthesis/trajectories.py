@@ -111,8 +111,8 @@ class TrajectoryMaker:
         correct = self.environment.grade(episodes).get("correct")
         if correct is None and self.settings.only_successes:
             raise ConfigError(
-                f"the environment of data={self.run.corpus.name} does not say which episodes are right (its grade has no "
-                "`correct`); use algorithm.only_successes=false"
+                f"the environment of data={self.run.corpus.name} does not say which episodes are right (its grade has "
+                "no `correct`); use algorithm.only_successes=false"
             )
         size = self.settings.attempts
         attempts = [
