@@ -10,7 +10,7 @@ from rlhf_lab.algorithms.synthesis.trajectories import Attempt, TrajectoryMaker,
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.made import read_made, write_made
-from rlhf_lab.data.settings import Tools
+from rlhf_lab.data.settings import HabitSettings, Tools
 from rlhf_lab.data.tools import build
 from rlhf_lab.models.turns import conversation_row
 
@@ -72,7 +72,7 @@ def test_shares_by_category():
 
 def test_the_world_shows_what_its_own_rows_show(tmp_path):
     """A made row reads like a demonstration of the data without habits, and is learned from the same tokens."""
-    none = {"swap_key": 0.0, "take_redirect": 0.0, "stop_early": 0.0, "repeat_call": 0.0}
+    none = HabitSettings(swap_key=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
     corpus = build(Tools(train_tasks=40, test_tasks=5, habits=none))
     environment = corpus.environment
     for pair, task in zip(corpus.train, corpus.tasks("train"), strict=True):
