@@ -403,7 +403,7 @@ def _mixture_problems(root: Config) -> list[str]:
         if name not in sources:
             hint = schema.did_you_mean(name, sources)
             problems.append(f"mixture.shares.{name} is no source of this run; it has {', '.join(sources)}{hint}")
-    if root.data.max_turns > 1:
+    if root.data.max_turns > 1 and algorithm.trains_on == "prompts":
         problems.append("needs.corpus: the tasks of data that answer the policy come from their environment alone")
     if algorithm.trains_on == "prompts" and root.data.answers:
         problems.append("needs.corpus: made prompts have no answer that a verifier could check; use other data")
