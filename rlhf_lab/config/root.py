@@ -412,8 +412,9 @@ def _data_problems(root: Config) -> list[str]:
             f"evaluation.pass_at={list(root.evaluation.pass_at)} needs replies that can be checked; use data with "
             "answers (data=arithmetic, data=gsm8k), name a verifier (data.verifier=…), or leave it out"
         )
-    if "environment" in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
-        problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
+    for name in ("environment", "tool_calls"):
+        if name in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
+            problems.append(f"reward={name}: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
         problems.append(
             f"algorithm={kind} works with single replies, and data={data_kind} answers them; use algorithm=grpo or ppo"
@@ -503,7 +504,7 @@ def _mixture_problems(root: Config) -> list[str]:
         if name not in sources:
             hint = schema.did_you_mean(name, sources)
             problems.append(f"mixture.shares.{name} is no source of this run; it has {', '.join(sources)}{hint}")
-    if root.data.max_turns > 1:
+    if root.data.max_turns > 1 and algorithm.trains_on == "prompts":
         problems.append("needs.corpus: the tasks of data that answer the policy come from their environment alone")
     if algorithm.trains_on == "prompts" and root.data.answers:
         problems.append("needs.corpus: made prompts have no answer that a verifier could check; use other data")

@@ -99,7 +99,7 @@ class Run:
             corpus = replace(corpus, oracle=corpus.oracle.leniently())
         verifier = self.config.verifier
         if verifier is not None:
-            corpus = import_module(VERIFIED).verified(corpus, verifier)
+            corpus = import_module(VERIFIED).verified(corpus, verifier, self.config.sandbox)
         return corpus
 
     def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:

@@ -82,10 +82,7 @@ def test_instructions_reach_models_of_each_kind(tmp_path):
     chatml = build(LocalModel(path=str(chat_model(tmp_path / "a", CHATML))), Caller("run", tmp_path))
     refuses = build(LocalModel(path=str(chat_model(tmp_path / "b", WITHOUT_SYSTEM))), Caller("run", tmp_path))
     plain = build(LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), Caller("r", tmp_path))
-    written = {
-        backend: backend.encoder.decode(backend._prompt(ask(0)))
-        for backend in (chatml, refuses, plain)
-    }
+    written = {backend: backend.encoder.decode(backend._prompt(ask(0))) for backend in (chatml, refuses, plain)}
     assert "system\nJudge." in written[chatml]
     assert "user\nJudge.\n\nwhich reply is better 0" in written[refuses]
     assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[plain]

@@ -54,6 +54,7 @@ ROLLOUTS = (
     Metric("garble", "share of samples with an unreadable sentence"),
     Metric("correct", "share of samples with the right answer"),
     Metric("verified", "mean score of the samples by the data's verifier, 0…1"),
+    Metric("calls", "calls of tools per episode, where the data's environment counts them"),
 )
 """rollouts.py"""
 

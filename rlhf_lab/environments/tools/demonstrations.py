@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.environments.tools.flaky import BUSY
 from rlhf_lab.environments.tools.kinds import UNKNOWN, Compute, DrawnTask, Lookup
@@ -79,6 +80,15 @@ class Demonstration:
         self.keeps_all = not _is_chain(task)
         self.answer = self._attempt()
         self._say(self._notes(), f"{ANSWER} {self.answer}")
+
+    def messages(self) -> list[Message]:
+        """The conversation behind the question."""
+        messages: list[Message] = []
+        for turn in self.turns:
+            messages.append({"role": "assistant", "content": turn.text})
+            if turn.call is not None:
+                messages.append({"role": "tool", "content": turn.call.result})
+        return messages
 
     def _attempt(self) -> str:
         """Make the calls; returns the answer."""
@@ -148,7 +158,7 @@ class Demonstration:
         thought = f"{notes}; {needed}" if notes else needed
         while True:
             call = call_tool(self.tools, name, arguments)
-            text = f"{thought}\n{ACTION} {spaced_call(name, arguments)}"
+            text = f"{thought}\n{ACTION} {spaced_call(name, list(arguments.values()))}"
             self.turns.append(DemonstratedTurn(notes, f"{THOUGHT} {text}", call))
             if not self._slips(self.habits.repeat_call):
                 return call

@@ -111,5 +111,4 @@ def make(settings: Json) -> JsonVerifier:
 
 
 def build(settings: Json, run: Run) -> VerifierReward:
-    del run
-    return VerifierReward(verifier_of(settings))
+    return VerifierReward(verifier_of(settings, run.config.sandbox))

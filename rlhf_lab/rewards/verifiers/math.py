@@ -66,5 +66,4 @@ def make(settings: Math) -> MathVerifier:
 
 
 def build(settings: Math, run: Run) -> VerifierReward:
-    del run
-    return VerifierReward(verifier_of(settings))
+    return VerifierReward(verifier_of(settings, run.config.sandbox))

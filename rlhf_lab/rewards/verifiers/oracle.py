@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.gsm8k import AnswerKey
@@ -53,11 +54,11 @@ class VerifierOracle:
         )
 
 
-def verified(corpus: Corpus, settings: TermSettings) -> Corpus:
+def verified(corpus: Corpus, settings: TermSettings, sandbox: Sandboxing) -> Corpus:
     """The data of a run with this verifier in place of their answer key.
 
     A world that knows the truth of its replies keeps it: its own reading of answers is the truth there.
     """
     if corpus.oracle is not None and not isinstance(corpus.oracle, AnswerKey):
         return corpus
-    return replace(corpus, oracle=VerifierOracle(verifier_of(settings), corpus), verified=True)
+    return replace(corpus, oracle=VerifierOracle(verifier_of(settings, sandbox), corpus), verified=True)

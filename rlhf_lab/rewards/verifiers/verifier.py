@@ -17,10 +17,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from rlhf_lab.config import registry
+from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.term import TermSettings
+
+Reply = tuple[Mapping[str, Any], str, str]
+"""Facts of the row, prompt, response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,13 @@ class DetailedVerifier(Protocol):
 
 
 @runtime_checkable
+class BatchVerifier(Protocol):
+    """A verifier that checks many replies at once faster than one by one."""
+
+    def verdicts(self, replies: Sequence[Reply]) -> list[Verdict]: ...
+
+
+@runtime_checkable
 class AnswerVerifier(Protocol):
     """A verifier of final answers, which can be counted in a vote."""
 
@@ -72,16 +83,23 @@ ABSTAINS = Verdict(math.nan)
 
 
 @lru_cache(maxsize=8)
-def verifier_of(settings: TermSettings) -> Verifier:
-    """The verifier of these settings: one object per process, with its caches, for reward and metric."""
+def verifier_of(settings: TermSettings, sandbox: Sandboxing) -> Verifier:
+    """The verifier of these settings: one object per process, with its caches, for reward and metric.
+
+    Args:
+        sandbox: where programs run, of the kinds that run them.
+    """
     module = import_module(registry.implementation("reward", registry.kind_of("reward", settings)))
-    verifier: Verifier = module.make(settings)
+    verifier: Verifier = module.make(settings, sandbox) if settings.runs_code else module.make(settings)
     return verifier
 
 
-def check_replies(verifier: Verifier, replies: Sequence[tuple[Mapping[str, Any], str, str]]) -> RewardBatch:
-    """Verdicts of (facts, prompt, response) triples as arrays; a part that a verdict lacks is NaN there."""
-    verdicts = [_verdict(verifier, facts, prompt, response) for facts, prompt, response in replies]
+def check_replies(verifier: Verifier, replies: Sequence[Reply]) -> RewardBatch:
+    """Verdicts as arrays; a part that a verdict lacks is NaN there."""
+    if isinstance(verifier, BatchVerifier):
+        verdicts = verifier.verdicts(replies)
+    else:
+        verdicts = [_verdict(verifier, facts, prompt, response) for facts, prompt, response in replies]
     names = dict.fromkeys(name for verdict in verdicts for name in verdict.parts)
     parts = {name: _floats([verdict.parts.get(name, math.nan) for verdict in verdicts]) for name in names}
     return RewardBatch(_floats([verdict.score for verdict in verdicts]), parts)

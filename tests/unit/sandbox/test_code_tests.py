@@ -15,6 +15,7 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.rewards.verifiers.code import code_tests
 from rlhf_lab.rewards.verifiers.code.code_tests import build, hidden_tests, make
+from rlhf_lab.rewards.verifiers.verifier import verifier_of
 from rlhf_lab.rewards.verifiers.code.extraction import program_of, prompt_code
 from rlhf_lab.rewards.verifiers.code.settings import CodeTests
 from rlhf_lab.stages import artifacts
@@ -79,7 +80,8 @@ def test_scores(verifier, monkeypatch):
         ({"answer": "3"}, prompt("What is 1 + 2?"), "3"),
         ({"tests": ["assert apply(len, []) == 0"]}, prompt("Write apply."), "def apply(f, x): return f(x)"),
     ]
-    assert np.array_equal(verifier.scores(replies), [1.0, 0.0, 0.0, math.nan, math.nan], equal_nan=True)
+    scores = [verdict.score for verdict in verifier.verdicts(replies)]
+    assert np.array_equal(scores, [1.0, 0.0, 0.0, math.nan, math.nan], equal_nan=True)
     monkeypatch.setattr(verifier.grader, "grade", lambda *job: pytest.fail("a grade that is kept is not run again"))
     assert verifier.score(*replies[0]) == 1.0
 
@@ -88,15 +90,15 @@ def test_share_of_tests(best):
     facts = {"tests": ["assert f(1) == 2", "assert f(2) == 4", "assert f(0) == 0"]}
     sandbox = Sandboxing(level=best.level)
     replies = [(facts, prompt("Double it."), "```python\ndef f(x): return x + 1\n```")]
-    assert make(CodeTests(credit="share"), sandbox).scores(replies) == [1 / 3]
-    assert make(CodeTests(), sandbox).scores(replies) == [0.0]
+    assert make(CodeTests(credit="share"), sandbox).score(*replies[0]) == 1 / 3
+    assert make(CodeTests(), sandbox).score(*replies[0]) == 0.0
 
 
 def test_reward_of_a_run(best):
     corpus = SimpleNamespace(name="humaneval", facts={"p": FACTS}, environment=None)
     run = SimpleNamespace(corpus=corpus, config=SimpleNamespace(sandbox=Sandboxing(level=best.level)))
     reward = build(CodeTests(), run)
-    assert reward.verifier is make(CodeTests(), run.config.sandbox)  # the metric's is the same object
+    assert reward.verifier is verifier_of(CodeTests(), run.config.sandbox)  # the metric's is the same object
     batch = reward.score_episodes(
         [Episode(Task(prompt(GIVEN), FACTS), prompt(GIVEN), text) for text in ("    return sqrt(x)", "    return (")]
     )
