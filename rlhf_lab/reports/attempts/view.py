@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +118,7 @@ def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
     shown = []
     for turn in turns:
         prompt, before = turn["prompt"], read_before.get(turn["agent"], "")
-        shared = len(commonprefix([prompt, before]))
-        is_continued = shared > 0 and shared == len(before)
+        is_continued = bool(before) and prompt.startswith(before)
         read_before[turn["agent"]] = prompt
         calls = [
             {"written": written_call(call), "result": _cut(call["result"]), "failed": call["failed"]}
@@ -131,7 +129,7 @@ def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
         shown.append(
             {
                 "agent": turn["agent"],
-                "read": _cut(prompt[shared:] if is_continued else prompt),
+                "read": _cut(prompt.removeprefix(before) if is_continued else prompt),
                 "continued": is_continued,
                 "text": _cut(turn["text"]),
                 "calls": calls,
