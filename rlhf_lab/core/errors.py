@@ -57,6 +57,9 @@ OPTIONAL = {
     "lm_eval": ("a suite with harness tasks", "'rlhf_lab[harness]'"),
     "pyarrow": ("reading Parquet files", "pyarrow"),
     "datasets": ("reading hub data sets", "datasets"),
+    "openpyxl": ("reading .xlsx attachments", "'rlhf_lab[gaia]'"),
+    "pypdf": ("reading .pdf attachments", "'rlhf_lab[gaia]'"),
+    "huggingface_hub": ("reading attachments of a hub data set", "huggingface_hub"),
     "starlette": ("label", "'rlhf_lab[label]'"),
 }
 """Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
