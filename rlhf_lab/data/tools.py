@@ -1,0 +1,161 @@
+"""The embedded tool world as a corpus (`data=tools`). Needs no download; see `environments/tools/`.
+
+A training row is what one demonstration says in one role: a conversation with the tools (act), or a prompt and a reply.
+`Pair.meta` has `role`, `category`, `answer` and `correct_chosen`: whether the demonstration ends with the right answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.types import Corpus, LoadReport, Pair
+from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.settings import Tools
+from rlhf_lab.data.transcript import render_prompt
+from rlhf_lab.environments.tools.bases import BaseSize
+from rlhf_lab.environments.tools.demonstrations import NONE, Demonstration, Habits
+from rlhf_lab.environments.tools.kinds import Compute, DrawnTask
+from rlhf_lab.environments.tools.roles import Role, prompt_of, spaced_call
+from rlhf_lab.environments.tools.text_calls import ANSWER
+from rlhf_lab.environments.tools.world import VERSION, ToolWorld, ToolWorldSize, is_right
+
+
+def build(settings: Tools) -> Corpus:
+    """Draw the corpus of a tool world. `environment` is the `ToolWorld` itself."""
+    world = world_of(settings)
+    habits = Habits(**vars(settings.habits))
+    splits: dict[str, list[Pair]] = {}
+    reports: dict[str, LoadReport] = {}
+    for split in ("train", "test"):
+        splits[split] = [
+            row for task in world.tasks(split) for row in _rows(world, task, settings.roles, habits)
+        ]
+        count = len(splits[split])
+        reports[split] = LoadReport(rows=count, kept=count, statistics=statistics(splits[split]))
+    content = f"tool world {VERSION} {settings!r} {fingerprint(splits['train'], splits['test'])}"
+    return Corpus(
+        name="tools",
+        train=splits["train"],
+        test=splits["test"],
+        fingerprint=sha256(content.encode()).hexdigest(),
+        preferences=False,
+        report=reports,
+        environment=world,
+    )
+
+
+def world_of(settings: Tools) -> ToolWorld:
+    """The world that these settings describe."""
+    size = ToolWorldSize(
+        kinds=settings.kinds,
+        base=BaseSize(settings.entities, settings.relations, settings.redirect),
+        busy=settings.busy,
+        train_tasks=settings.train_tasks,
+        test_tasks=settings.test_tasks,
+        test_kinds=settings.test_kinds or (),
+    )
+    return ToolWorld(size, *settings.split_seeds())
+
+
+def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Of the rows of a split."""
+    acting = [pair.meta for pair in pairs if pair.meta["role"] == "act"]
+    if not acting:
+        return {}
+    return {
+        "share of demonstrations with the right answer": float(np.mean([meta["correct_chosen"] for meta in acting])),
+        "calls per demonstration": float(np.mean([meta["calls"] for meta in acting])),
+    }
+
+
+def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habits) -> Iterator[Pair]:
+    """The row of a task: what a demonstration says in one role, or in one of its turns."""
+    rng = world.random("role", task)
+    role: Role = rng.choices(list(roles), list(roles.values()))[0]  # type: ignore[assignment]
+    demonstration = world.demonstrate(task, habits if role == "act" else NONE)
+    correct = int(is_right(task.facts, demonstration.answer))
+    meta = {"role": role, "category": task.facts["category"], "answer": task.facts["answer"], "correct_chosen": correct}
+    if role == "act":
+        yield _conversation(task, demonstration, meta)
+        return
+    written = ROLE_ROWS[role](world.draw(task.facts["split"], task.facts["number"]), demonstration, rng)
+    if written is not None:
+        prompt, reply = written
+        yield Pair(render_prompt([{"role": "user", "content": prompt}]), reply, "", meta)
+
+
+def _conversation(task: Task, demonstration: Demonstration, meta: Mapping[str, Any]) -> Pair:
+    """A whole conversation, every turn of which is learned."""
+    messages: list[Message] = [{"role": "user", "content": task.facts["question"]}]
+    *calling, last = demonstration.turns
+    for turn in calling:
+        assert turn.call is not None
+        messages.append({"role": "assistant", "content": turn.text})
+        messages.append({"role": "tool", "content": turn.call.result})
+    return Pair(render_prompt(messages), last.text, "", {**meta, "calls": len(calling), "learn_from": 1})
+
+
+Written = tuple[str, str] | None
+"""A prompt and the reply to it; None where a task has nothing to say in a role."""
+
+
+def _answer(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+    return prompt_of("answer", task.question), f"{ANSWER} {demonstration.answer}"
+
+
+def _plan(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+    """The steps as calls, as they look before anything was looked up: redirects are not known."""
+    lines = []
+    for number, step in enumerate(task.steps, start=1):
+        if isinstance(step, Compute):
+            call = spaced_call("calculate", {"expression": f"#1 {step.sign} #2"})
+        else:
+            subject = step.subject if isinstance(step.subject, str) else f"#{step.subject + 1}"
+            values = [subject] if step.tool == "retrieve" else [subject, step.relation]
+            call = spaced_call(step.tool, dict(enumerate(values)))  # type: ignore[arg-type]
+        lines.append(f"{number}. {call}")
+    return prompt_of("plan", task.question), "\n".join(lines)
+
+
+def _split(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+    return prompt_of("split", task.question), json.dumps(list(task.parts or (task.question,)))
+
+
+def _step(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+    turn = rng.choice(demonstration.turns)
+    return prompt_of("step", task.question, notes=turn.notes), turn.text
+
+
+def _note(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+    number = rng.randrange(len(demonstration.turns) - 1)
+    turn, after = demonstration.turns[number], demonstration.turns[number + 1]
+    assert turn.call is not None
+    call = spaced_call(turn.call.name, turn.call.arguments)
+    return prompt_of("note", notes=turn.notes, call=call, result=turn.call.result), after.notes
+
+
+def _combine(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+    found = demonstration.values[: max(1, len(task.parts))]
+    if not task.parts:
+        found = demonstration.values[-1:]
+    if not found:
+        return None
+    return prompt_of("combine", task.question, found=found), f"{ANSWER} {demonstration.answer}"
+
+
+ROLE_ROWS: Mapping[str, Callable[[DrawnTask, Demonstration, Random], Written]] = {
+    "answer": _answer,
+    "plan": _plan,
+    "split": _split,
+    "step": _step,
+    "note": _note,
+    "combine": _combine,
+}
