@@ -6,8 +6,13 @@
         …
         assert server.billed_requests == 3
 
+An agent is driven by a policy, a function of the conversation that both protocols are read into:
+
+    server.answer = lambda asked: policy(asked.messages, asked.tools)
+    server.answer = in_turn(Said(calls=[("search", {"query": "Oslo"})]), Said("709,000"))
+
 Anthropic's SDK gets `server.url`, OpenAI's `server.openai_url`. Tokens are a quarter of the bytes, rounded up, so that
-they can be counted by hand.
+they can be counted by hand. Requests that the services would refuse, such as a call without its result, get a 400.
 """
 
 from __future__ import annotations
@@ -15,16 +20,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-NO_REASON = {"end": "end_turn", "refused": "refusal", "truncated": "max_tokens"}
-FINISH = {"end": "stop", "refused": "content_filter", "truncated": "length"}
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import function_call
+
+NO_REASON = {"end": "end_turn", "refused": "refusal", "truncated": "max_tokens", "stopped": "stop_sequence"}
+FINISH = {"end": "stop", "refused": "content_filter", "truncated": "length", "stopped": "stop"}
 
 
 def tokens(text: str) -> int:
@@ -56,17 +64,52 @@ class Asked:
         return str(self.body["messages"][-1]["content"])
 
     @property
+    def is_anthropic(self) -> bool:
+        return "completions" not in self.path
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation without the instructions, as `core.messages` has it."""
+        read = _read_anthropic if self.is_anthropic else _read_openai
+        return [message for sent in self.body["messages"] for message in read(sent)]
+
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools that may be called."""
+        return [tool["name"] if self.is_anthropic else tool["function"]["name"] for tool in self.body.get("tools", [])]
+
+    @property
+    def stop(self) -> list[str]:
+        return list(self.body.get("stop_sequences" if self.is_anthropic else "stop") or [])
+
+    @property
+    def turn(self) -> int:
+        """How often the assistant has spoken."""
+        return sum(message["role"] == "assistant" for message in self.messages)
+
+    @property
     def max_tokens(self) -> int:
         return int(self.body.get("max_tokens") or self.body.get("max_completion_tokens") or 0)
 
 
 @dataclass
 class Said:
-    """What is answered; `item` is what becomes of it in a batch: succeeded, errored, expired or canceled."""
+    """What is answered.
 
-    text: str
+    Attributes:
+        item: what becomes of it in a batch: succeeded, errored, expired or canceled.
+        calls: (tool, arguments) of each call; arguments that are a text are sent as they are, well formed or not.
+    """
+
+    text: str = ""
     stop: str = "end"
     item: str = "succeeded"
+    calls: Sequence[tuple[str, dict[str, Any] | str]] = ()
+
+
+def in_turn(*said: Said) -> Callable[[Asked], Said]:
+    """A policy that says the k-th of these when the assistant has spoken k times; at the end, the last one."""
+    return lambda asked: said[min(asked.turn, len(said) - 1)]
 
 
 @dataclass
@@ -156,7 +199,8 @@ class JudgeServer:
         self.most_at_once = 0
         self._at_once = 0
         self._replies: dict[str, tuple[int, bytes]] = {}
-        self._cached: set[str] = set()
+        self._cached: set[tuple[str, ...]] = set()
+        self._calls_made = 0
         self._lock = threading.Lock()
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.http.daemon_threads = True
@@ -191,24 +235,35 @@ class JudgeServer:
         said = self.answer(asked)
         if said.item != "succeeded":
             return said, {}
-        is_anthropic = "completions" not in asked.path
         text = said.text
         if said.stop == "truncated":
             text = text[: 4 * asked.max_tokens]
-        system, rest = asked.system, "".join(str(m["content"]) for m in asked.body["messages"] if m["role"] != "system")
+        ends = [place for stop in asked.stop if (place := text.find(stop)) >= 0]
+        if ends:
+            text = text[: min(ends)]
+        tools = json.dumps(asked.body["tools"]) if asked.tools else ""
+        system, rest = asked.system, "".join(map(_content, asked.body["messages"]))
         written = read = 0
-        full = tokens(system) + tokens(rest)
-        if is_anthropic and system and "cache_control" in json.dumps(asked.body.get("system")):
+        full = tokens(tools) + tokens(system) + tokens(rest)
+        # what is marked is cached with all before it: first the tools, then the instructions
+        prefix = (
+            (tools, system) if asked.is_anthropic and "cache_control" in json.dumps(asked.body.get("system")) else ()
+        )
+        prefix = prefix or ((tools, "") if asked.is_anthropic and "cache_control" in tools else ())
+        if prefix:
+            size = sum(map(tokens, prefix))
             with self._lock:
-                is_cached = system in self._cached
-                self._cached.add(system)
-            written, read = (0, tokens(system)) if is_cached else (tokens(system), 0)
-            full -= tokens(system)
-        out = tokens(text)
+                is_cached = prefix in self._cached
+                self._cached.add(prefix)
+            written, read = (0, size) if is_cached else (size, 0)
+            full -= size
+        out = tokens(text) + sum(tokens(name) + tokens(str(arguments)) for name, arguments in said.calls)
         with self._lock:
             self.charged.append((full, written, read, out, batch))
-        make = _anthropic_message if is_anthropic else _openai_completion
-        return said, make(asked, Said(text, said.stop), (full, written, read, out))
+            first_id, self._calls_made = self._calls_made, self._calls_made + len(said.calls)
+        make = _anthropic_message if asked.is_anthropic else _openai_completion
+        answer = replace(said, text=text, stop="stopped" if ends else said.stop)
+        return said, make(asked, answer, (full, written, read, out), first_id)
 
     def post(self, asked: Asked) -> tuple[int, dict[str, str], bytes | None]:
         """(status, headers, body) of the response to a POST; body None closes the connection."""
@@ -225,6 +280,10 @@ class JudgeServer:
         if fault is not None and not fault.charged:
             time.sleep(fault.wait_s)
             return fault.status, fault.headers, fault.body
+        problem = _problem(asked) if "messages" in asked.body else ""
+        if problem:
+            refusal = status(400, problem)
+            return refusal.status, refusal.headers, refusal.body
         time.sleep(self.wait_s)
         response = replay[1] if replay else json.dumps(self._route(asked)).encode()
         with self._lock:
@@ -262,7 +321,9 @@ class JudgeServer:
         path = "/v1/messages" if "params" in batch.items[0] else "/v1/chat/completions"
         for item in reversed(batch.items):
             body = item.get("params") or item.get("body") or {}
-            said, response = self.respond(Asked(path, {}, body), batch=True)
+            asked = Asked(path, {}, body)
+            assert not _problem(asked), _problem(asked)
+            said, response = self.respond(asked, batch=True)
             batch.results.append((item["custom_id"], said, response or None))
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
@@ -293,16 +354,90 @@ class JudgeServer:
         return 404, {"error": {"message": f"no {path}"}}
 
 
-def _anthropic_message(asked: Asked, said: Said, counts: tuple[int, int, int, int]) -> dict[str, Any]:
+def _content(message: dict[str, Any]) -> str:
+    """What is counted of a message."""
+    if message["role"] == "system":
+        return ""
+    content = message["content"]
+    text = content if isinstance(content, str) else json.dumps(content)
+    return text + (json.dumps(message["tool_calls"]) if message.get("tool_calls") else "")
+
+
+def _read_anthropic(sent: dict[str, Any]) -> list[Message]:
+    """One message of the protocol: results of tools are blocks of a user's."""
+    if isinstance(sent["content"], str):
+        return [{"role": sent["role"], "content": sent["content"]}]
+    messages: list[Message] = []
+    text = "".join(block["text"] for block in sent["content"] if block["type"] == "text")
+    calls = [
+        function_call(block["name"], block["input"], block["id"])
+        for block in sent["content"]
+        if block["type"] == "tool_use"
+    ]
+    for block in sent["content"]:
+        if block["type"] == "tool_result":
+            messages.append({"role": "tool", "content": block["content"], "tool_call_id": block["tool_use_id"]})
+    if calls:
+        messages.append({"role": sent["role"], "content": text, "tool_calls": calls})
+    elif text:
+        messages.append({"role": sent["role"], "content": text})
+    return messages
+
+
+def _read_openai(sent: dict[str, Any]) -> list[Message]:
+    if sent["role"] == "system":
+        return []
+    message: Message = {"role": sent["role"], "content": sent["content"] or ""}
+    if sent.get("tool_calls"):
+        message["tool_calls"] = [
+            function_call(call["function"]["name"], json.loads(call["function"]["arguments"]), call["id"])
+            for call in sent["tool_calls"]
+        ]
+    if sent["role"] == "tool":
+        message["tool_call_id"] = sent["tool_call_id"]
+    return [message]
+
+
+def _problem(asked: Asked) -> str:
+    """Why the services would refuse a conversation; "" where they would not."""
+    if asked.is_anthropic:
+        for sent in asked.body["messages"]:
+            if sent["role"] not in ("user", "assistant"):
+                return f"messages: unexpected role {sent['role']}"
+            blocks = (
+                [{"type": "text", "text": sent["content"]}] if isinstance(sent["content"], str) else sent["content"]
+            )
+            if not blocks or any(block["type"] == "text" and not block["text"].strip() for block in blocks):
+                return "messages: text content blocks must contain non-whitespace text"
+    if any("tool_calls" in m or m["role"] == "tool" for m in asked.messages) and not asked.tools and asked.is_anthropic:
+        return "messages: tool_use blocks need tools"
+    waiting: list[str] = []  # calls whose results have to follow at once
+    for message in asked.messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in waiting:
+                return f"messages: a result of {message['tool_call_id']}, which was not called just before"
+            waiting.remove(message["tool_call_id"])
+        elif waiting:
+            return f"messages: {waiting} have no result"
+        waiting += [call["id"] for call in message.get("tool_calls", [])]
+    return f"messages: {waiting} have no result" if waiting else ""
+
+
+def _anthropic_message(asked: Asked, said: Said, counts: tuple[int, int, int, int], first_id: int) -> dict[str, Any]:
     refused = said.stop == "refused"
+    text = [{"type": "text", "text": said.text}] if said.text or not said.calls else []
+    calls = [
+        {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": arguments}
+        for number, (name, arguments) in enumerate(said.calls, start=first_id)
+    ]
     details = {"type": "refusal", "category": None, "explanation": said.text}
     return {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
         "model": asked.body["model"],
-        "content": [] if refused else [{"type": "text", "text": said.text}],
-        "stop_reason": NO_REASON[said.stop],
+        "content": [] if refused else [*text, *calls],
+        "stop_reason": "tool_use" if calls and said.stop == "end" else NO_REASON[said.stop],
         "stop_details": details if refused else None,
         "usage": {
             "input_tokens": counts[0],
@@ -313,19 +448,32 @@ def _anthropic_message(asked: Asked, said: Said, counts: tuple[int, int, int, in
     }
 
 
-def _openai_completion(asked: Asked, said: Said, counts: tuple[int, int, int, int]) -> dict[str, Any]:
+def _openai_completion(asked: Asked, said: Said, counts: tuple[int, int, int, int], first_id: int) -> dict[str, Any]:
     refused = said.stop == "refused"
-    message = {
+    message: dict[str, Any] = {
         "role": "assistant",
-        "content": None if refused else said.text,
+        "content": None if refused or (said.calls and not said.text) else said.text,
         "refusal": said.text if refused else None,
     }
+    if said.calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                },
+            }
+            for number, (name, arguments) in enumerate(said.calls, start=first_id)
+        ]
+    finish = "tool_calls" if said.calls and said.stop == "end" else FINISH[said.stop]
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 0,
         "model": asked.body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": FINISH[said.stop]}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": {
             "prompt_tokens": sum(counts[:3]),
             "completion_tokens": counts[3],

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
+from rlhf_lab.config.files import folder, read_yaml
 from rlhf_lab.config.groups import DataSource, JudgeSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
-from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, Mixture, RewardGraph, Runtime, Study
+from rlhf_lab.config.sections import Agents, Artifacts, Checkpoint, Evaluation, Mixture, RewardGraph, Runtime, Study
 from rlhf_lab.core.errors import ConfigError
 
 GROUPS = tuple(registry.PACKAGES)
+SERVICES = ("anthropic", "openai_compatible")
+"""Values of `agent.llm` that are kinds of judges as well: services that are asked by the judges' transport."""
 TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
 """The module that knows which settings TRL can honour. Imported by name: config may not import from algorithms."""
 
@@ -33,6 +36,7 @@ class Config:
         data: what it is trained and evaluated on.
         algorithm: how it is trained, or what is evaluated.
         reward: what scores replies: terms, and how they become one number.
+        agent: who attempts tasks with tools, and the model behind it.
         judge: who answers where a language model is asked: to judge replies, or to write data.
         rollout: how replies are sampled.
         sharding: how the work is spread over processes.
@@ -61,6 +65,7 @@ class Config:
     data: DataSource
     algorithm: Any
     reward: RewardGraph
+    agent: Agents
     judge: JudgeSource
     rollout: Rollout
     sharding: Sharding
@@ -78,6 +83,11 @@ class Config:
     outputs: str = "outputs"
     question: str = ""
     size: Literal["full", "smoke"] = "full"
+
+    @property
+    def runs_agents(self) -> bool:
+        """Whether the stage runs the agents of `agent`."""
+        return "agent" in self.algorithm.uses
 
     @property
     def asks_judge(self) -> bool:
@@ -144,6 +154,8 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
     for key, value in with_tuned(values, problems).items():
         if key == "reward":
             groups[key] = _build_reward(value, problems)
+        elif key == "agent":
+            groups[key] = _build_agents(value, problems)
         elif key in GROUPS:
             groups[key] = _build_group(key, value, problems)
         else:
@@ -171,6 +183,35 @@ def _build_reward(values: Any, problems: list[str]) -> RewardGraph | None:
     if any(term is None for term in built.values()):
         return None
     return schema.build(RewardGraph, {**values, "terms": built}, "reward", problems)
+
+
+def _build_agents(values: Any, problems: list[str]) -> Agents | None:
+    """The agents and their service; None where one of them is wrong."""
+    programs = values.get("programs") if isinstance(values, Mapping) else None
+    if not isinstance(programs, Mapping):
+        problems.append(f"agent has no programs; choose some of {'|'.join(registry.kinds('agent'))}, e.g. agent=react")
+        return None
+    built = {name: _build_group("agent", part, problems, f"agent.programs.{name}") for name, part in programs.items()}
+    service = _build_service(values.get("llm", Agents.llm), values.get("service"), problems)
+    if service is None or any(program is None for program in built.values()):
+        return None
+    return schema.build(Agents, {**values, "programs": built, "service": service}, "agent", problems)
+
+
+def _build_service(llm: Any, values: Any, problems: list[str]) -> Any:
+    """Settings of the agents' service, over those of the file of the same name; {} for `local`, None where wrong."""
+    if not isinstance(values or {}, Mapping):
+        problems.append(f"agent.service={values!r} is no mapping; write agent.service.model=NAME")
+        return None
+    if llm not in SERVICES:  # anything else than `local` is reported where the section is built
+        if values:
+            problems.append(
+                f"agent.service.{next(iter(values))}: agent.llm={llm} asks no service; leave it out, or choose "
+                "agent.llm=anthropic or agent.llm=openai_compatible"
+            )
+        return {}
+    from_file = read_yaml(folder("conf") / "judge" / f"{llm}.yaml")
+    return _build_group("judge", {**from_file, **(values or {}), "kind": llm}, problems, "agent.service")
 
 
 def _build_group(group: str, values: Any, problems: list[str], where: str = "") -> Any:
@@ -285,6 +326,7 @@ def _cross_check(root: Config) -> list[str]:
     problems += _data_problems(root)
     problems += _gold_problems(root)
     problems += _mixture_problems(root)
+    problems += _agent_problems(root) if root.runs_agents else []
     if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
     problems += algorithm.contradictions(root)
@@ -449,6 +491,26 @@ def _sharding_problems(root: Config) -> list[str]:
     return problems
 
 
+def _agent_problems(root: Config) -> list[str]:
+    """Why the agents cannot speak through their model as configured."""
+    agent = root.agent
+    problems = []
+    if not agent.asks_model:
+        return []
+    if agent.llm == "local" and not root.needs.get("policy"):
+        problems.append(
+            "agent.llm=local: the agents speak through needs.policy, which is not set; name one, e.g. "
+            "+needs.policy=sft, or a service: agent.llm=anthropic or agent.llm=openai_compatible"
+        )
+    if agent.llm == "local" and agent.calls == "native" and registry.kind_of("model", root.model) == "scratch":
+        problems.append(
+            "agent.calls=native: a model made from scratch has no chat template that takes tools; use agent.calls=text"
+        )
+    if agent.llm == "anthropic" and agent.temperature is not None:
+        problems.append("agent.temperature: agent.llm=anthropic samples at the service's own; leave it out")
+    return problems
+
+
 def _missing_roles(root: Config) -> list[str]:
     """Reward models that terms of the reward read and `needs` does not name."""
     return [
@@ -462,9 +524,12 @@ def to_values(config: Config) -> dict[str, Any]:
     """Plain YAML values of a checked config; `check(to_values(c))` gives `c` again."""
     values = schema.plain(config)
     for group in GROUPS:
-        if group != "reward":
+        if group not in ("reward", "agent"):
             values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
     for name, term in config.reward.terms.items():
         term_values = values["reward"]["terms"][name]
         values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **term_values}
+    for name, program in config.agent.programs.items():
+        program_values = values["agent"]["programs"][name]
+        values["agent"]["programs"][name] = {"kind": registry.kind_of("agent", program), **program_values}
     return values

@@ -265,6 +265,67 @@ class RewardGraph:
 
 
 @dataclass(frozen=True)
+class Agents:
+    """Who attempts tasks, and the model that they speak through. Read by stages that run agents.
+
+    Args:
+        programs: name → settings of the agent.
+        llm: the model behind the agents: `local` is the policy in `needs.policy`, by the lab's own sampler; `anthropic`
+            and `openai_compatible` are services, asked as judges are, from the same store and the same budget.
+        service: settings of that service, over conf/judge/<llm>.yaml: `agent.service.model=NAME`,
+            `agent.service.base_url=…`, `agent.service.budget_usd=…`; `explain judge=anthropic` lists them. Empty for
+            `local`.
+        temperature: of sampling; null is 0 for `local`, and what `service` says for a service.
+        max_turns: most turns of the model in one attempt at a task, over all parts of an agent.
+        max_calls: most calls of tools in one attempt.
+        max_tokens: of a turn; null is `rollout.max_new_tokens` for `local`, and 1024 for a service.
+        calls: `native` offers the tools to the model in its own form, `text` has it write calls as text; `auto` is
+            native where the service or the model's chat template takes tools.
+        prompt: `instructions` say what to do and list the tools; `brief` says no more than models are trained on that
+            the lab makes from scratch; `auto` is brief for those, instructions for others.
+        mark_results: instructions have results of tools between <result> and </result>, as data that is not to be
+            obeyed; false shows them as they are, to measure what the marks are worth.
+    """
+
+    programs: dict[str, Any] = field(default_factory=dict)
+    llm: Literal["local", "anthropic", "openai_compatible"] = "local"
+    service: Any = field(default_factory=dict)
+    temperature: float | None = None
+    max_turns: int = 24
+    max_calls: int = 24
+    max_tokens: int | None = None
+    calls: Literal["auto", "native", "text"] = "auto"
+    prompt: Literal["auto", "brief", "instructions"] = "auto"
+    mark_results: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            (bool(self.programs), "programs is empty; choose at least one, e.g. agent=react"),
+            (
+                self.temperature is None or self.temperature >= 0,
+                f"temperature={self.temperature} must be 0 (greedy) or above",
+            ),
+            (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
+            (self.max_calls >= 0, f"max_calls={self.max_calls} must be 0 or above"),
+            (self.max_tokens is None or self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
+        )
+
+    @property
+    def asks_service(self) -> bool:
+        """Whether a service is asked."""
+        return self.llm != "local" and self.asks_model
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether one of the agents speaks through the model."""
+        return any(program.asks_model for program in self.programs.values())
+
+    def most_requests(self, attempts: int) -> int:
+        """Requests of so many attempts by each agent, at most."""
+        return attempts * self.max_turns * sum(program.asks_model for program in self.programs.values())
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One claim that a study can decide: a metric of a level against another level.
 

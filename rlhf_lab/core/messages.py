@@ -11,7 +11,8 @@ class Message(TypedDict):
     Keys:
         role: system, user, assistant or tool.
         content: what was said, with its spaces; "" for an assistant that only calls tools.
-        tool_calls: the tools that an assistant calls: [{"type": "function", "function": {name, arguments}}, …].
+        tool_calls: the tools that an assistant calls: [{"type": "function", "function": {name, arguments}}, …], with
+            an `id` where a service or a chat template numbers them. Arguments are a mapping.
         name, tool_call_id: of a tool's result: the tool, and the call that it answers.
     """
 

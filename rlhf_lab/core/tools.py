@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+MALFORMED = "_malformed"
+"""The one argument of a call whose arguments could not be read: what the model wrote in their place."""
 
 
 class ToolError(Exception):
@@ -69,6 +73,28 @@ def text_tool(name: str, description: str, arguments: Mapping[str, str], run: Ca
     return Tool(name, description, parameters, run)
 
 
+def function_call(name: str, arguments: Mapping[str, Any], id: str = "") -> dict[str, Any]:
+    """A call as an assistant's message has it (`core.messages.Message.tool_calls`)."""
+    numbered = {"id": id} if id else {}
+    return {**numbered, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """Arguments of a call, from the JSON that a model wrote; `{MALFORMED: text}` where that is no JSON object."""
+    if not text.strip():
+        return {}  # how some services write a call without arguments
+    try:
+        arguments = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return {MALFORMED: text}
+    return arguments if isinstance(arguments, dict) else {MALFORMED: text}
+
+
+def _refuse_constant(name: str) -> None:
+    """NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(name)
+
+
 def call_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
     """Call a tool by name. Whatever is wrong with the call is its result: the model reads it and may try again."""
     tool = tools.get(name)
@@ -86,6 +112,8 @@ def call_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]
 
 def _argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str:
     """What is wrong with the names of the arguments; "" where nothing is."""
+    if MALFORMED in arguments:
+        return f"the arguments of {tool.name} are no JSON object: {arguments[MALFORMED]}"
     expected = tool.argument_names
     unknown = [name for name in arguments if name not in expected]
     missing = [name for name in tool.parameters.get("required", ()) if name not in arguments]

@@ -8,7 +8,7 @@ from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.keys import without_key
 from rlhf_lab.judges.pacing import Limits
 from rlhf_lab.judges.pricing import Price, body_bytes, most_input_tokens
-from rlhf_lab.judges.requests import Reply, Request, Usage
+from rlhf_lab.judges.requests import Reply, Request, Usage, with_texts, writable
 from rlhf_lab.judges.service import Answer, Backend
 from rlhf_lab.judges.store import Question, Store
 
@@ -31,7 +31,7 @@ class Channel:
     def question(self, request: Request) -> Question:
         """A request with what sending it takes."""
         body = self.backend.body(request)
-        most_input = most_input_tokens(body, schema=request.schema is not None)
+        most_input = most_input_tokens(body, schema=request.schema is not None, tools=bool(request.tools))
         return Question(
             digest=request.digest(self.backend.identity),
             request=request,
@@ -41,11 +41,14 @@ class Channel:
             price=self.price.source,
         )
 
-    def reply(self, question: Question, answer: Answer, *, batch: bool = False) -> Reply:
+    def reply(self, question: Question, answer: Answer, *, batch: bool = False, latency_s: float = 0.0) -> Reply:
         """An answer with its cost. Where the service counts nothing, it costs the most that it can."""
         counted = answer.usage is not None or self.price.free
         usage = answer.usage or Usage()
         cost = self.price.cost(usage, batch=batch) if counted else question.reserve_usd
-        text = without_key(answer.text, self.backend.key)
-        # JSON may hold half a surrogate pair, which neither SQLite nor a file in UTF-8 can
-        return Reply(text.encode("utf-8", "replace").decode(), answer.stop, usage, cost)
+        calls = tuple(with_texts(call, self._kept) for call in answer.tool_calls)
+        return Reply(self._kept(answer.text), answer.stop, usage, cost, tool_calls=calls, latency_s=latency_s)
+
+    def _kept(self, text: str) -> str:
+        """A text of the service as it may be kept: without the key, and as SQLite and files in UTF-8 can hold it."""
+        return writable(without_key(text, self.backend.key))

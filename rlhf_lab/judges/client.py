@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -172,7 +172,7 @@ class Client:
 
 
 def _stored(reply: Reply) -> Reply:
-    return Reply(reply.text, reply.stop, reply.usage, stored=True)
+    return replace(reply, cost_usd=0.0, stored=True)
 
 
 def _beginning(request: Request) -> str:
@@ -332,9 +332,10 @@ class _Call:
     def _send(self, attempt: Attempt) -> Reply:
         """One attempt, and what became of it in the ledger."""
         channel, question = self.channel, attempt.question
+        start = time.monotonic()
         try:
             answer = channel.backend.send(question.request, attempt.idempotency_key)
-            reply = channel.reply(question, answer)
+            reply = channel.reply(question, answer, latency_s=time.monotonic() - start)
             self.store.answered(attempt, reply, answer.model, repeated=answer.repeated)
             return reply
         except ServiceError as error:

@@ -25,6 +25,8 @@ REQUEST_TOKENS = 64
 """Tokens that a service itself writes around a request, at most: roles, beginnings and ends of turns."""
 SCHEMA_TOKENS = 1024
 """Tokens, at most, of the instructions that a service writes about a schema, beside the schema."""
+TOOLS_TOKENS = 1024
+"""Tokens, at most, of the instructions that a service writes about tools, beside their definitions."""
 DATED = re.compile(r"-(\d{8}|\d{4}-\d\d-\d\d|latest)$")
 
 
@@ -75,9 +77,9 @@ class Price:
         return self.cost(usage, batch=batch)
 
 
-def most_input_tokens(body: Mapping[str, Any], *, schema: bool) -> int:
+def most_input_tokens(body: Mapping[str, Any], *, schema: bool, tools: bool = False) -> int:
     """Tokens of a request, at most: the bytes of what is sent, and what the service adds."""
-    return body_bytes(body) + REQUEST_TOKENS + (SCHEMA_TOKENS if schema else 0)
+    return body_bytes(body) + REQUEST_TOKENS + (SCHEMA_TOKENS if schema else 0) + (TOOLS_TOKENS if tools else 0)
 
 
 def body_bytes(body: Mapping[str, Any]) -> int:

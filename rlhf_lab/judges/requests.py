@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, Protocol
 
@@ -39,9 +39,8 @@ class Request:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        messages = tuple(message | {"content": _writable(message["content"])} for message in self.messages)
-        object.__setattr__(self, "messages", messages)
-        object.__setattr__(self, "system", _writable(self.system))
+        object.__setattr__(self, "messages", tuple(with_texts(message, writable) for message in self.messages))
+        object.__setattr__(self, "system", writable(self.system))
 
     def digest(self, backend: Mapping[str, Any]) -> str:
         """SHA-256 of everything that decides the answer: the request, and the identity of who answers it."""
@@ -60,9 +59,20 @@ class Request:
         return sha256(json.dumps(material, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _writable(text: str) -> str:
+def writable(text: str) -> str:
     """A text as UTF-8 can hold it: JSON may hold half a surrogate pair, which becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with all its texts changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): with_texts(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_texts(item, change) for item in value]
+    return value
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,10 @@ class Reply:
         usage: what it cost in tokens; zero where nothing is counted.
         cost_usd: what it cost when it was asked; 0 for one that came from the store.
         stored: whether it came from the store.
-        tool_calls: the tools that it calls, as `core.messages.Message` has them; arguments are a mapping.
+        tool_calls: the tools that it calls, as `core.messages.Message` has them, each with an id. Arguments that could
+            not be read are `{core.tools.MALFORMED: text}`.
+        latency_s: seconds of the attempt that was answered, also where it came from the store; 0 where it is not known,
+            as of a batch. No part of what was answered: replies that differ in nothing else are equal.
     """
 
     text: str
@@ -100,6 +113,15 @@ class Reply:
     cost_usd: float = 0.0
     stored: bool = False
     tool_calls: tuple[Mapping[str, Any], ...] = ()
+    latency_s: float = field(default=0.0, compare=False)
+
+    @property
+    def message(self) -> Message:
+        """The answer as the assistant's message of the next request."""
+        message = Message(role="assistant", content=self.text)
+        if self.tool_calls:
+            message["tool_calls"] = [dict(call) for call in self.tool_calls]
+        return message
 
 
 class Completer(Protocol):

@@ -29,7 +29,8 @@ from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.judges.owners import is_gone, this_process
 from rlhf_lab.judges.requests import Reply, Request, Stop, Usage
 
-VERSION = 1
+VERSION = 2
+"""Of the tables. A file of an earlier version is brought to this one when it is opened."""
 APPLICATION = 0x726C6A31
 """Marks the file as a store of judges, in SQLite's own header."""
 IN_MEMORY = Path(":memory:")
@@ -52,7 +53,8 @@ CREATE TABLE replies (
     digest TEXT PRIMARY KEY, text TEXT NOT NULL, stop TEXT NOT NULL,
     input_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL, cache_read_tokens INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL,
-    cost_usd REAL NOT NULL, model TEXT NOT NULL, identity TEXT NOT NULL, request TEXT NOT NULL, time REAL NOT NULL
+    cost_usd REAL NOT NULL, model TEXT NOT NULL, identity TEXT NOT NULL, request TEXT NOT NULL, time REAL NOT NULL,
+    tool_calls TEXT, latency_s REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL, account TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
@@ -70,6 +72,13 @@ CREATE TABLE batches (
     identity TEXT NOT NULL, items INTEGER NOT NULL, why TEXT NOT NULL DEFAULT '', began REAL NOT NULL, ended REAL
 );
 """
+MIGRATIONS = {
+    1: (
+        "ALTER TABLE replies ADD COLUMN tool_calls TEXT",
+        "ALTER TABLE replies ADD COLUMN latency_s REAL NOT NULL DEFAULT 0",
+    )
+}
+"""Version → the statements that make the next one of it."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +220,7 @@ class Store:
                 time.sleep(0.05)
 
     def _prepare(self) -> None:
-        """Create the tables of a new file, and refuse one that is not ours to write."""
+        """Create the tables of a new file, add what an older one lacks, refuse one that is not ours to write."""
         with self._transaction() as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]
             version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -229,6 +238,11 @@ class Store:
                     f"{self.path} is a store of version {version}, and this is a lab that knows {VERSION}; update the "
                     "lab, or write judge.store=FILE with another name"
                 )
+            elif version < VERSION:
+                for earlier in range(version, VERSION):
+                    for statement in MIGRATIONS[earlier]:
+                        db.execute(statement)
+                db.execute(f"PRAGMA user_version = {VERSION}")
 
     # --- replies
 
@@ -366,6 +380,8 @@ class Store:
             "identity": json.dumps(dict(question.identity), ensure_ascii=False),
             "request": _request_json(question.request),
             "time": time.time(),
+            "tool_calls": json.dumps(list(reply.tool_calls), ensure_ascii=False) if reply.tool_calls else None,
+            "latency_s": reply.latency_s,
         }
         # where two processes asked, the first answer stays: results may have been made of it already
         db.execute(f"INSERT OR IGNORE INTO replies ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
@@ -470,7 +486,8 @@ class Store:
                 [_attempt_id(item)],
             ).fetchone()
         values = json.loads(row["request"])
-        request = Request(**values | {"messages": tuple(values["messages"])})
+        lists = {name: tuple(values.get(name, ())) for name in ("messages", "tools", "stop")}
+        request = Request(**values | lists)
         identity = json.loads(row["identity"])
         return Question(row["digest"], request, identity, row["bytes"], row["reserved_usd"], row["price"])
 
@@ -615,18 +632,29 @@ def _count(db: sqlite3.Connection, account: str, usd: float) -> None:
 
 def _reply(row: sqlite3.Row) -> Reply:
     usage = Usage(row["input_tokens"], row["cache_write_tokens"], row["cache_read_tokens"], row["output_tokens"])
-    return Reply(row["text"], cast(Stop, row["stop"]), usage, stored=True)
+    return Reply(
+        text=row["text"],
+        stop=cast(Stop, row["stop"]),
+        usage=usage,
+        stored=True,
+        tool_calls=tuple(json.loads(row["tool_calls"] or "[]")),
+        latency_s=row["latency_s"],
+    )
 
 
 def _request_json(request: Request) -> str:
     """A request as it is kept beside its reply: what was asked must be readable without the code that asked it."""
-    values = {
+    values: dict[str, Any] = {
         "system": request.system,
         "messages": list(request.messages),
         "max_tokens": request.max_tokens,
         "schema": request.schema,
         "draw": request.draw,
     }
+    if request.tools:
+        values["tools"] = list(request.tools)
+    if request.stop:
+        values["stop"] = list(request.stop)
     return json.dumps(values, ensure_ascii=False)
 
 

@@ -104,6 +104,8 @@ class Stage:
         for setting, file in rubric_files(self.config).items():  # by content: what the file is called decides nothing
             put(values, setting, content_digest(file))
         sections = {name: values[name] for name in self.config.algorithm.uses}
+        if self.config.runs_agents:
+            sections["agent"] = self._agent_identity(values["agent"])
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
         sections["model"] = _without(values["model"], "tuned", "lora")
         lora = values["model"].get("lora") or {}
@@ -134,6 +136,13 @@ class Stage:
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
         return _hash(material, 12)
+
+    def _agent_identity(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The settings of the agents; of their service what decides its answers, not what they cost."""
+        identity = _without(values, "service")
+        if self.config.agent.asks_service:
+            identity["service"] = self.config.agent.service.identity()
+        return identity
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -268,6 +277,9 @@ def _code_references(checked: root.Config) -> list[Reference]:
     chosen += [("rollout", checked.rollout)] if "rollout" in algorithm.uses else []
     chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
     chosen += [("judge", checked.judge)] if checked.asks_judge else []
+    if checked.runs_agents:
+        chosen += [("agent", program) for program in checked.agent.programs.values()]
+        chosen += [("judge", checked.agent.service)] if checked.agent.asks_service else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []

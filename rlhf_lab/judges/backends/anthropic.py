@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import MALFORMED, function_call
 from rlhf_lab.judges.address import url_of
 from rlhf_lab.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.judges.backends.settings import Anthropic
+from rlhf_lab.judges.call_ids import with_call_ids
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.client import Client
 from rlhf_lab.judges.keys import NO_KEY, read_key, scrub
@@ -19,11 +22,14 @@ from rlhf_lab.judges.service import CLOCK_SKEW_S, Answer, BatchItem, BatchStatus
 STOPS: dict[str, Stop] = {
     "end_turn": "end",
     "stop_sequence": "end",
+    "tool_use": "end",
     "refusal": "refused",
     "max_tokens": "truncated",
     "model_context_window_exceeded": "truncated",
     "pause_turn": "truncated",
 }
+CACHED = {"type": "ephemeral"}
+"""Marks the end of what is kept in the prompt cache, from the beginning of the request on."""
 BLOCKED = "content filtering policy"
 """Part of the message of a 400 that is a refusal: what was asked or answered is filtered."""
 
@@ -52,11 +58,17 @@ class AnthropicBackend:
         body: dict[str, Any] = {
             "model": self.settings.model,
             "max_tokens": request.max_tokens,
-            "messages": [{"role": message["role"], "content": message["content"]} for message in request.messages],
+            "messages": _messages(request.messages),
         }
+        if request.tools:
+            body["tools"] = [_tool(tool) for tool in request.tools]
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
         if request.system:
             # instructions are shared by many requests; a prompt too short for the cache is priced as ever
-            body["system"] = [{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}]
+            body["system"] = [{"type": "text", "text": request.system, "cache_control": CACHED}]
+        elif request.tools:  # they stand before the instructions, whose mark would be theirs as well
+            body["tools"][-1]["cache_control"] = CACHED
         if request.schema is not None:
             body["output_config"] = {"format": {"type": "json_schema", "schema": dict(request.schema)}}
         return body
@@ -132,6 +144,58 @@ class AnthropicBackend:
         return ServiceError(str(result.type), "refused", passing=True)  # expired or canceled: not worked on
 
 
+def _tool(definition: Mapping[str, Any]) -> dict[str, Any]:
+    function = definition["function"]
+    return {
+        "name": function["name"],
+        "description": function["description"],
+        "input_schema": dict(function["parameters"]),
+    }
+
+
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as the service takes them: calls and results are blocks, and results are said by the user."""
+    sent: list[dict[str, Any]] = []
+    result_blocks: list[dict[str, Any]] | None = None  # of the user's message with results, while it is the last one
+    for message in with_call_ids(messages):
+        role, content = message["role"], message["content"]
+        if role == "tool":
+            if result_blocks is None:
+                result_blocks = []
+                sent.append({"role": "user", "content": result_blocks})
+            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
+            result_blocks.append(block)
+            continue
+        if role == "user" and result_blocks is not None:
+            # what the user adds to results stands behind them, in the same message
+            result_blocks += _text_blocks(content)
+            continue
+        result_blocks = None
+        calls = message.get("tool_calls")
+        if calls:
+            sent.append({"role": role, "content": [*_text_blocks(content), *map(_call_block, calls)]})
+        elif content or role != "assistant":
+            sent.append({"role": role, "content": content})
+        # an assistant who said nothing is left out: the service takes no empty message
+    return sent
+
+
+def _text_blocks(text: str) -> list[dict[str, Any]]:
+    """The service takes no text of white space alone."""
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+def _call_block(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": dict(function["arguments"])}
+
+
+def _call(block: Any) -> dict[str, Any]:
+    """A call as messages have it. The SDK does not check what it reads: arguments may be anything."""
+    arguments = block.input if isinstance(block.input, dict) else {MALFORMED: str(block.input)}
+    return function_call(str(block.name), arguments, id=str(block.id))
+
+
 def _answer(message: Any, *, repeated: bool = False) -> Answer:
     """Raises AttributeError or TypeError for what is no message; the SDK does not check what it reads."""
     text = "".join(block.text for block in message.content if block.type == "text")
@@ -145,7 +209,8 @@ def _answer(message: Any, *, repeated: bool = False) -> Answer:
         cache_read_tokens=int(counted.cache_read_input_tokens or 0),
         output_tokens=int(counted.output_tokens),
     )
-    return Answer(text, stop, usage, str(message.model), repeated)
+    calls = tuple(_call(block) for block in message.content if block.type == "tool_use")
+    return Answer(text, stop, usage, str(message.model), repeated, calls)
 
 
 def _seconds(moment: datetime | str) -> float:

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
+from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import function_call, read_arguments
 from rlhf_lab.judges.address import url_of
 from rlhf_lab.judges.backends.http_errors import REPLAYED, call
 from rlhf_lab.judges.backends.settings import OpenAICompatible
+from rlhf_lab.judges.call_ids import with_call_ids
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.client import Client
 from rlhf_lab.judges.keys import NO_KEY, read_key, scrub
@@ -43,7 +46,7 @@ class OpenAIBackend:
 
     def body(self, request: Request) -> dict[str, Any]:
         system = [{"role": "system", "content": request.system}] if request.system else []
-        messages = [{"role": message["role"], "content": message["content"]} for message in request.messages]
+        messages = [_message(message) for message in with_call_ids(request.messages)]
         # OpenAI's newer models refuse the old name of the limit, and servers of one's own may not know the new one
         is_openai = url_of(self.settings) == self.settings.default_url
         limit = "max_completion_tokens" if is_openai else "max_tokens"
@@ -52,6 +55,10 @@ class OpenAIBackend:
             "messages": [*system, *messages],
             limit: request.max_tokens,
         }
+        if request.tools:
+            body["tools"] = [dict(tool) for tool in request.tools]
+        if request.stop:
+            body["stop"] = list(request.stop)
         if self.settings.temperature is not None:
             body["temperature"] = self.settings.temperature
         if request.schema is not None and self.settings.structured == "json_schema":
@@ -153,6 +160,30 @@ class OpenAIBackend:
         return name, ServiceError(message, "refused", status=status, passing=passing)
 
 
+def _message(message: Message) -> dict[str, Any]:
+    """A message as the service takes it: arguments of calls are JSON in a text."""
+    sent: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    if message["role"] == "tool":
+        sent["tool_call_id"] = message["tool_call_id"]
+    if calls := message.get("tool_calls"):
+        sent["tool_calls"] = [_sent_call(call) for call in calls]
+    return sent
+
+
+def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """A call as messages have it. Some servers give the arguments as an object and not as a text of JSON."""
+    arguments = call.function.arguments
+    if not isinstance(arguments, dict):
+        arguments = read_arguments(str(arguments or ""))
+    return function_call(str(call.function.name), arguments, id=str(call.id or ""))
+
+
 def _answer(completion: Any, *, repeated: bool = False) -> Answer:
     """Raises AttributeError, LookupError or TypeError for what is no completion; the SDK does not check it."""
     choice = completion.choices[0]
@@ -160,7 +191,9 @@ def _answer(completion: Any, *, repeated: bool = False) -> Answer:
     refusal = getattr(message, "refusal", None)
     stop: Stop = "refused" if refusal or finish == "content_filter" else "truncated" if finish == "length" else "end"
     text = str(refusal or message.content or "")
-    return Answer(text, stop, _usage(completion.usage), str(completion.model), repeated)
+    called = getattr(message, "tool_calls", None) or ()
+    calls = tuple(_call(call) for call in called if getattr(call, "function", None) is not None)
+    return Answer(text, stop, _usage(completion.usage), str(completion.model), repeated, calls)
 
 
 def _usage(counted: Any) -> Usage | None:

@@ -48,6 +48,10 @@ class SimulatedBackend:
             Writing: self._write,
             Refusal: self._tell_refusals,
         }
+        if any(request.tools for request in requests):
+            raise ConfigError(
+                "the simulated judge calls no tools; ask a model that does: anthropic, openai_compatible or local"
+            )
         places_by_type: dict[type, list[int]] = {}
         for place, request in enumerate(requests):
             places_by_type.setdefault(type(request.about), []).append(place)
