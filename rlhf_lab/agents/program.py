@@ -110,6 +110,10 @@ class Attempt:
         self.turns: list[tuple[Turn, int | None]] = []
         self.calls = 0
 
+    def asked(self, question: str) -> list[Message]:
+        """The task's messages with another question in place of its own."""
+        return [*self.messages[:-1], user_message(question)]
+
     def ask(
         self,
         messages: Sequence[Message],
@@ -175,10 +179,14 @@ class Attempt:
     def trajectory(self, ended: Ended, wall_s: float) -> AgentTrajectory:
         """What became of the attempt. Turns of parts that worked beside each other follow one another."""
         turns: list[Turn] = []
-        for beside, members in groupby(self.turns, key=lambda member: member[1] is not None):
-            in_order = sorted(members, key=lambda member: member[1] or 0) if beside else members
+        for _, members in groupby(self.turns, key=lambda member: member[1] is not None):
+            in_order = sorted(members, key=_lane)  # stable: turns of one lane stay in order
             turns += [turn for turn, _ in in_order]
         return AgentTrajectory(ended.answer, tuple(turns), ended.stop, wall_s, ended.error)
+
+
+def _lane(member: tuple[Turn, int | None]) -> int:
+    return member[1] or 0
 
 
 def question_of(task: Task) -> str:

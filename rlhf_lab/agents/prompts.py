@@ -20,6 +20,8 @@ STOP = (f"\n{OBSERVATION}",)
 
 Words = tuple[str, str]
 """Instructions of a part, and what it is asked."""
+Exchange = tuple[str, str]
+"""A call, a step or a query as text, and what came of it."""
 
 
 class Prompts(Protocol):
@@ -33,8 +35,8 @@ class Prompts(Protocol):
         """Texts that end a turn in which tools are called as text."""
         ...
 
-    def direct(self) -> str:
-        """Instructions to answer without tools."""
+    def direct(self, question: str) -> Words:
+        """Answer without tools."""
         ...
 
     def with_tools(self, tools: Sequence[Tool], *, native: bool) -> str:
@@ -53,24 +55,32 @@ class Prompts(Protocol):
         """Write the calls that lead to the answer, before any of them is made."""
         ...
 
-    def conclude(self, question: str, results: Sequence[tuple[str, str]]) -> Words:
-        """Answer from the results of a plan: (step, result) of each."""
+    def conclude(self, question: str, results: Sequence[Exchange], unused: Sequence[Exchange]) -> Words:
+        """Answer from the results of a plan.
+
+        Args:
+            unused: those that no later step of the plan refers to.
+        """
         ...
 
     def split(self, question: str, tools: Sequence[Tool], most: int) -> Words:
         """Write self-contained queries, as a JSON list, for workers who see nothing else."""
         ...
 
-    def combine(self, question: str, findings: Sequence[tuple[str, str]]) -> Words:
-        """Answer from what the workers found: (query, finding) of each."""
+    def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
+        """Answer from what the workers found."""
         ...
 
-    def act(self, question: str, notes: str, latest: Sequence[Call], tools: Sequence[Tool], *, native: bool) -> Words:
-        """Call a tool or answer, from notes and the latest results alone."""
+    def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
+        """Call a tool or answer, from notes and the latest results alone; the instructions are `with_tools`."""
         ...
 
-    def note(self, question: str, notes: str, latest: Sequence[Call]) -> Words:
+    def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
         """Write notes that take the place of the notes so far and the latest results."""
+        ...
+
+    def call(self, call: Call) -> str:
+        """A call in one line."""
         ...
 
     def code(self, *, answer_is_code: bool, files: Sequence[str]) -> str:
@@ -118,8 +128,8 @@ class Instructions:
         if not marks_results:
             self.name = "instructions, results unmarked"
 
-    def direct(self) -> str:
-        return f"Answer the question. Think as long as you need. {LAST_LINE}"
+    def direct(self, question: str) -> Words:
+        return f"Answer the question. Think as long as you need. {LAST_LINE}", question
 
     def with_tools(self, tools: Sequence[Tool], *, native: bool) -> str:
         if native:
@@ -140,13 +150,13 @@ class Instructions:
         system = (
             "Plan how to answer the question with tools. You see no result before the plan is complete.\n\n"
             f"{tool_list(tools)}\n\n"
-            f"Write one call a line, numbered: 1. tool[argument{DIVIDER}argument]. {{1}} in a later line stands for "
+            f"Write one call a line, numbered: 1. tool[argument{DIVIDER}argument]. #1 in a later line stands for "
             "the result of the first call. Where no single call will do, write what is to be found out as a sentence. "
             "Write nothing but these lines."
         )
         return system, question
 
-    def conclude(self, question: str, results: Sequence[tuple[str, str]]) -> Words:
+    def conclude(self, question: str, results: Sequence[Exchange], unused: Sequence[Exchange]) -> Words:
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
         steps = "\n".join(
             f"{number}. {step}\n{self._marked(result)}" for number, (step, result) in enumerate(results, 1)
@@ -163,25 +173,28 @@ class Instructions:
         )
         return system, question
 
-    def combine(self, question: str, findings: Sequence[tuple[str, str]]) -> Words:
+    def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
         found = "\n".join(f"Query: {query}\n{self._marked(finding)}" for query, finding in findings)
         return self._with_rule(system), f"{question}\n\n{found}"
 
-    def act(self, question: str, notes: str, latest: Sequence[Call], tools: Sequence[Tool], *, native: bool) -> Words:
+    def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
         parts = [question, f"Your notes so far:\n{notes or 'none'}"]
-        parts += [f"Your latest call: {written(call)}\n{self._marked(call.result)}" for call in latest]
-        return self.with_tools(tools, native=native), "\n\n".join(parts)
+        parts += [f"Your latest call: {call}\n{self._marked(result)}" for call, result in latest]
+        return "\n\n".join(parts)
 
-    def note(self, question: str, notes: str, latest: Sequence[Call]) -> Words:
+    def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
         system = (
             "You keep the notes of somebody who answers a question with tools and remembers nothing but your notes. "
             "Write them anew: every fact and every failed call that still matters, and what is to be done next. Keep "
             "them short. Write the notes alone."
         )
         parts = [f"Question: {question}", f"Notes so far:\n{notes or 'none'}"]
-        parts += [f"Call: {written(call)}\n{self._marked(call.result)}" for call in latest]
+        parts += [f"Call: {call}\n{self._marked(result)}" for call, result in latest]
         return self._with_rule(system), "\n\n".join(parts)
+
+    def call(self, call: Call) -> str:
+        return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
 
     def code(self, *, answer_is_code: bool, files: Sequence[str]) -> str:
         goal = "Write a Python program that does what is asked." if answer_is_code else "Answer by writing Python."
@@ -213,11 +226,6 @@ def marked(text: str) -> str:
     """A tool's result as data: it cannot end itself."""
     inside = text.replace("</result", "<\\/result")
     return f"<result>\n{inside}\n</result>"
-
-
-def written(call: Call) -> str:
-    """A call in one line, whatever its arguments are."""
-    return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
 
 
 def tool_list(tools: Sequence[Tool]) -> str:

@@ -10,7 +10,8 @@ from rlhf_lab.agents.tool_use import Act, read_answer
 
 def zero_shot(attempt: Attempt) -> Steps[str | None]:
     """Answer at once."""
-    (said,) = yield [attempt.ask(attempt.messages, system=attempt.model.prompts.direct())]
+    system, question = attempt.model.prompts.direct(attempt.question)
+    (said,) = yield [attempt.ask(attempt.asked(question), system=system)]
     return Act(said, answer=read_answer(said.text)).final_answer
 
 

@@ -2,8 +2,8 @@
 
 Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
 that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
-`reward=[bt,programmatic]` gives both, and agents at `agent.programs.<name>`. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
-works from any directory and from a wheel.
+`reward=[bt,programmatic]` gives both, and agents at `agent.programs.<name>`. Recipes are stored as `recipe/<name>` with
+global package: `+recipe=study/x` works from any directory and from a wheel.
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ def build(settings: Tools) -> Corpus:
     splits: dict[str, list[Pair]] = {}
     reports: dict[str, LoadReport] = {}
     for split in ("train", "test"):
-        splits[split] = [
-            row for task in world.tasks(split) for row in _rows(world, task, settings.roles, habits)
-        ]
+        splits[split] = [row for task in world.tasks(split) for row in _rows(world, task, settings.roles, habits)]
         count = len(splits[split])
         reports[split] = LoadReport(rows=count, kept=count, statistics=statistics(splits[split]))
     content = f"tool world {VERSION} {settings!r} {fingerprint(splits['train'], splits['test'])}"

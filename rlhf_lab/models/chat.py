@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.models.tool_calls import CallFormat, find_format
 
 MARK = "\ue000{}\ue001"
 """Stands for the text of a message while a template is rendered: characters that no template changes or strips."""
@@ -47,6 +48,25 @@ class ChatTemplate:
         if not any(special in text for text in texts for special in self._special_texts):
             return self._ids(self._render(messages, tools))
         return self._prompt_with_special_text(messages, texts, tools)
+
+    @cached_property
+    def call_format(self) -> CallFormat | None:
+        """How the template writes calls of tools; None where it takes no tools, or in a form that is not read."""
+        return find_format(
+            lambda messages, tools, generation: self._render(messages, tools, generation=generation),
+            end_of_turn=self.tokenizer.decode([self.end_of_turn[-1]]),
+            markers=[token.content for token in self.tokenizer.added_tokens_decoder.values()],
+        )
+
+    def message(self, raw: str) -> Message:
+        """The assistant's message that a reply is, with its calls; of a reply as text, special tokens included."""
+        said, calls = self.call_format.read(raw) if self.call_format else (raw, [])
+        for special in self._special_texts:
+            said = said.replace(special, "")
+        message = Message(role="assistant", content=said.rstrip())
+        if calls:
+            message["tool_calls"] = calls
+        return message
 
     def reply(self, text: str) -> list[int]:
         """Token ids of a reply as it follows `prompt`, the end of its turn included. Spaces stay as they are."""

@@ -16,6 +16,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.transcript import render_prompt, reply_message
 from rlhf_lab.models.chat import ChatTemplate
+from rlhf_lab.models.tool_calls import calls_of
 
 Row = tuple[list[int], list[int]]
 """Token ids of a prompt and of the reply to it."""
@@ -136,11 +137,32 @@ class Encoder:
         Args:
             stop: texts that end a reply; the first of them, and what follows it, is cut off.
         """
-        without_end = [token for token in reply_ids if token not in self.stop_ids]
-        text: str = self.tokenizer.decode(without_end, skip_special_tokens=True)
-        text = text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
+        text = self._decoded(reply_ids, stop, skip_special_tokens=True)
         # Without a template the first word has the space after "Assistant:", and indentation cannot be told from it.
         return text.rstrip() if self.chat else text.strip()
+
+    def message(self, reply_ids: Sequence[int], stop: Sequence[str] = ()) -> Message:
+        """The reply as the assistant's message: `text`, and the tools that it calls, as they are written in prompts.
+
+        Args:
+            stop: as of `text`.
+        """
+        if self.chat:
+            # what marks a call may be a special token
+            message = self.chat.message(self._decoded(reply_ids, stop, skip_special_tokens=False))
+        else:
+            message = reply_message(self._decoded(reply_ids, stop, skip_special_tokens=True))
+            message["content"] = message["content"].strip()
+        calls = calls_of(message.get("tool_calls", []))
+        if not calls:
+            return Message(role="assistant", content=self.text(reply_ids, stop))
+        return Message(role="assistant", content=message["content"], tool_calls=calls)
+
+    def _decoded(self, reply_ids: Sequence[int], stop: Sequence[str], *, skip_special_tokens: bool) -> str:
+        """A reply as text, without the tokens that end it, up to the first of the texts that end it."""
+        without_end = [token for token in reply_ids if token not in self.stop_ids]
+        text: str = self.tokenizer.decode(without_end, skip_special_tokens=skip_special_tokens)
+        return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class LocalSampler:
         model: nn.Module,
         prompts: Sequence[list[int]],
         group: int,
-        seed: int,
+        seed: int | Sequence[int],
         *,
         temperature: float | None = None,
         next_turn: NextTurn | None = None,
@@ -98,6 +98,7 @@ class LocalSampler:
         """`group` rows for each prompt. The same arguments give the same rows.
 
         Args:
+            seed: of all rows; or one for each prompt, from which its rows are drawn whatever other prompts there are.
             temperature: in place of `rollout.temperature`; 0 is greedy.
             next_turn: what follows a turn of a row (prompt number · group + sample number), called in the process that
                 samples the row; None makes every row one reply.
@@ -106,7 +107,9 @@ class LocalSampler:
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
             return Samples([], [])
-        noise = Noise(seed, len(prompts) * group, self.settings.max_new_tokens)
+        slots = self.settings.max_new_tokens
+        is_per_prompt = isinstance(seed, Sequence)
+        noise = Noise(seed, group, slots) if is_per_prompt else Noise([seed], len(prompts) * group, slots)
         # prompts of similar length share a batch, and short and long ones are spread over the processes
         by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         order = ranks.share(by_length)
@@ -185,21 +188,26 @@ class LocalSampler:
 
 
 class Noise:
-    """Uniform numbers for every row and place of a turn, keyed by (seed, turn): each turn has a matrix of its own.
+    """Uniform numbers for every row and place of a turn, keyed by (seed, turn): each has a matrix of its own.
 
     All rows are drawn in every process, so that a row is the same whichever process and batch sample it.
+
+    Args:
+        seeds: in the order of the rows.
+        rows: of each seed.
     """
 
-    def __init__(self, seed: int, rows: int, slots: int):
-        self.seed, self.shape = seed, (rows, slots)
+    def __init__(self, seeds: Sequence[int], rows: int, slots: int):
+        self.seeds, self.shape = seeds, (rows, slots)
         self._turns: dict[int, Tensor] = {}
 
     def __call__(self, turn: int) -> Tensor:
-        """(rows, slots) in [0, 1)."""
+        """(seeds · rows, slots) in [0, 1)."""
         if turn not in self._turns:
             # the first turn has the seed itself: one reply is drawn alike with and without an environment behind it
-            seed = seed_for(self.seed, "turn", turn) if turn else self.seed
-            self._turns[turn] = torch.rand(self.shape, generator=torch.Generator().manual_seed(seed))
+            turn_seeds = [seed_for(seed, "turn", turn) if turn else seed for seed in self.seeds]
+            blocks = [torch.rand(self.shape, generator=torch.Generator().manual_seed(seed)) for seed in turn_seeds]
+            self._turns[turn] = torch.cat(blocks)
         return self._turns[turn]
 
     def numpy(self, turn: int) -> NDArray[np.float32]:

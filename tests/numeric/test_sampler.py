@@ -131,6 +131,18 @@ def test_one_prompt_alone_gives_what_it_gives_among_others() -> None:
     assert alone.replies_BG[0] == among.replies_BG[0]
 
 
+@pytest.mark.parametrize("stop", [(), ("never",)], ids=["one_turn", "with_stop_texts"])
+def test_a_prompt_with_a_seed_of_its_own_gives_what_it_gives_alone(stop: tuple[str, ...]) -> None:
+    model = eager_eos(random_model(CONFIGS["llama"]), 4.0)
+    settings = Local(max_new_tokens=20, max_prompt_tokens=64, batch_rows=4, stop=stop)
+    sampler = LocalSampler(settings, [EOS], decode=lambda tokens: "")
+    seeds = [11, 7, 11, 2**62, 0]
+    together = sampler.sample(model, prompts(), 2, seeds)
+    for number, (prompt, seed) in enumerate(zip(prompts(), seeds, strict=True)):
+        alone = sampler.sample(model, [prompt], 2, seed)
+        assert alone.replies_BG[0] == together.replies_BG[number]
+
+
 def test_packed_weights_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(CONFIGS["llama"])
     expected, expected_logps = flat(sample(model))
