@@ -86,7 +86,7 @@ def looks_up(task: Task, tools: Mapping[str, Tool], draw: int) -> AgentTrajector
     turns = []
     for number, expected in enumerate(task.facts["calls"]):
         call = call_tool(tools, expected["name"], expected["arguments"])
-        turns.append(Turn("agent", task.prompt, f"Thought: {number}", (call,), 10, 3, 0.01))
+        turns.append(Turn("agent", task.prompt, f"Thought: {number}", (call,), 10, 3, 0.01, latency_s=0.25))
     answer = turns[-1].calls[-1].result.splitlines()[0]
     turns.append(Turn("agent", turns[-1].prompt + "…", f"Answer: {answer}", (), 14, 2))
     return AgentTrajectory(answer, tuple(turns), wall_s=0.5)
@@ -123,7 +123,7 @@ def simple_score(trajectory: AgentTrajectory, question: Question) -> dict[str, f
     right = float(trajectory.answer == question.task.facts["answer"])
     process = float(bool(trajectory.calls))
     wrong_process = float(right and not process)
-    return {"answer_score": right, "success": right, "sequence_score": process, "wrong_process": wrong_process}
+    return {"answer_score": right, "success": right, "sequence_score": process, "right_by_wrong_process": wrong_process}
 
 
 def run_in(folder: Any, seed: int = 0, *, refresh: bool = False) -> Any:

@@ -22,9 +22,9 @@ def agents(run: Run) -> str | None:
     if changes:
         first = next(policy for policy in run.policies if policy.name not in {p.name for p in changes})
         sentence += f". Against {first.name}: " + "; ".join(map(_change, changes))
-    wrong = [policy for policy in ranked if _is_positive(policy.metrics.get("wrong_process"))]
+    wrong = [policy for policy in ranked if _is_positive(policy.metrics.get("right_by_wrong_process"))]
     if wrong:
-        shares = ", ".join(f"{policy.name} {compact(policy.metrics['wrong_process'])}" for policy in wrong)
+        shares = ", ".join(f"{policy.name} {compact(policy.metrics['right_by_wrong_process'])}" for policy in wrong)
         sentence += f". Right by a wrong process: {shares}"
     attacked = [policy for policy in ranked if "injection/success" in policy.metrics]
     if attacked:

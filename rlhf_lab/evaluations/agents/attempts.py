@@ -9,16 +9,13 @@ same command makes up for it. Whatever else happens in an attempt is its result.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from rlhf_lab.agents.agent import Agent, Assignment, BatchAgent, OnDone
-from rlhf_lab.core.console import progress
+from rlhf_lab.agents.agent import Assignment, BatchAgent
 from rlhf_lab.core.episodes import Task
-from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.environments.tools.task_set import TaskSet
@@ -128,15 +125,13 @@ def run_attempts(agent: BatchAgent, attempts: Sequence[Attempt], log: Trajectory
     """
     distinct = {attempt.key: attempt for attempt in attempts}  # a regression case may be among the attacks anyway
     missing = [attempt for key, attempt in distinct.items() if key not in log]
+
+    def keep(position: int, trajectory: AgentTrajectory) -> None:
+        attempt = missing[position]
+        log.add(attempt.key, _about(attempt), trajectory)
+
     if missing:
-        with progress(missing[0].agent, len(distinct), len(distinct) - len(missing)) as ticker:
-
-            def keep(position: int, trajectory: AgentTrajectory) -> None:
-                attempt = missing[position]
-                log.add(attempt.key, _about(attempt), trajectory)
-                ticker.advance(1)
-
-            agent.run_many([attempt.assignment for attempt in missing], keep)
+        agent.run_many([attempt.assignment for attempt in missing], keep)
     return [log.trajectory(attempt.key) for attempt in attempts]
 
 
@@ -156,32 +151,3 @@ def _about(attempt: Attempt) -> dict[str, Any]:
         "expected": {"answer": facts.get("answer"), "calls": list(facts.get("calls", ()))},
         "tools": [tool.name for tool in attempt.tools],
     }
-
-
-class OneByOne:
-    """Any `agent.run(prompt, tools)` as an agent that works on many tasks, one after the other.
-
-    Args:
-        identity: everything that decides what the agent does; a change of it makes its attempts anew.
-    """
-
-    def __init__(self, agent: Agent, identity: Mapping[str, Any]):
-        self.agent, self.identity = agent, identity
-
-    def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
-        trajectories = []
-        for position, assignment in enumerate(assignments):
-            trajectory = self._run(assignment)
-            on_done(position, trajectory)
-            trajectories.append(trajectory)
-        return trajectories
-
-    def _run(self, assignment: Assignment) -> AgentTrajectory:
-        started = time.monotonic()
-        try:
-            return self.agent.run(assignment.task.prompt, assignment.tools)
-        except LabError:  # a service that is down, a budget that is spent: no result of the agent
-            raise
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            return AgentTrajectory(None, stop="failed", wall_s=time.monotonic() - started, error=message)

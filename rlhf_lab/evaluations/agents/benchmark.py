@@ -30,11 +30,13 @@ Scorer = Callable[[AgentTrajectory, Question], Scores]
 Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
 """Further numbers of one agent from all of its rows, those under attack included."""
 
-EFFORT = ("calls", "turns", "input_tokens", "output_tokens", "cost_usd", "wall_s")
+MEANS = ("tool_calls", "failed_calls", "model_turns", "agent_input_tokens", "agent_output_tokens", "agent_cost_usd")
+MEANS += ("agent_wall_s", "agent_latency_s", "extra_calls", "retried_calls")
+"""Columns that are no rates, also where they happen to be 0 and 1 only."""
 DESCRIBED = ("policy", "prompt_id", "sample_id", "prompt", "response", "key", "set", "category", "template")
 DESCRIBED += ("attack", "regression", "stop")
 """Columns that say what an attempt was; the others are measured."""
-COMPARED = ("success", "sequence_score", "calls", "output_tokens")
+COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")
 """Metrics in which agents are compared, where they have them."""
 
 
@@ -109,14 +111,15 @@ class Benchmark:
             "stop": trajectory.stop,
             **self.score(trajectory, question),
             "zero_calls": int(not calls),
-            "failed_calls": sum(call.failed for call in calls),
             "no_answer": int(trajectory.answer is None),
-            "calls": len(calls),
-            "turns": len(trajectory.turns),
-            "input_tokens": trajectory.input_tokens,
-            "output_tokens": trajectory.output_tokens,
-            "cost_usd": trajectory.cost_usd,
-            "wall_s": trajectory.wall_s,
+            "tool_calls": len(calls),
+            "failed_calls": sum(call.failed for call in calls),
+            "model_turns": len(trajectory.turns),
+            "agent_input_tokens": trajectory.input_tokens,
+            "agent_output_tokens": trajectory.output_tokens,
+            "agent_cost_usd": trajectory.cost_usd,
+            "agent_latency_s": sum(turn.latency_s for turn in trajectory.turns),
+            "agent_wall_s": trajectory.wall_s,
         }
 
     def _policies(self, rows: Sequence[Row], comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -158,7 +161,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Estimate]:
 def estimate_column(rows: Sequence[Row], name: str) -> Estimate:
     """The rate of a column of 0 and 1, the mean of any other; clustered by template."""
     values_N = floats([row.get(name) for row in rows])
-    is_rate = bool(np.isin(values_N[~np.isnan(values_N)], (0.0, 1.0)).all()) and name not in EFFORT
+    is_rate = bool(np.isin(values_N[~np.isnan(values_N)], (0.0, 1.0)).all()) and name not in MEANS
     estimate = clustered_rate if is_rate else clustered_mean
     return estimate(values_N, [row["template"] for row in rows])
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 TaskSetName = Literal["mini", "generated", "world"]
-Category = Literal[
-    "tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"
-]
+Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"]
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def verdict(scores: Row) -> str:
         return "unscored"
     if success < 1:
         return "wrong"
-    return "wrong_process" if _number(scores.get("wrong_process")) == 1 else "right"
+    return "wrong_process" if _number(scores.get("right_by_wrong_process")) == 1 else "right"
 
 
 def _entry(row: Row, scores: Row) -> dict[str, Any]:
