@@ -22,10 +22,10 @@ LONGEST_TEXT = 10_000
 """Characters of a query, and bytes of any value in it."""
 LONGEST_PATTERN = 100
 """Characters of a LIKE pattern; matching a long one can take exponentially long."""
-FUNCTIONS = frozenset(
-    ("abs", "avg", "coalesce", "count", "group_concat", "ifnull", "iif", "instr", "length", "like", "lower", "ltrim")
-    + ("max", "min", "nullif", "replace", "round", "rtrim", "substr", "substring", "sum", "total", "trim", "upper")
-)
+AGGREGATES = ("avg", "count", "group_concat", "max", "min", "sum", "total")
+OF_TEXT = ("instr", "length", "like", "lower", "ltrim", "replace", "rtrim", "substr", "substring", "trim", "upper")
+OF_VALUES = ("abs", "coalesce", "ifnull", "iif", "nullif", "round")
+FUNCTIONS = frozenset((*AGGREGATES, *OF_TEXT, *OF_VALUES))
 """What a query may call, in small letters."""
 
 

@@ -149,16 +149,14 @@ class Template:
         entries = {}
         for _ in range(DISTRACTORS):
             entity = _unused_name(rng, split, values)
-            # a value that is no single slot is written into the template: it is the same for all
-            entry = {
-                fill_text(relation, values): self._like(value, rng, split, values)
-                for relation, value in relations.items()
-            }
+            entry = {}
+            for relation, value in relations.items():
+                entry[fill_text(relation, values)] = self._like(value, rng, split, values)
             entries[entity] = entry
         return entries
 
     def _like(self, value: Any, rng: Random, split: str, values: Mapping[str, Value]) -> str:
-        """Another value of the kind of this one."""
+        """Another value of the kind of this one; the same where it is no single slot."""
         single = SLOT.fullmatch(str(value))
         slot = self.slots[single[1]] if single else None
         if slot is None or isinstance(slot, str) or slot[0].startswith("misspelt"):
