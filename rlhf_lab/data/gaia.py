@@ -1,6 +1,6 @@
 """The official GAIA questions: a copy of the repository, its metadata file, or the hub.
 
-`<year>/<split>/metadata.parquet` (earlier copies: metadata.jsonl) has a row per question, its attachments lie beside it.
+`<year>/<split>/metadata.parquet` (earlier copies: metadata.jsonl) has a row per question; attachments lie beside it.
 The repository is gated: accept its terms there, and set HF_TOKEN. Its questions must not be published.
 """
 
@@ -168,6 +168,7 @@ def _hub_file(name: str, location: str) -> Path:
     except Exception as error:  # the client raises a different type for each of a dozen failures
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"{name}: the attachment {location} cannot be fetched: {why}. Check the connection; of a gated data set accept "
-            "the terms on its page and set HF_TOKEN, or write algorithm.path=FOLDER with a copy of the repository"
+            f"{name}: the attachment {location} cannot be fetched: {why}. Check the connection; of a gated data set "
+            "accept the terms on its page and set HF_TOKEN, or write algorithm.path=FOLDER with a copy of the "
+            "repository"
         ) from error

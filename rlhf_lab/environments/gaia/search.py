@@ -38,7 +38,10 @@ class SearchProvider(Protocol):
         ...
 
     def open(self, url: str) -> str:
-        """A page's text. Raises ToolError where there is no such page, SearchUnavailable as `search` does."""
+        """A page's text, or that of a file that lies there.
+
+        Raises ToolError where there is no such page, SearchUnavailable as `search` does.
+        """
         ...
 
 

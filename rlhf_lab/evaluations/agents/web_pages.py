@@ -12,9 +12,10 @@ import socket
 import urllib.error
 import urllib.request
 from html.parser import HTMLParser
+from http.client import HTTPException
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.environments.gaia.files import file_text, is_readable
@@ -32,6 +33,8 @@ SUFFIX_OF_TYPE = {
 HIDDEN = ("script", "style", "noscript", "template", "svg", "head")
 BLOCKS = ("p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "table", "ul", "ol")
 VOID = ("br",)
+KEPT = "/%:@!$&'()*+,;=~"
+"""What stays as it is in an address; % because it may be quoted already."""
 
 
 def page_text(url: str, *, allow_private: bool = False) -> str:
@@ -42,14 +45,14 @@ def page_text(url: str, *, allow_private: bool = False) -> str:
     """
     _check_address(url, allow_private)
     opener = urllib.request.build_opener(_CheckedRedirect(allow_private))
-    request = urllib.request.Request(url, headers={"User-Agent": AGENT})
     try:
+        request = urllib.request.Request(_quoted(url), headers={"User-Agent": AGENT})
         with opener.open(request, timeout=TIMEOUT_S) as response:
             content = response.read(MOST_BYTES + 1)
             address, content_type = response.url, response.headers.get_content_type()
     except urllib.error.HTTPError as error:
         raise ToolError(f"error: {url} answers with status {error.code}") from error
-    except (OSError, ValueError) as error:  # no such host, no connection, time-out; an address that is none
+    except (OSError, HTTPException, ValueError) as error:  # no connection, time-out; cut off; no address
         raise ToolError(f"error: {url} cannot be reached: {str(error) or type(error).__name__}") from error
     if len(content) > MOST_BYTES:
         raise ToolError(f"error: {url} has more than {MOST_BYTES // 2**20} MiB")
@@ -85,6 +88,12 @@ def _check_address(url: str, allow_private: bool) -> None:
         raise ToolError(f"error: {url} cannot be reached: there is no host {host}") from error
     if not all(ipaddress.ip_address(address.partition("%")[0]).is_global for address in addresses):
         raise ToolError(f"error: {url} is not on the public web")
+
+
+def _quoted(url: str) -> str:
+    """An address with the letters that HTTP does not take in its path and query as %XX."""
+    parts = urlsplit(url.strip())
+    return parts._replace(path=quote(parts.path, safe=KEPT), query=quote(parts.query, safe=KEPT + "?")).geturl()
 
 
 class _CheckedRedirect(urllib.request.HTTPRedirectHandler):

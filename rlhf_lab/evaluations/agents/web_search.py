@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -93,8 +94,8 @@ def live_search(service: str, store: Path, *, key_env: str = "", url: str = "", 
     key = os.environ.get(variable, "").strip()
     if not key:
         raise ConfigError(
-            f"algorithm.search={service}: the environment variable {variable} has no key; set it (export {variable}=…), "
-            "or name another one with algorithm.search_key_env"
+            f"algorithm.search={service}: the environment variable {variable} has no key; set it "
+            f"(export {variable}=…), or name another one with algorithm.search_key_env"
         )
     return WebSearch(service, key, store, url=url, results=results)
 
@@ -140,6 +141,7 @@ class WebSearch:
         self.paid = self.stored = 0
 
     def search(self, query: str) -> list[Hit]:
+        query = query.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be sent
         asked = {"service": self._name, "url": self._url, "query": query, "results": self._results}
         path = self._path("search", asked)
         with self._lock(path):  # two agents that ask the same pay once
@@ -189,7 +191,7 @@ class WebSearch:
             raise SearchUnavailable(
                 f"{self._problem(f'status {error.code} {text}')}; check the key, its quota and algorithm.search_url"
             ) from error
-        except (OSError, ValueError) as error:  # no connection, time-out, cut off; no JSON
+        except (OSError, HTTPException, ValueError) as error:  # no connection, time-out; cut off; no JSON
             raise _Passing(str(error) or type(error).__name__) from error
 
     def _hits(self, answer: Any) -> list[Hit]:
