@@ -373,8 +373,9 @@ def _data_problems(root: Config) -> list[str]:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
-    if "environment" in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
-        problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
+    for name in ("environment", "tool_calls"):
+        if name in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
+            problems.append(f"reward={name}: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
         problems.append(
             f"algorithm={kind} works with single replies, and data={data_kind} answers them; use algorithm=grpo or ppo"

@@ -28,6 +28,18 @@ EVALUATOR = (
         column="greedy",
     ),
     Metric(
+        "correct/<category>",
+        "the same for tasks of one category (data whose environment names categories)",
+        better="higher",
+    ),
+    Metric("correct_greedy/<category>", "the same for one greedy episode per task", better="higher"),
+    Metric(
+        "calls",
+        "calls of tools per episode (data whose environment counts them)",
+        title="calls per episode",
+        column="calls",
+    ),
+    Metric(
         "proxy",
         "reward that training maximises; a single reward model is in sd of the reference policy's replies",
         title="proxy reward",

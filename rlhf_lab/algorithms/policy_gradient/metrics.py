@@ -53,6 +53,7 @@ ROLLOUTS = (
     Metric("verbose", "share of verbose samples"),
     Metric("garble", "share of samples with an unreadable sentence"),
     Metric("correct", "share of samples with the right answer"),
+    Metric("calls", "calls of tools per episode, where the data's environment counts them"),
 )
 """rollouts.py"""
 

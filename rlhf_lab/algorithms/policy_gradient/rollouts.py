@@ -22,8 +22,14 @@ from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
-LOGGED_TRUTH = ("gold", "verbose", "garble", "correct")
+LOGGED_TRUTH = ("gold", "verbose", "garble", "correct", "calls")
 """What the data's oracle knows of a sample that is logged while training, where it knows it."""
+
+FEWEST_CALLS = 0.5
+FEWEST_INFORMATIVE = 0.25
+"""Calls per episode, and share of groups whose rewards differ, below which training has collapsed."""
+LEARNED = 0.75
+"""Share of right answers from which on equal rewards mean that the tasks are learned."""
 
 
 def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
@@ -154,8 +160,10 @@ class Rollouts:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.collector.environment is not None:
             metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
-        truth = self.run.measure_samples(episodes)
-        return metrics | truth_means(truth)
+        metrics |= truth_means(self.run.measure_samples(episodes))
+        for alarm in collapse_alarms(metrics):
+            self.run.note(alarm)
+        return metrics
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
@@ -184,6 +192,28 @@ class Rollouts:
         self.groups = int(state["groups"])
         self.wasted = int(state["wasted"])
         self.reward.load_state_dict(state["reward"])
+
+
+def collapse_alarms(metrics: Mapping[str, float]) -> list[str]:
+    """Signs that an agent learns nothing more, in words.
+
+    An episode without calls is absorbing: once all episodes of a task answer at once, their rewards are equal, and no
+    gradient leads back.
+    """
+    alarms = []
+    if metrics.get("calls", FEWEST_CALLS) < FEWEST_CALLS:
+        alarms.append(
+            f"calls per episode fell below {FEWEST_CALLS:g}: a policy that calls no tool gets equal rewards and "
+            "does not come back; lower what a call costs, or algorithm.lr"
+        )
+    informative = 1 - metrics.get("wasted_groups", 0.0)
+    # groups that solve their task every time are equal too, and that is no collapse
+    if "calls" in metrics and informative < FEWEST_INFORMATIVE and metrics.get("correct", 0.0) < LEARNED:
+        alarms.append(
+            f"fewer than {FEWEST_INFORMATIVE:.0%} of an iteration's groups had different rewards: the others taught "
+            "nothing; choose easier tasks, a lower algorithm.lr, or algorithm.dynamic_sampling"
+        )
+    return alarms
 
 
 def group_metrics(trained: Sequence[Group]) -> dict[str, float]:

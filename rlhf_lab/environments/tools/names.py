@@ -1,7 +1,7 @@
 """Names that nobody knows: two syllables each, so that a closed vocabulary can write names never seen in training.
 
-A name belongs to the training or to the test split by the hash of its text, as prompts do: a task of the test split asks
-about names that no training task has, although every syllable is known.
+A name belongs to the training or to the test split by the hash of its text, as prompts do: a task of the test split
+asks about names that no training task has, although every syllable is known.
 """
 
 from __future__ import annotations

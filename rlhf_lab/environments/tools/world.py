@@ -113,10 +113,7 @@ class ToolWorld:
         move = read_move(reply, state.tools)
         if move.answer is not None:
             return Step(reward=float(is_right(state.task.facts, move.answer)), done=True)
-        if move.problem:
-            result = move.problem
-        else:
-            result = call_tool(state.tools, move.name, move.arguments or {}).result
+        result = move.problem or call_tool(state.tools, move.name, move.arguments or {}).result
         return Step([{"role": "tool", "content": result}], done=False)
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
