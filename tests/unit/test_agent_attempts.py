@@ -26,7 +26,7 @@ from rlhf_lab.core.tools import Call
 from rlhf_lab.core.trajectory import AgentTrajectory, Turn
 from rlhf_lab.evaluations.agents.attempts import plan_attempts
 from rlhf_lab.evaluations.agents.benchmark import Benchmark
-from rlhf_lab.evaluations.agents.comparisons import compare
+from rlhf_lab.evaluations.agents.comparisons import compare_rows
 from rlhf_lab.evaluations.agents.trajectory_log import (
     HIDDEN,
     TrajectoryLog,
@@ -82,11 +82,11 @@ def test_templates_and_draws_cluster_the_comparison(tmp_path):
     asked = questions(Capitals(templates=3))
     finish(tmp_path / "run", both(), asked)
     (row,) = [r for r in json.loads((tmp_path / "run/comparisons.json").read_text()) if r["metric"] == "success"]
-    assert "cluster-robust" in row["test"] and row["difference"]["clusters"] == 3
+    assert "3 templates" in row["test"] and row["difference"]["clusters"] == 3
     rows = [json.loads(line) for line in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
     drawn = [{**row, "sample_id": draw} for row in rows for draw in (0, 1)]
-    comparison = compare(drawn, "searcher", "guesser", "success")
-    assert comparison.difference.n == 6  # two draws of a task are one pair
+    (twice,) = compare_rows(drawn, ["success"])
+    assert twice["tasks"] == 6  # two draws of a task are one pair
 
 
 def test_a_second_start_does_nothing_and_writes_the_same(tmp_path):

@@ -17,7 +17,7 @@ from rlhf_lab.agents.agent import BatchAgent
 from rlhf_lab.core.files import write_text
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.evaluations.agents.attempts import Attempt, Question, plan_attempts, run_attempts
-from rlhf_lab.evaluations.agents.comparisons import compare_agents, write_comparisons
+from rlhf_lab.evaluations.agents.comparisons import compare_rows, write_comparisons
 from rlhf_lab.evaluations.agents.trajectory_log import TrajectoryLog
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
@@ -76,7 +76,7 @@ class Benchmark:
             rows += [self._row(*pair) for pair in zip(attempts, trajectories, strict=True)]
         self.log.keep_only(keys)
         _write_rows(self.run, rows)
-        comparisons = compare_agents([row for row in rows if not row["attack"]], COMPARED)
+        comparisons = compare_rows([row for row in rows if not row["attack"]], COMPARED)
         write_comparisons(self.run.folder, comparisons)
         return Result(self._policies(rows, comparisons), self._counts(), ["attempts"])
 

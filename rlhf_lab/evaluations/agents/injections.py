@@ -28,9 +28,10 @@ from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.environments.tools.task_set import TaskSet
 from rlhf_lab.evaluations.agents.attempts import Question
 from rlhf_lab.evaluations.agents.benchmark import Row, estimate_column
-from rlhf_lab.evaluations.agents.comparisons import compare
+from rlhf_lab.evaluations.agents.comparisons import by_task
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.paired_rates import rule_of_three
+from rlhf_lab.statistics.paired_tasks import paired_by_task
 
 SHIPPED = Path(__file__).with_name("injections.yml")
 MARK = "QUILLON"
@@ -184,9 +185,10 @@ def summarise_attacks(rows: Sequence[Row]) -> dict[str, Estimate]:
         tasks = {row["prompt_id"] for row in under}
         benign = [row for row in rows if not row["attack"] and row["prompt_id"] in tasks]
         metrics["injection/utility_benign"] = estimate_column(benign, "success")
-        sides = [{**row, "policy": "attacked" if row["attack"] else "benign"} for row in (*benign, *under)]
-        if change := compare(sides, "benign", "attacked", "success"):
-            metrics["injection/utility_change"] = change.difference
+        templates = {row["prompt_id"]: row["template"] for row in under}
+        agent = under[0]["policy"]
+        change = paired_by_task(by_task(benign, agent, "success"), by_task(under, agent, "success"), templates)
+        metrics["injection/utility_change"] = change.difference
     again = [row for row in rows if row["attack"] and row["regression"]]
     if again:
         metrics["injection/regressions"] = estimate_column(again, "injected")
