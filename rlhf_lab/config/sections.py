@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from rlhf_lab.core.errors import require
@@ -278,6 +278,8 @@ class Agents:
         temperature: of sampling; null is 0 for `local`, and what `service` says for a service.
         max_turns: most turns of the model in one attempt at a task, over all parts of an agent.
         max_calls: most calls of tools in one attempt.
+        max_prompt_tokens: of the local model: a longer conversation loses its beginning, which a note counts; null is
+            what its positions leave beside a turn.
         max_tokens: of a turn; null is `rollout.max_new_tokens` for `local`, and 1024 for a service.
         calls: `native` offers the tools to the model in its own form, `text` has it write calls as text; `auto` is
             native where the service or the model's chat template takes tools.
@@ -293,6 +295,7 @@ class Agents:
     temperature: float | None = None
     max_turns: int = 24
     max_calls: int = 24
+    max_prompt_tokens: int | None = None
     max_tokens: int | None = None
     calls: Literal["auto", "native", "text"] = "auto"
     prompt: Literal["auto", "brief", "instructions"] = "auto"
@@ -308,7 +311,16 @@ class Agents:
             (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
             (self.max_calls >= 0, f"max_calls={self.max_calls} must be 0 or above"),
             (self.max_tokens is None or self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
+            (
+                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
+                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
+            ),
         )
+
+    @property
+    def service_settings(self) -> Any:
+        """The settings of the service, at the agents' temperature where that is written."""
+        return self.service if self.temperature is None else replace(self.service, temperature=self.temperature)
 
     @property
     def asks_service(self) -> bool:

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
+from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.config import compose, inventory, registry, root, schema
 from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.core.user_code import files_behind
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.judges.backends.settings import LocalModel
@@ -141,7 +143,7 @@ class Stage:
         """The settings of the agents; of their service what decides its answers, not what they cost."""
         identity = _without(values, "service")
         if self.config.agent.asks_service:
-            identity["service"] = self.config.agent.service.identity()
+            identity["service"] = self.config.agent.service_settings.identity()
         return identity
 
     @cached_property
@@ -300,10 +302,14 @@ def _class_reference(settings: object) -> Reference:
 
 def _code_files(checked: root.Config) -> list[Path]:
     """Source files of the user's own functions that the stage runs."""
-    if "reward" not in checked.algorithm.uses:
-        return []
-    functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
-    return [path for term in functions for path in source_files(term)]
+    files: list[Path] = []
+    if "reward" in checked.algorithm.uses:
+        functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
+        files += [path for term in functions for path in source_files(term)]
+    if checked.runs_agents:
+        agents = [program for program in checked.agent.programs.values() if isinstance(program, PythonAgent)]
+        files += [path for agent in agents for path in files_behind(agent.path)]
+    return files
 
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -57,6 +57,7 @@ NEEDED = {
     "algorithm/ipo": ["+needs.policy=sft"],
     "algorithm/kto": ["+needs.policy=sft"],
     "algorithm/orpo": ["+needs.policy=sft"],
+    "agent/python": ["agent.programs.python.path=mine.py:Mine"],
     "algorithm/simpo": ["+needs.policy=sft"],
     **{
         f"algorithm/{name}": ["+needs.policy=sft", "+needs.reward=reward_model"]
@@ -103,7 +104,8 @@ def test_every_choice_checks(name):
     group, _, option = name.partition("/")
     job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
     values = inventory.read_yaml(inventory.folder("conf") / f"{name}.yaml")
-    chosen = job.reward.terms[option] if group == "reward" else getattr(job, group)
+    parts = inventory.PARTS.get(group)
+    chosen = getattr(getattr(job, group), parts)[option] if parts else getattr(job, group)
     assert registry.kind_of(group, chosen) == values["kind"]
     for key, value in values.items():
         if key != "kind" and not any(f"{key}=" in needed for needed in NEEDED.get(name, [])):
@@ -135,7 +137,7 @@ def settings_classes() -> list[type]:
         type(f.default_factory()) for cls in groups for f in dataclasses.fields(cls) if callable(f.default_factory)
     ]
     roots = [root.Config, sections.Evaluation, sections.Runtime, sections.Checkpoint]
-    more = [sections.Artifacts, sections.RewardGraph, sections.Monitor, sections.Study]
+    more = [sections.Artifacts, sections.RewardGraph, sections.Agents, sections.Monitor, sections.Study]
     return [cls for cls in dict.fromkeys([*groups, *nested, *roots, *more]) if dataclasses.is_dataclass(cls)]
 
 
