@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_lab.agents.agent import BatchAgent
+from rlhf_lab.agents.models import open_agents
 from rlhf_lab.agents.scorers import score
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_jsonl, write_text
@@ -26,7 +27,6 @@ from rlhf_lab.evaluations.agents.injections import (
     regression_questions,
     summarise_attacks,
 )
-from rlhf_lab.evaluations.agents.opening import open_agents
 from rlhf_lab.evaluations.agents.settings import AgentBench
 from rlhf_lab.training.run import Result, Run
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.agents.agent import BatchAgent
+from rlhf_lab.agents.models import open_agents
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.files import fingerprint, make_folder, write_bytes, write_json
 from rlhf_lab.core.tools import Tool
@@ -117,6 +118,4 @@ def _scores_by_key(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def build(settings: Gaia, run: Run) -> GaiaBenchmark:
-    from rlhf_lab.evaluations.agents.opening import open_agents
-
     return GaiaBenchmark(settings, run, open_agents(run))
