@@ -12,11 +12,11 @@ BUSY = "busy"
 """What a call of a busy tool gives."""
 
 
-def flaky(tool: Tool, probability: float, seed: int) -> Tool:
+def flaky(tool: Tool, probability: float, seed: int | str) -> Tool:
     """The tool, busy with a probability at each call.
 
     Which calls fail follows from the seed and the number of the call: an attempt that makes the same calls has the same
-    luck, and another one at the same task has its own.
+    luck. Attempts that should have luck of their own need seeds of their own.
     """
     calls = 0
 

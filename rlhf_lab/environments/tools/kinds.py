@@ -274,7 +274,7 @@ CHAINS: Mapping[str, Draw] = {f"chain_{hops}": partial(chain, hops=hops) for hop
 ALL_KINDS: Mapping[str, Draw] = {**KINDS, **CHAINS}
 
 
-def tools_of(task: DrawnTask, seed: int) -> list[Tool]:
+def tools_of(task: DrawnTask, seed: int | str) -> list[Tool]:
     """The tools of one attempt at a task, with a state of its own."""
     tools = [search_tool(task.base.knowledge), calculator_tool()]
     if task.archive is not None:

@@ -6,6 +6,7 @@ asks about names that no training task has, although every syllable is known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from random import Random
 
@@ -18,6 +19,9 @@ SYLLABLES = (
     "val", "vek", "vil", "vor", "wal", "wen", "zal", "zem", "zir", "zov",
 )  # fmt: skip
 
+SPARE = 10
+"""Syllables that the names of a base leave over."""
+
 
 @cache
 def names_of(split: str) -> tuple[tuple[str, str], ...]:
@@ -26,16 +30,20 @@ def names_of(split: str) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in pairs if split_of(" ".join(pair)) == split)
 
 
-def draw_names(rng: Random, count: int, split: str) -> list[str]:
+def draw_names(rng: Random, count: int, split: str, apart_from: Sequence[str] = ()) -> list[str]:
     """Names of a split in which no syllable occurs twice, so that a syllable says which name it is part of.
+
+    Args:
+        apart_from: names whose syllables are not used either.
 
     Raises ValueError for more names than there are syllables for.
     """
-    if 3 * count > len(SYLLABLES):  # with fewer syllables to spare the last names are hard to find in the test split
-        raise ValueError(f"{count} names without a common syllable; at most {len(SYLLABLES) // 3} can be drawn")
+    used = {syllable for name in apart_from for syllable in name.split()}
+    # with fewer syllables to spare there may be no name left in the test split
+    if 2 * count + len(used) > len(SYLLABLES) - SPARE:
+        raise ValueError(f"{count} names without a common syllable; at most {(len(SYLLABLES) - SPARE) // 2}")
     all_names = names_of(split)
     names: list[str] = []
-    used: set[str] = set()
     while len(names) < count:
         name = rng.choice(all_names)
         if used.isdisjoint(name):
@@ -44,12 +52,10 @@ def draw_names(rng: Random, count: int, split: str) -> list[str]:
     return names
 
 
-def draw_twins(rng: Random, split: str, taken: list[str]) -> tuple[str, str]:
-    """Two names with the same first syllable, and no syllable of a name that is taken."""
-    used = {syllable for name in taken for syllable in name.split()}
-    names = [name for name in names_of(split) if used.isdisjoint(name)]
+def draw_twins(rng: Random, split: str) -> tuple[str, str]:
+    """Two names with the same first syllable."""
+    names = names_of(split)
     while True:
-        first = rng.choice(names)
-        others = [name for name in names if name[0] == first[0] and name != first]
-        if others:
-            return " ".join(first), " ".join(rng.choice(others))
+        first, second = rng.choice(names), rng.choice(names)
+        if first[0] == second[0] and first != second:
+            return " ".join(first), " ".join(second)

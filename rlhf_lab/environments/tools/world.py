@@ -33,6 +33,9 @@ from rlhf_lab.environments.tools.text_calls import read_move
 VERSION = 1
 """Increased whenever the same settings give other text or other answers; part of a corpus fingerprint."""
 
+DEMONSTRATED = 0
+"""Seed of the tools of demonstrations."""
+
 
 @dataclass(frozen=True)
 class ToolWorldSize:
@@ -104,7 +107,8 @@ class ToolWorld:
         return Task(transcript(drawn.question), {**facts, "split": split, "number": number})
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        return tools_of(self.draw(task.facts["split"], task.facts["number"]), seed)
+        # attempts with one seed at several tasks would otherwise all have the same luck with busy tools
+        return tools_of(self.draw(task.facts["split"], task.facts["number"]), f"{task.facts['id']}/{seed}")
 
     def reset(self, task: Task, seed: int) -> Attempt:
         return Attempt(task, {tool.name: tool for tool in self.tools(task, seed)})
@@ -133,7 +137,7 @@ class ToolWorld:
         split, number = task.facts["split"], task.facts["number"]
         drawn = self.draw(split, number)
         rng = self.random("demonstration", task)
-        return Demonstration(drawn, tools_of(drawn, rng.getrandbits(32)), rng, habits)
+        return Demonstration(drawn, self.tools(task, DEMONSTRATED), rng, habits)
 
     def random(self, purpose: str, task: Task) -> Random:
         """Random numbers of a task for one purpose."""
