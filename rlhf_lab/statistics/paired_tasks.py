@@ -99,8 +99,9 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     b_T = np.array([np.mean(b[task]) for task in shared])
     unit_T = np.array([position[unit] for unit in units], dtype=int)
     is_binary = bool(np.isin([*a_T, *b_T], (0.0, 1.0)).all())
-    # agents that agree on every task of a few are not known to be equal
-    least_sd_T = least_sd_of_outcomes(b_T, a_T) if is_binary and len(shared) else None
+    is_constant = len(set(b_T - a_T)) == 1
+    # agents that differ alike on every task of a few, or on none, need not do so on the next one
+    least_sd_T = least_sd_of_outcomes(b_T, a_T) if is_binary and is_constant else None
     comparison = paired_difference(b_T, a_T, unit_T, least_sd_N=least_sd_T)
     if len(position) == len(shared):
         exact = paired_by_prompt({task: a[task] for task in shared}, {task: b[task] for task in shared})
