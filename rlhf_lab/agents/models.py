@@ -6,6 +6,7 @@ Services are asked by the judges' transport: answers, ledger and budget are thos
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from rlhf_lab.judges.requests import Completer, Reply, Request
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.model_files import model_identity, positions
+from rlhf_lab.sandbox.outcome import Outcome
+from rlhf_lab.sandbox.sandbox import Sandbox
 from rlhf_lab.training.run import Run
 
 SERVICE_TOKENS = 1024
@@ -127,5 +130,9 @@ class _Service:
 
 
 def open_sandbox(run: Run) -> CodeRunner:
-    """What runs the code of a run's agents."""
-    raise ConfigError("agent=code_executor: there is no sandbox to run its code in")
+    """What runs the code of a run's agents, under the limits of the section `sandbox`."""
+    return partial(_run_code, Sandbox(run.config.sandbox))
+
+
+def _run_code(sandbox: Sandbox, code: str, files: Mapping[str, bytes]) -> Outcome:
+    return sandbox.run(code, files=files, keep=True)

@@ -93,6 +93,11 @@ def estimate(completer: Completer, requests: Sequence[Request]) -> Estimate:
     return Estimate(distinct, 0, distinct)
 
 
+def takes_tools(completer: Completer) -> bool:
+    """Whether its models know tools (`Request.tools`); to others an agent describes them in its instructions."""
+    return bool(getattr(completer, "takes_tools", False))
+
+
 class Client:
     """`Completer` over a service.
 
@@ -117,6 +122,10 @@ class Client:
     @property
     def identity(self) -> Mapping[str, Any]:
         return self.channel.backend.identity
+
+    @property
+    def takes_tools(self) -> bool:
+        return True
 
     @property
     def ledger(self) -> Ledger:

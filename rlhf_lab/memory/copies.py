@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_lab.config import registry
-from rlhf_lab.memory.shapes import need_shape, policy_shape
+from rlhf_lab.judges.backends.settings import LocalModel
+from rlhf_lab.memory.shapes import need_shape, policy_shape, source_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
@@ -46,7 +47,7 @@ def copies(stage: Stage) -> list[Copy]:
     algorithm_copies = [_copy_of(model, stage, policy) for model in settings.held(adapter=adapter)]
     if "reward" in settings.uses and settings.calls_reward:
         algorithm_copies += reward_copies(stage)
-    return algorithm_copies + gold_copies(stage)
+    return algorithm_copies + gold_copies(stage) + judge_copies(stage)
 
 
 def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
@@ -84,6 +85,14 @@ def gold_copies(stage: Stage) -> list[Copy]:
     shape = need_shape(need).scalar()
     count = _member_count(need)
     return [Copy(f"gold {member}" if count > 1 else "gold", shape) for member in range(count)]
+
+
+def judge_copies(stage: Stage) -> list[Copy]:
+    """The judge where it is a model on this machine. Of several processes, the one that asks holds it."""
+    judge = stage.config.judge
+    if not stage.config.asks_judge or not isinstance(judge, LocalModel):
+        return []
+    return [Copy("judge", source_shape(judge.path))]
 
 
 def _member_count(need: Stage | External) -> int:

@@ -108,8 +108,7 @@ class LocalSampler:
         if not prompts:
             return Samples([], [])
         slots = self.settings.max_new_tokens
-        is_per_prompt = isinstance(seed, Sequence)
-        noise = Noise(seed, group, slots) if is_per_prompt else Noise([seed], len(prompts) * group, slots)
+        noise = Noise(seed, group, slots) if isinstance(seed, Sequence) else Noise([seed], len(prompts) * group, slots)
         # prompts of similar length share a batch, and short and long ones are spread over the processes
         by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         order = ranks.share(by_length)

@@ -13,7 +13,7 @@ from rlhf_lab.core.tools import function_call, text_tool
 from rlhf_lab.judges.backends.local import LocalBackend, build, local_completer
 from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.judges.caller import Caller, open_judge
-from rlhf_lab.judges.client import estimate
+from rlhf_lab.judges.client import estimate, takes_tools
 from rlhf_lab.judges.requests import Completer, Request
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.settings import HuggingFace
@@ -83,7 +83,7 @@ def test_instructions_reach_models_of_each_kind(tmp_path):
     refuses = build(LocalModel(path=str(chat_model(tmp_path / "b", WITHOUT_SYSTEM))), Caller("run", tmp_path))
     plain = build(LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), Caller("r", tmp_path))
     written = {
-        backend: backend.encoder.decode(backend.encoder.prompt(backend._prompt(ask(0))))
+        backend: backend.encoder.decode(backend._prompt(ask(0)))
         for backend in (chatml, refuses, plain)
     }
     assert "system\nJudge." in written[chatml]
@@ -166,8 +166,16 @@ def test_a_plain_transcript_shows_calls_without_ids(tmp_path, monkeypatch):
         [Request(({"role": "user", "content": "x"}, reply.message, result), tools=(SEARCH.definition,))]
     )
     assert "\n\nTools: [" in shown[0]
-    assert f'\n\nCalls: {json.dumps([call])}\n\nTool: {{"name": "search"}}\n709,000' in shown[1]
+    # the turn ends as it did when it was said
+    assert f'\n\nCalls: {json.dumps([call])}<|endoftext|>\n\nTool: {{"name": "search"}}\n709,000' in shown[1]
     assert "call00000" not in shown[1]
+
+
+def test_whose_models_know_tools(model, tmp_path):
+    knows = build(LocalModel(path=str(tools_model(tmp_path / "m"))), Caller("run", tmp_path))
+    assert takes_tools(knows)
+    assert not takes_tools(judge(model, tmp_path))
+    assert not takes_tools(judge(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "p"), tmp_path))
 
 
 def test_a_template_without_tools_is_refused(model, tmp_path):

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import judge_server
 import pytest
 from judge_server import PRICES, Asked, JudgeServer, Said, assert_ledger_is_the_servers, connect, hang, in_turn
 
@@ -20,7 +21,7 @@ from rlhf_lab.core.tools import MALFORMED, call_tool, function_call, text_tool
 from rlhf_lab.judges.backends.settings import Simulated
 from rlhf_lab.judges.backends.simulated import SimulatedBackend
 from rlhf_lab.judges.call_ids import with_call_ids
-from rlhf_lab.judges.client import estimate
+from rlhf_lab.judges.client import estimate, takes_tools
 from rlhf_lab.judges.requests import Reply, Request, Usage
 from rlhf_lab.judges.store import Store
 
@@ -68,6 +69,7 @@ def hold(client, *messages: Message, rounds: int = 4, **fields) -> list[Reply]:
 def test_a_conversation_with_a_call(server, kind, tmp_path):
     server.answer = in_turn(Said("Let me look.", calls=[OSLO]), Said("709,000 people."))
     client = connect(server.url, kind, tmp_path)
+    assert takes_tools(client)
     first, second = hold(client)
     assert first.text == "Let me look." and first.stop == "end"
     assert [call["function"] for call in first.tool_calls] == [{"name": "search", "arguments": {"city": "Oslo"}}]
@@ -251,7 +253,20 @@ def test_a_result_without_its_call_is_refused(server, kind, tmp_path):
         connect(server.url, kind, tmp_path, retries=0).complete_many([request(*conversation)])
 
 
+def test_thoughts_are_left_out(server, tmp_path, monkeypatch):
+    def thinking(*args):
+        answer = made(*args)
+        return answer | {"content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, *answer["content"]]}
+
+    made = judge_server._anthropic_message
+    monkeypatch.setattr(judge_server, "_anthropic_message", thinking)
+    server.answer = in_turn(Said("Let me look.", calls=[OSLO]), Said("709,000"))
+    first, second = hold(connect(server.url, "anthropic", tmp_path))
+    assert first.text == "Let me look." and len(first.tool_calls) == 1 and second.text == "709,000"
+
+
 def test_the_simulated_judge_calls_no_tools():
+    assert not takes_tools(SimulatedBackend(Simulated(), oracle=None))
     with pytest.raises(ConfigError, match="calls no tools; ask a model that does"):
         SimulatedBackend(Simulated(), oracle=None).complete_many([request()])
 

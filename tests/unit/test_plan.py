@@ -62,6 +62,11 @@ def test_every_recipe_has_a_plan(recipe: str) -> None:
         ("ppo", ("model.lora.rank=4", *WHOLE), ["policy", "critic", "reward bt"]),
         ("ppo_ensemble", (), ["policy", "reference", "critic", "reward bt 0", "reward bt 1", "reward bt 2"]),
         ("grpo", ("reward=gold",), ["policy", "reference"]),
+        (
+            "grpo",
+            ("reward=judge", "needs.reward=null", "judge=local", "judge.path=gpt2-medium"),
+            ["policy", "reference", "judge"],
+        ),
         ("prm", (), ["reward model"]),
     ],
 )
