@@ -20,7 +20,7 @@ ARTICLES = re.compile(r"\b(?:the|an?)\b")
 EDGES = " \t\n\"'`*_.,;:!?()[]"
 APOSTROPHES = str.maketrans("’‘`", "'''")
 REFUSAL = re.compile(
-    r"\b(?:(?:could|can|did|does|do|is|was|were|are|would)(?: not|n't)|cannot|unable|insufficient"
+    r"\b(?:(?:could|did|does|do|is|was|were|are|would)(?: not|n't)|can(?:'t| ?not)|unable|insufficient"
     r"|no (?:entry|record|information|data|answer|rows?|such)|nothing (?:was )?found"
     r"|not (?:found|available|listed|recorded|known|clear|possible|there)"
     r"|unavailable|unknown|missing|ambiguous|unclear|out of service)\b"

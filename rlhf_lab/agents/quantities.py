@@ -12,7 +12,7 @@ from fractions import Fraction
 SEPARATORS = "\u00a0\u2009\u202f"
 """Narrow and fixed spaces, which stand between thousands like a comma. An ordinary space divides numbers."""
 NUMBER = re.compile(
-    rf"(?<![\w.,])([-−]?)[$€£]?(\d{{1,3}}(?:[,{SEPARATORS}]\d{{3}})+(?!\d)|\d+)(\.\d+)?(?:/(\d+))?"
+    rf"(?<![\w.])([-−]?)[$€£]?(\d{{1,3}}(?:[,{SEPARATORS}]\d{{3}})+(?!\d)|\d+)(\.\d+)?(?:/(\d+))?"
     r"\s*(thousand|million|billion)?\s*([%°]|[a-zA-Z]+)?",
 )
 MAGNITUDES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}

@@ -42,7 +42,7 @@ def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
         "model_turns": float(len(trajectory.turns)),
         "agent_input_tokens": float(trajectory.input_tokens),
         "agent_output_tokens": float(trajectory.output_tokens),
-        "agent_cost_usd": trajectory.cost_usd,
+        "agent_cost_usd": float(trajectory.cost_usd),
         "agent_wall_s": trajectory.wall_s,
     }
 

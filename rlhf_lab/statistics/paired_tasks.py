@@ -110,7 +110,7 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
             return _with_exact_effect(comparison, a, b, shared)
     if not 2 <= len(position) <= MOST_FLIPPED:
         return comparison
-    sums_G = np.bincount(unit_T, weights=b_T - a_T)
+    sums_G = np.bincount(unit_T, weights=b_T - a_T).astype(np.float64)
     test = f"exact sign-flip test over {len(position)} templates"
     return dataclasses.replace(comparison, p_value=sign_flip_exact(sums_G), test=test)
 

@@ -6,18 +6,18 @@ from random import Random
 
 from rlhf_lab.environments.splits import split_of
 
-ONSETS = ("b", "br", "d", "dr", "f", "g", "gr", "h", "k", "l", "m", "n", "p", "qu", "r", "s", "sk", "t", "th", "v", "z")
-VOWELS = ("a", "e", "i", "o", "u", "ae", "ei", "ou")
-MIDDLES = ("bb", "ld", "lm", "mm", "ndr", "nn", "rk", "rv", "ss", "st", "tt", "vr", "x", "zz")
-ENDINGS = ("a", "ack", "en", "eth", "ic", "in", "is", "o", "ol", "ond", "or", "um", "une", "yr")
+_ONSETS = "b br bl d dr f fr fl g gr gl h k kl kr l m n p pr qu r s sk sl sn st t th tr v w y z zw"
+_VOWELS = "a e i o u ae ei ou ea oa"
+_MIDDLES = "bb dd ff gg ld lf lk lm lv mb mm mp nd ndr nn nt pp rb rd rk rl rm rt rv ss sk st tt vr x zz"
+_ENDINGS = "a ack ald an ard e eck el en er eth ic il in ir is o ock ol ond or oth um und une ur yr yx"
+SOUNDS = tuple(sounds.split() for sounds in (_ONSETS, _VOWELS, _MIDDLES, _ENDINGS))
 MOST_TRIES = 1000
 
 
 def draw_name(rng: Random, split: str) -> str:
-    """One word such as "Brennol", about 33,000 of them; names of `train` and `test` are never the same."""
+    """One word such as "Brennol", about 300,000 of them; names of `train` and `test` are never the same."""
     for _ in range(MOST_TRIES):
-        parts = [rng.choice(sounds) for sounds in (ONSETS, VOWELS, MIDDLES, ENDINGS)]
-        name = "".join(parts).capitalize()
+        name = "".join(rng.choice(sounds) for sounds in SOUNDS).capitalize()
         if split_of(name) == split:
             return name
     raise ValueError(f"no name of the split {split!r} in {MOST_TRIES} tries; splits are train and test")

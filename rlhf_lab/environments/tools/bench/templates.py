@@ -85,17 +85,26 @@ class Template:
             values[name] = compute(slot[1:], values) if isinstance(slot, str) else _value(slot[1])
         return self._fill(self.id, values, Random(self.id), "test")
 
-    def sibling(self, index: int, split: str, seed: int) -> ToolTaskFacts:
-        """Sibling `index` of the split; the same however many are drawn."""
+    def siblings(self, count: int, seed: int, split: str = "test") -> list[ToolTaskFacts]:
+        """Siblings with different questions; the first ones are the same however many are drawn."""
+        asked = {self.canonical()["question"]}
+        siblings = []
+        for index in range(count):
+            facts = self._sibling(index, split, seed, asked)
+            asked.add(facts["question"])
+            siblings.append(facts)
+        return siblings
+
+    def _sibling(self, index: int, split: str, seed: int, asked: set[str]) -> ToolTaskFacts:
         for attempt in range(MOST_TRIES):
             rng = Random(f"{self.id} {split} {seed} {index} {attempt}")
             facts = self._fill(f"{self.id}/{index}", self._draw(rng, split), rng, split)
-            if not is_given_away(facts):
+            if facts["question"] not in asked and not is_given_away(facts):
                 return facts
-        raise DataError(f"task {self.id}: {MOST_TRIES} siblings in a row have their answer in the question; change it")
-
-    def siblings(self, count: int, seed: int, split: str = "test") -> list[ToolTaskFacts]:
-        return [self.sibling(index, split, seed) for index in range(count)]
+        raise DataError(
+            f"task {self.id}: no sibling {index} in {MOST_TRIES} tries, all had been asked or had their answer in the "
+            "question; give its slots wider ranges"
+        )
 
     def _draw(self, rng: Random, split: str) -> dict[str, Value]:
         values: dict[str, Value] = {}
