@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,10 +128,10 @@ def simple_score(trajectory: AgentTrajectory, question: Question) -> dict[str, f
     return {"answer_score": right, "success": right, "sequence_score": process, "right_by_wrong_process": wrong_process}
 
 
-def run_in(folder: Any, seed: int = 0, *, refresh: bool = False) -> Any:
+def run_in(folder: Path, seed: int = 0, *, refresh: bool = False, definitions: Mapping[str, str] = {}) -> Any:
     """As much of a run as the harness asks for."""
     notes: list[str] = []
     config = SimpleNamespace(seed=seed, artifacts=SimpleNamespace(refresh=refresh))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "code.json").write_text('{"version": "1", "definitions": {}}')
+    (folder / "code.json").write_text(json.dumps({"version": "1", "definitions": dict(definitions)}))
     return SimpleNamespace(folder=folder, config=config, notes=notes, note=notes.append)

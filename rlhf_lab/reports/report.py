@@ -59,7 +59,7 @@ def write_report_of(run: Run) -> Path:
     attempts = attempts_view(run)
     if attempts:
         write_page(run.path / "attempts.html", "attempts.html.j2", **attempts)
-    view["attempts"] = attempts["total"] if attempts else 0
+    view["attempts"] = attempts
     if view["frontier"]:
         write_plot(run.path / "plot", view["frontier"])
         write_text(run.path / "table.md", run_markdown(view))

@@ -1,4 +1,4 @@
-"""The answer of a benchmark of agents: who is best on each set of tasks, who differs from the first, who obeys orders."""
+"""The answer of a benchmark of agents: who is best on each set, who differs from the first, who obeys orders."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def hostile(task, tools, draw):
             text=HOSTILE,
             agent=HOSTILE,
             prompt=turn.prompt + HOSTILE,
-            calls=tuple(replace(call, name=HOSTILE, arguments={HOSTILE: HOSTILE}, result=HOSTILE) for call in turn.calls),
+            calls=tuple(
+                replace(call, name=HOSTILE, arguments={HOSTILE: HOSTILE}, result=HOSTILE) for call in turn.calls
+            ),
         )
         for turn in trajectory.turns
     )

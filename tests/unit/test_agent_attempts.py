@@ -131,12 +131,17 @@ def test_a_larger_run_takes_the_attempts_of_a_smaller_one(tmp_path):
     refreshed = both()
     finish(tmp_path / "agent_bench-3", refreshed, draws=1, refresh=True)
     assert len(refreshed["searcher"].played) == 6
-    (tmp_path / "agent_bench-1/code.json").write_text('{"version": "2"}')
-    (tmp_path / "agent_bench-2/code.json").write_text('{"version": "2"}')
-    other_code = both()
-    finish(tmp_path / "agent_bench-4", other_code, refresh=False)
-    # agent_bench-3 has the same code and all attempts
-    assert not other_code["searcher"].played
+
+
+@pytest.mark.parametrize(
+    ("definitions", "is_taken"),
+    [({"agent": "a1"}, True), ({"agent": "a1", "other agent": "b1"}, True), ({"agent": "a2"}, False)],
+)
+def test_attempts_by_other_code_are_not_taken(tmp_path, definitions, is_taken):
+    finish(tmp_path / "agent_bench-1", both(), definitions=definitions)
+    later = both()
+    finish(tmp_path / "agent_bench-2", later, definitions={"agent": "a1", "third agent": "c1"})
+    assert bool(later["searcher"].played) != is_taken
 
 
 def test_errors_of_the_infrastructure_are_no_results(tmp_path):

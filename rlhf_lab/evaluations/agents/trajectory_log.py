@@ -74,13 +74,13 @@ class TrajectoryLog:
         self._append([_sealed(without_secrets(plain, self._secrets))])
 
     def adopt(self, keys: Iterable[str], folders: Iterable[Path]) -> None:
-        """Take the attempts of these keys that the log lacks from the runs in other folders, made by the same code."""
+        """Take the attempts of these keys that the log lacks from the runs in other folders by the same code."""
         missing = {key for key in keys if key not in self}
         code = read_json(self.path.parent / CODE)
         for folder in folders:
             if not missing or code is None:
                 return
-            if read_json(folder / CODE) != code:
+            if not _same_code(code, read_json(folder / CODE)):
                 continue
             rows = {row["key"]: row for row in _intact(folder / FILE) if row is not None and row["key"] in missing}
             self._append(list(rows.values()))
@@ -100,6 +100,17 @@ class TrajectoryLog:
             if fresh:
                 append_jsonl(self.path, fresh)
             self._rows |= {row["key"]: row for row in fresh}
+
+
+def _same_code(mine: Any, theirs: Any) -> bool:
+    """Whether two runs share no definition that differs. Each may have more: other agents, other data.
+
+    Code that only one of them has was reached from code that both have, or has nothing to do with the other.
+    """
+    if not isinstance(theirs, dict) or mine.get("version") != theirs.get("version"):
+        return False
+    definitions, others = mine.get("definitions", {}), theirs.get("definitions", {})
+    return all(others.get(name, digest) == digest for name, digest in definitions.items())
 
 
 def _sealed(row: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from typing import Any
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.evaluations.agents.comparisons import read_comparisons
 from rlhf_lab.evaluations.agents.trajectory_log import FILE, read_trajectories
+from rlhf_lab.figures.charts import Level, dots
+from rlhf_lab.figures.layers import Chart
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.estimates import Estimate
@@ -25,6 +27,7 @@ BUDGET_BYTES = 3_000_000
 MAX_TEXT = 4_000
 """Characters of one prompt, turn or result that are shown."""
 VERDICTS = {"right": "right", "wrong_process": "right by a wrong process", "wrong": "wrong", "unscored": "not scored"}
+ON_SET = "success_on/"
 Row = Mapping[str, Any]
 
 
@@ -40,6 +43,7 @@ def attempts_view(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any] | N
         "attempts": shown,
         "total": len(trajectories),
         "filters": _filters(shown),
+        "chart": success_dots(run),
         "table": _agent_table(run),
         "categories": _category_table(run),
         "pairs": _pair_table(run.path),
@@ -159,6 +163,17 @@ def _filters(attempts: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str,
     return filters
 
 
+def success_dots(run: Run) -> Chart | None:
+    """Success of every agent on every set of tasks; None for a run without agents."""
+    levels = []
+    for colour, policy in enumerate(run.policies):
+        sets = {name.partition("/")[2]: value for name, value in policy.metrics.items() if name.startswith(ON_SET)}
+        whole = policy.metrics.get("success")
+        named = {f"{policy.name}, {name}": value for name, value in sets.items()} or {policy.name: whole}
+        levels += [Level(name, value, colour=colour) for name, value in named.items() if value is not None and value.n]
+    return dots(levels, title="Success of every agent", x_label="share of right answers") if levels else None
+
+
 def _agent_table(run: Run) -> dict[str, Any]:
     """A row per agent, a column per metric with a title."""
     measured = {name for policy in run.policies for name in policy.metrics}
@@ -169,7 +184,7 @@ def _agent_table(run: Run) -> dict[str, Any]:
 
 def _category_table(run: Run) -> dict[str, Any] | None:
     """Success of every agent by category and by set of tasks."""
-    prefixes = ("success/", "success_on/")
+    prefixes = ("success/", ON_SET)
     measured = list(dict.fromkeys(name for policy in run.policies for name in policy.metrics))
     columns = [name for prefix in prefixes for name in measured if name.startswith(prefix)]
     if not columns:
