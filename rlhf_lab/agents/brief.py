@@ -16,11 +16,11 @@ from rlhf_lab.environments.tools.roles import prompt_of, spaced_call
 class Brief(Instructions):
     """The phrases of the roles, and results as they are."""
 
-    name = "brief"
     stop: Sequence[str] = ()
 
     def __init__(self) -> None:
         super().__init__(marks_results=False)
+        self.name = "brief"
 
     def direct(self, question: str) -> Words:
         return "", prompt_of("answer", question)

@@ -120,13 +120,11 @@ class Instructions:
         marks_results: whether results of tools are marked as data (`agent.mark_results`).
     """
 
-    name = "instructions"
     stop: Sequence[str] = STOP
 
     def __init__(self, *, marks_results: bool = True):
         self.marks_results = marks_results
-        if not marks_results:
-            self.name = "instructions, results unmarked"
+        self.name = "instructions" if marks_results else "instructions, results unmarked"
 
     def direct(self, question: str) -> Words:
         return f"Answer the question. Think as long as you need. {LAST_LINE}", question
