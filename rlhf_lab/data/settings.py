@@ -262,7 +262,8 @@ class Tools(WorldSettings):
         test_kinds: kinds of the held-out tasks, each as often; null is those of `kinds`.
         roles: what the demonstrations teach → how often, relative to the others: act (a conversation with the tools),
             answer, plan, split, step, note, combine; see `environments/tools/roles.py`.
-        train_tasks, test_tasks: tasks per split; a training task has one demonstration.
+        train_tasks, test_tasks: tasks per split. A training task has one demonstration, in one role: a row, or in the
+            roles step and note a row for each turn.
         entities, relations: in each task's base of facts.
         redirect: probability that the facts of an entity lie under another name.
         busy: probability that a call fails and has to be made again; the kind flaky has its own.

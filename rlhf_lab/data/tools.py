@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from random import Random
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habits) -> Iterator[Pair]:
-    """The row of a task: what a demonstration says in one role, or in one of its turns."""
+    """The rows of a task, all of one role: a conversation, or what is said when it is asked for piece by piece."""
     rng = world.random("role", task)
     role: Role = rng.choices(list(roles), list(roles.values()))[0]  # type: ignore[assignment]
     demonstration = world.demonstrate(task, habits if role == "act" else NONE)
@@ -84,9 +84,8 @@ def _rows(world: ToolWorld, task: Task, roles: Mapping[str, float], habits: Habi
     if role == "act":
         yield _conversation(task, demonstration, meta)
         return
-    written = ROLE_ROWS[role](world.draw(task.facts["split"], task.facts["number"]), demonstration, rng)
-    if written is not None:
-        prompt, reply = written
+    drawn = world.draw(task.facts["split"], task.facts["number"])
+    for prompt, reply in ROLE_ROWS[role](drawn, demonstration):
         yield Pair(render_prompt([{"role": "user", "content": prompt}]), reply, "", meta)
 
 
@@ -101,55 +100,60 @@ def _conversation(task: Task, demonstration: Demonstration, meta: Mapping[str, A
     return Pair(render_prompt(messages), last.text, "", {**meta, "calls": len(calling), "learn_from": 1})
 
 
-Written = tuple[str, str] | None
-"""A prompt and the reply to it; None where a task has nothing to say in a role."""
+Written = list[tuple[str, str]]
+"""Prompts of a role, and the replies to them."""
 
 
-def _answer(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
-    return prompt_of("answer", task.question), f"{ANSWER} {demonstration.answer}"
+def _answer(task: DrawnTask, demonstration: Demonstration) -> Written:
+    return [(prompt_of("answer", task.question), f"{ANSWER} {demonstration.answer}")]
 
 
-def _plan(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
+def _plan(task: DrawnTask, demonstration: Demonstration) -> Written:
     """The steps as calls, as they look before anything was looked up: redirects are not known."""
     lines = []
     for number, step in enumerate(task.steps, start=1):
         if isinstance(step, Compute):
-            call = spaced_call("calculate", {"expression": f"#1 {step.sign} #2"})
+            call = spaced_call("calculate", [f"#1 {step.sign} #2"])
         else:
             subject = step.subject if isinstance(step.subject, str) else f"#{step.subject + 1}"
-            values = [subject] if step.tool == "retrieve" else [subject, step.relation]
-            call = spaced_call(step.tool, dict(enumerate(values)))  # type: ignore[arg-type]
+            call = spaced_call(step.tool, [subject] if step.tool == "retrieve" else [subject, step.relation])
         lines.append(f"{number}. {call}")
-    return prompt_of("plan", task.question), "\n".join(lines)
+    return [(prompt_of("plan", task.question), "\n".join(lines))]
 
 
-def _split(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
-    return prompt_of("split", task.question), json.dumps(list(task.parts or (task.question,)))
+def _split(task: DrawnTask, demonstration: Demonstration) -> Written:
+    return [(prompt_of("split", task.question), json.dumps(list(task.parts or (task.question,))))]
 
 
-def _step(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
-    turn = rng.choice(demonstration.turns)
-    return prompt_of("step", task.question, notes=turn.notes), turn.text
+def _step(task: DrawnTask, demonstration: Demonstration) -> Written:
+    return [(prompt_of("step", task.question, notes=turn.notes), turn.text) for turn in demonstration.turns]
 
 
-def _note(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
-    number = rng.randrange(len(demonstration.turns) - 1)
-    turn, after = demonstration.turns[number], demonstration.turns[number + 1]
-    assert turn.call is not None
-    call = spaced_call(turn.call.name, turn.call.arguments)
-    return prompt_of("note", notes=turn.notes, call=call, result=turn.call.result), after.notes
+def _note(task: DrawnTask, demonstration: Demonstration) -> Written:
+    rows = []
+    for turn, after in pairwise(demonstration.turns):
+        assert turn.call is not None
+        call = spaced_call(turn.call.name, list(turn.call.arguments.values()))
+        prompt = prompt_of("note", task.question, notes=turn.notes, call=call, result=turn.call.result)
+        rows.append((prompt, after.notes))
+    return rows
 
 
-def _combine(task: DrawnTask, demonstration: Demonstration, rng: Random) -> Written:
-    found = demonstration.values[: max(1, len(task.parts))]
-    if not task.parts:
-        found = demonstration.values[-1:]
-    if not found:
-        return None
-    return prompt_of("combine", task.question, found=found), f"{ANSWER} {demonstration.answer}"
+def _combine(task: DrawnTask, demonstration: Demonstration) -> Written:
+    """From all values that the steps of a plan gave, and from the answers of the parts alone."""
+    values = demonstration.values
+    if not values:  # a step failed
+        return []
+    answer = f"{ANSWER} {demonstration.answer}"
+    rows = [(prompt_of("combine", task.question, found=values), answer)]
+    found = values[: len(task.parts)] if task.parts else values[-1:]
+    if len(found) < len(values):
+        computed = [turn.text for turn in demonstration.turns if turn.call and turn.call.name == "calculate"]
+        rows.append((prompt_of("combine", task.question, found=found), computed[0] if computed else answer))
+    return rows
 
 
-ROLE_ROWS: Mapping[str, Callable[[DrawnTask, Demonstration, Random], Written]] = {
+ROLE_ROWS: Mapping[str, Callable[[DrawnTask, Demonstration], Written]] = {
     "answer": _answer,
     "plan": _plan,
     "split": _split,

@@ -148,7 +148,7 @@ class Demonstration:
         thought = f"{notes}; {needed}" if notes else needed
         while True:
             call = call_tool(self.tools, name, arguments)
-            text = f"{thought}\n{ACTION} {spaced_call(name, arguments)}"
+            text = f"{thought}\n{ACTION} {spaced_call(name, list(arguments.values()))}"
             self.turns.append(DemonstratedTurn(notes, f"{THOUGHT} {text}", call))
             if not self._slips(self.habits.repeat_call):
                 return call

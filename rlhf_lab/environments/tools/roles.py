@@ -10,14 +10,14 @@ take their prompts from here, so that it is asked what it has learned.
     plan      the question                                    a numbered call a line; #1 is the result of the first
     split     the question                                    a JSON list of questions, each understood by itself
     step      the question and notes                          one turn as in act
-    note      notes, a call and its result                    the new notes, which replace the old ones
-    combine   the question and what was found for its parts   Answer: …
+    note      the question, notes, a call and its result      the new notes, which replace the old ones
+    combine   the question and what was found so far          Answer: …, or one more Action whose result joins it
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 from rlhf_lab.environments.tools.text_calls import DIVIDER
 
@@ -41,7 +41,7 @@ def prompt_of(
     if role == "act":
         return question
     if role == "note":
-        return f"Note: {notes or NOTHING}; {call} gave {result}."
+        return f"Note: {question} Notes: {notes or NOTHING}; {call} gave {result}."
     if role == "step":
         return f"Step: {question} Notes: {notes or NOTHING}."
     if role == "combine":
@@ -50,9 +50,12 @@ def prompt_of(
     return f"{words[role]}: {question}"
 
 
-def spaced_call(name: str, arguments: Mapping[str, Any]) -> str:
+def spaced_call(name: str, arguments: Sequence[str]) -> str:
     """A call as a small model writes it: `search[ Velmora ; capital ]`.
 
     With a space before every word, so that a word is the same token here as in a sentence.
+
+    Args:
+        arguments: their values, in the order of the tool's parameters.
     """
-    return f"{name}[ {DIVIDER.join(str(value) for value in arguments.values())} ]"
+    return f"{name}[ {DIVIDER.join(arguments)} ]"

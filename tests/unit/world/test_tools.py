@@ -194,7 +194,7 @@ def test_what_a_turn_gives():
     task = world.tasks("train")[0]
     (call,) = task.facts["calls"]
     state = world.reset(task, 0)
-    said = world.step(state, f"Thought: need it\nAction: {spaced_call(call['name'], call['arguments'])}")
+    said = world.step(state, f"Thought: need it\nAction: {spaced_call(call['name'], list(call['arguments'].values()))}")
     assert not said.done and said.reward == 0
     assert said.messages == [{"role": "tool", "content": task.facts["answer"]}]
     nonsense = world.step(state, "hello")
@@ -354,10 +354,10 @@ def test_every_role_has_rows_that_its_prompt_asks_for():
 def test_the_prompts_of_roles():
     assert prompt_of("act", "Find it.") == "Find it."
     assert prompt_of("step", "Find it.") == "Step: Find it. Notes: nothing."
-    call = spaced_call("search", {"entity": "tal vor", "relation": "river"})
+    call = spaced_call("search", ["tal vor", "river"])
     assert call == "search[ tal vor ; river ]"
-    noting = prompt_of("note", notes="capital tal vor", call=call, result="mal ril")
-    assert noting == "Note: capital tal vor; search[ tal vor ; river ] gave mal ril."
+    noting = prompt_of("note", "Find it.", notes="capital tal vor", call=call, result="mal ril")
+    assert noting == "Note: Find it. Notes: capital tal vor; search[ tal vor ; river ] gave mal ril."
     assert prompt_of("combine", "Which?", found=("12", "30")) == "Combine: Which? Found: 12; 30."
 
 
@@ -386,3 +386,16 @@ def test_settings_that_make_no_world_are_refused(settings, problem):
 def test_turns_are_those_of_the_settings():
     assert Tools(turns=5).max_turns == 5 and Tools().max_turns == 12
     assert world_of(Tools(seed=2, test_seed=5)).seeds == {"train": 2, "test": 5}
+
+
+def test_who_combines_computes_first():
+    """From the parts of a sum one more call; from that call's result too, the answer."""
+    corpus = build(
+        Tools(train_tasks=20, test_tasks=2, roles={"combine": 1.0}, kinds={"sum": 1.0}, redirect=0.0, seed=0)
+    )
+    plan, parts = corpus.train[0], corpus.train[1]
+    found = re.findall(r"Found: (\d+); (\d+)(; \d+)?\.", plan.prompt)[0]
+    total = int(found[0]) + int(found[1])
+    assert found[2] == f"; {total}" and plan.chosen == f"Answer: {total}"
+    assert f"Found: {found[0]}; {found[1]}." in parts.prompt
+    assert parts.chosen.endswith(f"Action: calculate[ {found[0]} + {found[1]} ]")
