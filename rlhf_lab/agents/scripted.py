@@ -110,7 +110,12 @@ def always_guess(facts: Mapping[str, Any], tools: Sequence[Tool], rng: Random) -
 
 
 def guesses(facts: Mapping[str, Any]) -> list[str]:
-    """What `always_guess` may say: more than an agent without tools can know."""
+    """What `always_guess` may say: more than an agent without tools can know.
+
+    Of a task that does not say what its tools hold, the words of its question.
+    """
+    if "fixture" not in facts:
+        return list(dict.fromkeys(re.findall(r"\w+", facts["question"])))
     fixture = facts["fixture"]
     words_of_passages = [word for text in fixture.get("passages", {}).values() for word in re.findall(r"\w+", text)]
     numbers = [word for word in words_of_passages if word.isdigit()]

@@ -153,6 +153,11 @@ def test_scripted_agents_are_the_same_every_time():
         ScriptedAgent("genius")
 
 
+def test_a_task_that_hides_its_fixture_is_guessed_from_its_question():
+    facts = {key: value for key, value in MAYOR.facts.items() if key != "fixture"}
+    assert guesses(facts) == ["Who", "is", "the", "mayor", "of", "capital", "Velmora"]
+
+
 def test_draws_of_one_task_differ_and_each_is_handed_on():
     task = task_of("mayor")
     jobs = [Assignment(task, tuple(CANONICAL.tools(task, draw)), draw) for draw in range(8)]
