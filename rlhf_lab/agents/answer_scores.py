@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from rlhf_lab.agents.quantities import in_unit, quantities
+from rlhf_lab.core.errors import DataError
 
 ARTICLE = re.compile(r"^(?:the|an?)\s+")
 ARTICLES = re.compile(r"\b(?:the|an?)\b")
@@ -54,8 +55,12 @@ def numeric(answer: str, gold: str, *, question: str = "", unit: str = "", toler
     Args:
         unit: of the gold number; an answer in another unit of the same quantity is converted, one of another is wrong.
         tolerance: how far the number may lie from the gold one.
+
+    Raises DataError where the gold answer is not one number.
     """
-    [wanted] = quantities(gold)
+    wanted = quantities(gold)
+    if len(wanted) != 1:
+        raise DataError(f"answer {gold!r} of a numeric task has {len(wanted)} numbers; write one, or scorer: exact")
     repeated = {quantity.value for quantity in quantities(question)}
     stated = {quantity.value: quantity for quantity in quantities(answer.rpartition("=")[2])}
     if len(stated) > 1:
@@ -64,7 +69,7 @@ def numeric(answer: str, gold: str, *, question: str = "", unit: str = "", toler
         return 0.0
     [quantity] = stated.values()
     value = in_unit(quantity, unit)
-    return float(value is not None and abs(value - wanted.value) <= Fraction(str(tolerance)))
+    return float(value is not None and abs(value - wanted[0].value) <= Fraction(str(tolerance)))
 
 
 def token_f1(answer: str, gold: str) -> float:

@@ -16,6 +16,8 @@ from typing import Any
 from rlhf_lab.agents.agent import Assignment, OnDone
 from rlhf_lab.agents.answer_scores import contains_words
 from rlhf_lab.agents.quantities import quantities
+from rlhf_lab.agents.settings import Scripted
+from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.core.errors import require
 from rlhf_lab.core.tools import Call, Tool, call_tool
 from rlhf_lab.core.trajectory import AgentTrajectory, Turn
@@ -44,7 +46,7 @@ class ScriptedAgent:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": "scripted", "behaviour": self.behaviour, "seed": self.seed}
+        return {"agent": "scripted", "behaviour": self.behaviour, "seed": self.seed}
 
     def run_many(self, assignments: Sequence[Assignment], on_done: OnDone) -> list[AgentTrajectory]:
         trajectories = []
@@ -141,3 +143,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "always_guess": always_guess,
     "random_tools": random_tools,
 }
+
+
+def build(settings: Scripted, surroundings: Surroundings) -> ScriptedAgent:
+    return ScriptedAgent(settings.behaviour, settings.seed)

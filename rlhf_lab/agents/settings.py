@@ -148,3 +148,19 @@ class PythonAgent(AgentSettings):
     def identity(self) -> dict[str, Any]:
         """The path decides what it does, together with the content of the file, which the caller knows."""
         return {"path": self.path}
+
+
+@register("agent", "scripted")
+@dataclass(frozen=True)
+class Scripted(AgentSettings):
+    """No model: what it scores is a bound for the agents that have one.
+
+    Args:
+        behaviour: `oracle` makes the calls that the task needs and knows its answer; `always_refuse` and `always_guess`
+            call nothing; `random_tools` calls anything.
+        seed: of what it draws.
+    """
+
+    asks_model: ClassVar[bool] = False
+    behaviour: Literal["oracle", "always_refuse", "always_guess", "random_tools"] = "oracle"
+    seed: int = 0

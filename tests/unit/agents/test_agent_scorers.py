@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+import rlhf_lab
 from rlhf_lab.agents.agent import Assignment
 from rlhf_lab.agents.metrics import ATTEMPTS
 from rlhf_lab.agents.scorers import score
 from rlhf_lab.agents.scripted import BEHAVIOURS, ScriptedAgent, guesses
+from rlhf_lab.agents.settings import Scripted
+from rlhf_lab.config import registry
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric, names
@@ -148,7 +153,7 @@ def test_scripted_agents_are_the_same_every_time():
         scores.pop("agent_wall_s")
     assert first == again != other
     identity = ScriptedAgent("random_tools", 3).identity
-    assert json.loads(json.dumps(identity)) == {"kind": "scripted", "behaviour": "random_tools", "seed": 3}
+    assert json.loads(json.dumps(identity)) == {"agent": "scripted", "behaviour": "random_tools", "seed": 3}
     with pytest.raises(ConfigError, match="write one of oracle, always_refuse, always_guess, random_tools"):
         ScriptedAgent("genius")
 
@@ -156,6 +161,15 @@ def test_scripted_agents_are_the_same_every_time():
 def test_a_task_that_hides_its_fixture_is_guessed_from_its_question():
     facts = {key: value for key, value in MAYOR.facts.items() if key != "fixture"}
     assert guesses(facts) == ["Who", "is", "the", "mayor", "of", "capital", "Velmora"]
+
+
+@pytest.mark.parametrize("behaviour", list(BEHAVIOURS))
+def test_each_behaviour_can_be_chosen(behaviour):
+    chosen = yaml.safe_load((Path(rlhf_lab.__file__).parents[1] / "conf" / "agent" / f"{behaviour}.yaml").read_text())
+    assert chosen == {"kind": "scripted", "behaviour": behaviour}
+    settings = Scripted(behaviour=behaviour, seed=4)
+    assert registry.build("agent", settings, None) == ScriptedAgent(behaviour, 4)
+    assert not settings.asks_model
 
 
 def test_draws_of_one_task_differ_and_each_is_handed_on():

@@ -17,6 +17,7 @@ from rlhf_lab.agents.answer_scores import (
     token_f1,
 )
 from rlhf_lab.agents.quantities import Quantity, in_unit, quantities
+from rlhf_lab.core.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,11 @@ def test_tolerance_is_in_the_unit_of_the_answer():
     # 61.665 and 61.675 lie at most .01 from 61.67; 61.68 does exactly, 61.69 does not
     for answer, right in {"61.665": 1, "61.68": 1, "61.69": 0, "0.06167 t": 1, "62": 0}.items():
         assert numeric(answer, "61.67", unit="kg", tolerance=0.01) == right, answer
+
+
+def test_a_numeric_task_needs_one_number():
+    with pytest.raises(DataError, match="answer '3 or 4' of a numeric task has 2 numbers; write one, or scorer: exact"):
+        numeric("3", "3 or 4")
 
 
 def test_token_f1():
