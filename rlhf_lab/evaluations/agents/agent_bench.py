@@ -84,7 +84,6 @@ def spread(questions: Sequence[Question], limit: int) -> list[Question]:
 def score_attempt(trajectory: AgentTrajectory, question: Question) -> Scores:
     """Answer and way; under attack also whether the order was read and followed."""
     scores: dict[str, float | None] = dict(score(trajectory, question.task))
-    scores["success"] = scores.pop("answer_right")
     if question.attack:
         scores |= injections()[question.attack].scores(trajectory)
     return scores

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.agents.agent import BatchAgent
+from rlhf_lab.agents.scorers import effort
 from rlhf_lab.core.files import write_text
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.evaluations.agents.attempts import Attempt, Question, plan_attempts, run_attempts
@@ -95,7 +96,6 @@ class Benchmark:
     def _row(self, attempt: Attempt, trajectory: AgentTrajectory) -> Row:
         """A row of evaluation.jsonl."""
         question = attempt.question
-        calls = trajectory.calls
         return {
             "policy": attempt.agent,
             "prompt_id": question.id,
@@ -109,17 +109,8 @@ class Benchmark:
             "attack": question.attack,
             "regression": question.regression,
             "stop": trajectory.stop,
+            **effort(trajectory),
             **self.score(trajectory, question),
-            "zero_calls": int(not calls),
-            "no_answer": int(trajectory.answer is None),
-            "tool_calls": len(calls),
-            "failed_calls": sum(call.failed for call in calls),
-            "model_turns": len(trajectory.turns),
-            "agent_input_tokens": trajectory.input_tokens,
-            "agent_output_tokens": trajectory.output_tokens,
-            "agent_cost_usd": trajectory.cost_usd,
-            "agent_latency_s": sum(turn.latency_s for turn in trajectory.turns),
-            "agent_wall_s": trajectory.wall_s,
         }
 
     def _policies(self, rows: Sequence[Row], comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,19 +5,8 @@ from __future__ import annotations
 from rlhf_lab.core.metrics import Metric
 
 ATTEMPTS = (
-    Metric(
-        "success",
-        "share of attempts whose answer is right",
-        title="success",
-        better="higher",
-        column="success",
-    ),
-    Metric("success/<category>", "the same for the tasks of one category", better="higher"),
+    Metric("success/<category>", "share of right answers to the tasks of one category", better="higher"),
     Metric("success_on/<set>", "the same for one set of tasks", better="higher"),
-    Metric("zero_calls", "share of attempts that call no tool", title="no call", column="no call"),
-    Metric(
-        "agent_latency_s", "seconds that a model took for the turns of an attempt", title="time of the model", unit="s"
-    ),
     Metric("lenient", "share of attempts that are right to a patient reader (GAIA)", title="leniently right"),
     Metric("success_change", "success minus that of the first agent, paired by task"),
     Metric("success_p", "two-sided p of that change, with Holm's adjustment over all pairs of agents"),
