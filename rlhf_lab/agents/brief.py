@@ -37,9 +37,8 @@ class Brief(Instructions):
     def plan(self, question: str, tools: Sequence[Tool]) -> Words:
         return "", prompt_of("plan", question)
 
-    def conclude(self, question: str, results: Sequence[Exchange], unused: Sequence[Exchange]) -> Words:
-        # it has learned to combine what the parts of a question came to, not the steps on the way there
-        return self.combine(question, unused)
+    def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
+        return self.combine(question, results)
 
     def split(self, question: str, tools: Sequence[Tool], most: int) -> Words:
         return "", prompt_of("split", question)
@@ -53,7 +52,7 @@ class Brief(Instructions):
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
         ((call, result),) = latest  # a model that is spoken to in brief makes one call a turn
-        return "", prompt_of("note", notes=notes, call=call, result=result)
+        return "", prompt_of("note", question, notes=notes, call=call, result=result)
 
     def call(self, call: Call) -> str:
-        return spaced_call(call.name, call.arguments)
+        return spaced_call(call.name, [str(value) for value in call.arguments.values()])

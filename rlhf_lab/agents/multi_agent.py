@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import partial
 
 from rlhf_lab.agents.program import Attempt, Ended, ProgramAgent, Steps, together, user_message
+from rlhf_lab.agents.prompts import Exchange, Words
 from rlhf_lab.agents.settings import MultiAgent
 from rlhf_lab.agents.surroundings import Surroundings
-from rlhf_lab.agents.tool_use import Act, read_answer, use_tools
+from rlhf_lab.agents.tool_use import conclude, use_tools
 
 LIST = re.compile(r"\[.*\]", re.DOTALL)
 NOTHING_FOUND = "nothing was found"
@@ -25,9 +27,12 @@ def multi_agent(attempt: Attempt, *, queries: int, executor_turns: int) -> Steps
     plan = yield from _plan(attempt, queries)
     executors = [_execute(attempt, query, f"executor {i}", executor_turns) for i, query in enumerate(plan, start=1)]
     findings = yield from together(executors)
-    system, question = attempt.model.prompts.combine(attempt.question, list(zip(plan, findings, strict=True)))
-    (said,) = yield [attempt.ask(attempt.asked(question), system=system, part="synthesiser")]
-    return Act(said, answer=read_answer(said.text)).final_answer
+    found = list(zip(plan, findings, strict=True))
+
+    def words(since: Sequence[Exchange]) -> Words:
+        return attempt.model.prompts.combine(attempt.question, [*found, *since])
+
+    return (yield from conclude(attempt, words, part="synthesiser"))
 
 
 def _plan(attempt: Attempt, most: int) -> Steps[list[str]]:

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rlhf_lab.agents.program import Attempt, Ended, ProgramAgent, Said, Steps, user_message
+from rlhf_lab.agents.prompts import Exchange, Words
 from rlhf_lab.agents.settings import PlanExecute
 from rlhf_lab.agents.surroundings import Surroundings
-from rlhf_lab.agents.tool_use import Act, read_answer, use_tools
+from rlhf_lab.agents.tool_use import conclude, use_tools
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.environments.tools.text_calls import ACTION, Move, read_move
 
@@ -36,10 +37,12 @@ def plan_execute(attempt: Attempt, *, steps: int, step_turns: int) -> Steps[str 
     for step in plan:
         result = yield from _execute(attempt, planned, with_results(step, results), step_turns)
         results.append(result)
-    unused = [(step, results[i]) for i, step in enumerate(plan) if not _is_used(i, plan)]
-    system, question = prompts.conclude(attempt.question, list(zip(plan, results, strict=True)), unused)
-    (said,) = yield [attempt.ask(attempt.asked(question), system=system, part="answer")]
-    return Act(said, answer=read_answer(said.text)).final_answer
+    found = list(zip(plan, results, strict=True))
+
+    def words(since: Sequence[Exchange]) -> Words:
+        return prompts.conclude(attempt.question, [*found, *since])
+
+    return (yield from conclude(attempt, words, part="answer"))
 
 
 def _execute(attempt: Attempt, planned: Said, step: str, most_turns: int) -> Steps[str]:
@@ -75,11 +78,6 @@ def with_results(step: str, results: Sequence[str]) -> str:
         return results[number - 1] if 1 <= number <= len(results) else reference[0]
 
     return REFERENCE.sub(result, step)
-
-
-def _is_used(number: int, plan: Sequence[str]) -> bool:
-    """Whether a later step refers to the result of a step."""
-    return any(int(reference) == number + 1 for step in plan[number + 1 :] for reference in REFERENCE.findall(step))
 
 
 def build(settings: PlanExecute, surroundings: Surroundings) -> ProgramAgent:

@@ -55,12 +55,8 @@ class Prompts(Protocol):
         """Write the calls that lead to the answer, before any of them is made."""
         ...
 
-    def conclude(self, question: str, results: Sequence[Exchange], unused: Sequence[Exchange]) -> Words:
-        """Answer from the results of a plan.
-
-        Args:
-            unused: those that no later step of the plan refers to.
-        """
+    def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
+        """Answer from the results of a plan."""
         ...
 
     def split(self, question: str, tools: Sequence[Tool], most: int) -> Words:
@@ -154,7 +150,7 @@ class Instructions:
         )
         return system, question
 
-    def conclude(self, question: str, results: Sequence[Exchange], unused: Sequence[Exchange]) -> Words:
+    def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
         steps = "\n".join(
             f"{number}. {step}\n{self._marked(result)}" for number, (step, result) in enumerate(results, 1)

@@ -109,7 +109,7 @@ def load_agent(settings: PythonAgent) -> Callable[[], Agent]:
         return lambda: named  # one object for all attempts
     if not callable(named):
         raise ConfigError(f"{where} is {type(named).__name__}; expected an object with run(prompt, tools)")
-    return named  # type: ignore[no-any-return]
+    return named
 
 
 def build(settings: PythonAgent, surroundings: Surroundings) -> ThreadedAgent:

@@ -7,10 +7,11 @@ as text, see `environments/tools/text_calls.py`. Whatever is wrong with a call i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlhf_lab.agents.program import Attempt, Ended, Said, Steps
+from rlhf_lab.agents.prompts import Exchange, Words
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call
 from rlhf_lab.environments.tools.text_calls import ANSWER, read_move
@@ -95,6 +96,23 @@ def _native_turn(attempt: Attempt, messages: Sequence[Message], system: str, par
         arguments = function["arguments"]
         calls.append(attempt.call(said, function["name"], arguments, id=str(tool_call.get("id", ""))))
     return Act(said, calls=tuple(calls))
+
+
+def conclude(attempt: Attempt, words: Callable[[Sequence[Exchange]], Words], *, part: str) -> Steps[str | None]:
+    """Answer from what was found. Where more is needed, such as a sum, a call is made and its result joins that.
+
+    Args:
+        words: (what was found since) → what is asked.
+    """
+    since: list[Exchange] = []
+    while True:
+        system, question = words(since)
+        (said,) = yield [attempt.ask(attempt.asked(question), system=system, part=part)]
+        move = read_move(said.text, attempt.tools)
+        if not move.name:
+            return Act(said, answer=read_answer(said.text)).final_answer
+        call = attempt.call(said, move.name, move.arguments or {})
+        since.append((attempt.model.prompts.call(call), call.result))
 
 
 def read_answer(text: str) -> str:

@@ -7,6 +7,7 @@ from agent_support import FakeModel, agent, assignment, last, run
 
 from rlhf_lab.agents.program import Ended, together, user_message
 from rlhf_lab.agents.react import react
+from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.core.errors import JudgeUnavailable, StorageError
 
 
@@ -106,3 +107,13 @@ def test_identity_is_of_everything_that_decides():
     assert first.identity == agent(react, FakeModel(chain)).identity
     assert first.identity != agent(react, FakeModel(chain), max_turns=3).identity
     assert first.identity != agent(react, FakeModel(chain), native_calls=True).identity
+
+
+def test_surroundings_open_what_is_used_and_once():
+    opened = []
+    surroundings = Surroundings(lambda: opened.append("model"), lambda: opened.append("sandbox"))
+    assert opened == []
+    assert surroundings.model is surroundings.model
+    assert opened == ["model"]  # agents that run no code need no sandbox
+    assert surroundings.run_code is None
+    assert opened == ["model", "sandbox"]

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from agent_support import FakeModel, last, run, script, tools
 
+from rlhf_lab.agents.brief import Brief
 from rlhf_lab.agents.plan_execute import plan_execute, read_call, read_plan, with_results
 from rlhf_lab.agents.program import Ended
 
@@ -50,6 +51,24 @@ def test_a_step_that_is_no_call_is_given_to_a_part_of_its_own():
     assert {call.result for call in trajectory.calls} == {"Ossin", "Tal"}
     # the part sees its step alone
     assert [m["content"] for m in model.asked[1].messages] == ["What is the capital of Velmora?"]
+
+
+def test_the_last_part_may_make_one_more_call_whose_result_joins_the_others():
+    plan = "1. search[Ossin ; population]\n2. search[Quorin ; population]"
+    model = FakeModel(script(plan, "Action: calculate[1200 + 800]", "Answer: 2000"))
+    (trajectory,) = run(program, model)
+    assert (trajectory.answer, trajectory.calls[-1].result) == ("2000", "2000")
+    assert 'calculate {"expression": "1200 + 800"}\n<result>\n2000' in last(model.asked[-1])
+
+
+def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on():
+    model = FakeModel(script("1. search[ Velmora ; capital ]\n2. search[ #1 ; mayor ]", "Answer: Tal"))
+    run(program, model, prompts=Brief())
+    question = "Who is the mayor of the capital of Velmora?"
+    assert [last(request) for request in model.asked] == [
+        f"Plan: {question}",
+        f"Combine: {question} Found: Ossin; Tal.",
+    ]
 
 
 @pytest.mark.parametrize(("text", "error"), [("I would search.", "no numbered step"), ("1. a\n" * 5, "at most 4")])
