@@ -20,8 +20,10 @@ from rlhf_lab.environments.tools.bases import BaseSize, draw_base
 from rlhf_lab.environments.tools.demonstrations import Demonstration, Habits
 from rlhf_lab.environments.tools.flaky import BUSY, flaky
 from rlhf_lab.environments.tools.kinds import ALL_KINDS, KINDS, UNKNOWN, tools_of
+from rlhf_lab.environments.tools.knowledge import KnowledgeBase, calculate
 from rlhf_lab.environments.tools.names import SYLLABLES, draw_names, draw_twins, names_of
 from rlhf_lab.environments.tools.roles import ROLES, prompt_of, spaced_call
+from rlhf_lab.environments.tools.task_set import ToolTaskFacts
 from rlhf_lab.environments.tools.text_calls import read_move
 from rlhf_lab.environments.tools.world import DEMONSTRATED, ToolWorld, ToolWorldSize, is_right
 
@@ -127,6 +129,26 @@ def test_a_base_has_its_facts_under_one_name():
     assert len(base.knowledge.facts) == 10
     for facts in base.truth.values():
         assert all(facts[relation] in base.truth for relation in base.links)
+
+
+def test_what_a_base_says():
+    base = KnowledgeBase({"Ossin": {"capital": "Velmora"}}, {"Ossi": "Ossin"})
+    assert base.search("Ossin", "capital") == "Velmora"
+    assert base.search("Ossi", "capital") == "moved see Ossin"
+    for entity, relation, problem in (("Oss", "capital", "no entry for Oss"), ("Ossin", "age", "Ossin has no age")):
+        with pytest.raises(ToolError, match=problem):
+            base.search(entity, relation)
+    assert calculate("(12 + 30) * 2") == "84" and calculate("1 / 4") == "0.25"
+    for expression in ("12 + tal", "1 / 0", ""):
+        with pytest.raises(ToolError, match="is no expression"):
+            calculate(expression)
+
+
+def test_a_task_says_all_that_task_sets_promise(world):
+    for task in world.tasks("test"):
+        assert set(task.facts) >= ToolTaskFacts.__annotations__.keys() - {"any_order"}
+    ids = [task.facts["id"] for split in ("train", "test") for task in world.tasks(split)]
+    assert len(set(ids)) == len(ids)
 
 
 # names, splits and seeds
