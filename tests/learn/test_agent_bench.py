@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from judge_server import Asked, JudgeServer, Said, status
-from support import ONE_LAYER, planned
+from support import ONE_LAYER, command_inside, planned
 
 from rlhf_lab.agents.scripted import ScriptedAgent
+from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.metrics import undeclared
@@ -18,6 +19,7 @@ from rlhf_lab.environments.gaia.mini import mini_questions
 from rlhf_lab.environments.tools.bench.task_sets import AgentBenchMini
 from rlhf_lab.evaluations.agents import agent_bench, gaia
 from rlhf_lab.evaluations.agents.trajectory_log import read_trajectories
+from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.rundir import read_run
@@ -202,3 +204,44 @@ def test_the_local_model_runs_every_agent(tmp_path, recipe):
 def test_settings_that_cannot_work_are_refused(overrides, problem):
     with pytest.raises(ConfigError, match=problem.replace("[", r"\[").replace("]", r"\]")):
         _ = planned("agent_bench", *overrides).settings_key
+
+
+def scripted(folder: Path, *overrides: str) -> list[str]:
+    """A command with agents that ask no model."""
+    return [
+        "+recipe=agent_bench",
+        *SMALL,
+        f"outputs={folder}",
+        "algorithm.tasks=[mini]",
+        "algorithm.limit=8",
+        *overrides,
+    ]
+
+
+def test_runs_of_agents_are_compared_and_read_as_others_are(tmp_path):
+    stages = []
+    for agent in ("oracle", "always_refuse"):
+        stage = artifacts.plan(compose.check_command(scripted(tmp_path, f"agent={agent}")).configs[0], "agent_bench")
+        ensure(stage, 0)
+        write_report(stage.folder)
+        stages.append(stage)
+    compared = compare(*(stage.folder for stage in stages), to=tmp_path / "comparison")
+    assert "success" in compared.page.read_text()
+
+
+def test_a_study_sweeps_agents(tmp_path):
+    recipe = tmp_path / "mine" / "recipe"
+    recipe.mkdir(parents=True)
+    sweep = "{agent: [oracle, always_refuse], seed: [0, 1]}"
+    (recipe / "agents.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - agent_bench\n"
+        "question: Which agent?\nneeds: {policy: null}\n"
+        f"study:\n  question: Which agent\n  sweep: {sweep}\n  compare: agent\n  baseline: oracle\n  processes: 1\n"
+        "  metrics: [success, sequence_score]\n"
+    )
+    sized = [value for value in scripted(tmp_path)[1:] if not value.startswith("seed=")]
+    status_code, out = command_inside(tmp_path, "--config-dir", str(tmp_path / "mine"), "+recipe=agents", *sized)
+    assert status_code == 0, out
+    (table,) = tmp_path.rglob("table.md")
+    text = table.read_text()
+    assert "always_refuse" in text and "success" in text

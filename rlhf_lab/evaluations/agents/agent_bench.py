@@ -69,7 +69,7 @@ def questions_of(name: str, settings: AgentBench, run: Run) -> list[Question]:
         tasks = Generated(settings.siblings, run.config.seed, settings.categories)
     else:
         world = run.corpus.environment
-        if not hasattr(world, "tools"):
+        if not isinstance(world, TaskSet):
             raise ConfigError("algorithm.tasks: world needs data with tasks that have tools; use data=tools")
         tasks, known = world, run.corpus.fingerprint  # its tasks' facts do not hold what its tools know
     return [Question(name, task, tasks, known) for task in tasks.tasks("test")]

@@ -8,6 +8,7 @@ a run that was interrupted ends with the files of one that was not.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,11 +32,15 @@ Scorer = Callable[[AgentTrajectory, Question], Scores]
 Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
 """Further numbers of one agent from all of its rows, those under attack included."""
 
-MEANS = ("tool_calls", "failed_calls", "model_turns", "agent_input_tokens", "agent_output_tokens", "agent_cost_usd")
-MEANS += ("agent_wall_s", "agent_latency_s", "extra_calls", "retried_calls")
+MEANS = (
+    *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
+    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_latency_s", "agent_wall_s"),
+)
 """Columns that are no rates, also where they happen to be 0 and 1 only."""
-DESCRIBED = ("policy", "prompt_id", "sample_id", "prompt", "response", "key", "set", "category", "template")
-DESCRIBED += ("attack", "regression", "stop")
+DESCRIBED = (
+    *("policy", "prompt_id", "sample_id", "prompt", "response", "key"),
+    *("set", "category", "template", "attack", "regression", "stop"),
+)
 """Columns that say what an attempt was; the others are measured."""
 COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")
 """Metrics in which agents are compared, where they have them."""
@@ -151,7 +156,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Estimate]:
 
 def estimate_column(rows: Sequence[Row], name: str) -> Estimate:
     """The rate of a column of 0 and 1, the mean of any other; clustered by template."""
-    values_N = floats([row.get(name) for row in rows])
+    values_N = floats([math.nan if row.get(name) is None else row[name] for row in rows])
     is_rate = bool(np.isin(values_N[~np.isnan(values_N)], (0.0, 1.0)).all()) and name not in MEANS
     estimate = clustered_rate if is_rate else clustered_mean
     return estimate(values_N, [row["template"] for row in rows])

@@ -16,6 +16,7 @@ from rlhf_lab.agents.agent import BatchAgent
 from rlhf_lab.agents.models import open_agents
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.files import fingerprint, make_folder, write_bytes, write_json
+from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Tool
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.data.transcript import render_prompt, to_messages
@@ -55,7 +56,7 @@ def as_harness_task(task: Task) -> Task:
     """With a category, the annotator's calls, and the form of the answer as instructions."""
     facts = task.facts
     calls = [{"name": step["tool"], "arguments": step["arguments"]} for step in facts["steps"]]
-    instructions = {"role": "system", "content": ANSWER_FORMAT}
+    instructions = Message(role="system", content=ANSWER_FORMAT)
     prompt = render_prompt([instructions, *to_messages(task.prompt)])
     return Task(prompt, {**facts, "category": f"level_{facts['level']}", "calls": calls})
 

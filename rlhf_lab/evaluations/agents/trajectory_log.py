@@ -102,7 +102,7 @@ class TrajectoryLog:
             self._rows |= {row["key"]: row for row in fresh}
 
 
-def _same_code(mine: Any, theirs: Any) -> bool:
+def _same_code(mine: Mapping[str, Any], theirs: Any) -> bool:
     """Whether two runs share no definition that differs. Each may have more: other agents, other data.
 
     Code that only one of them has was reached from code that both have, or has nothing to do with the other.
@@ -126,11 +126,13 @@ def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
             row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
             row = None
-        is_row = isinstance(row, dict) and isinstance(row.get("key"), str)
-        if is_row and row.get("sha256") == fingerprint({k: v for k, v in row.items() if k != "sha256"}):
-            yield row
-        else:
-            yield None
+        yield row if isinstance(row, dict) and _is_intact(row) else None
+
+
+def _is_intact(row: Mapping[str, Any]) -> bool:
+    """Whether a row is what was written, by its checksum."""
+    content = {name: value for name, value in row.items() if name != "sha256"}
+    return isinstance(row.get("key"), str) and row.get("sha256") == fingerprint(content)
 
 
 def read_trajectories(folder: Path) -> list[dict[str, Any]]:

@@ -36,7 +36,9 @@ def attempts_view(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any] | N
     trajectories = read_trajectories(run.path)
     if not trajectories:
         return None
-    scores = {row["key"]: row for row in run.evaluation.to_dict("records")} if "key" in run.evaluation else {}
+    scores: dict[str, Row] = {}
+    if "key" in run.evaluation:
+        scores = {str(row["key"]): {str(name): row[name] for name in row} for row in run.evaluation.to_dict("records")}
     shown = _choose(trajectories, scores, budget)
     return {
         "run": run,
@@ -168,9 +170,10 @@ def success_dots(run: Run) -> Chart | None:
     levels = []
     for colour, policy in enumerate(run.policies):
         sets = {name.partition("/")[2]: value for name, value in policy.metrics.items() if name.startswith(ON_SET)}
-        whole = policy.metrics.get("success")
-        named = {f"{policy.name}, {name}": value for name, value in sets.items()} or {policy.name: whole}
-        levels += [Level(name, value, colour=colour) for name, value in named.items() if value is not None and value.n]
+        named = {f"{policy.name}, {name}": value for name, value in sets.items()}
+        if not sets and "success" in policy.metrics:
+            named = {policy.name: policy.metrics["success"]}
+        levels += [Level(name, value, colour=colour) for name, value in named.items() if value.n]
     return dots(levels, title="Success of every agent", x_label="share of right answers") if levels else None
 
 
@@ -196,7 +199,7 @@ def _category_table(run: Run) -> dict[str, Any] | None:
 
 def _pair_table(folder: Path) -> list[tuple[str, ...]]:
     """(metric, second, first, difference, p, detectable, tasks, test) of every comparison of two agents."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in read_comparisons(folder):
         effect = row["minimum_detectable_effect"]
         rows.append(
