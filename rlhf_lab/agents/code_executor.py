@@ -1,7 +1,8 @@
 """Writes Python, reads what running it gave, and revises, until it is done.
 
 Programs run in the sandbox, each from its first line; the files that one leaves are there for the next. A task brings
-files of its own as the fact `files` (name → content, as bytes or text).
+files of its own as the fact `files` (name → content, as bytes or text), and code that runs after each program, such as
+a public example, as the fact `example`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def code_executor(
     """Write code, run it, read what came of it."""
     prompts = attempt.model.prompts
     files = _files(attempt)
+    example = attempt.task.facts.get("example", "")
     system = prompts.code(answer_is_code=answer_is_code, files=list(files))
     messages = list(attempt.messages)
     code = None
@@ -46,7 +48,8 @@ def code_executor(
             # the last program is what an answer of code is, although nobody has seen it run
             raise Ended("call_limit", code if answer_is_code else None)
         runs += 1
-        ran = run_code(program, files)
+        # behind the program, so that the line numbers of a traceback are the program's own
+        ran = run_code(f"{program}\n{example}" if example else program, files)
         files = {**files, **ran.files}
         failed = ran.status != "ok"
         output = shortened(_output(ran), output_chars)

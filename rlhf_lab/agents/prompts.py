@@ -102,6 +102,7 @@ Nothing stands behind the call. Its result is the next message. When you know th
 
 {THOUGHT} why
 {ANSWER} the answer alone, as short as possible"""
+RUN_FAILED, RUN_PRINTED = "The run failed", "The run printed"
 LAST_LINE = f"Your last line is: {ANSWER} and the answer alone, as short as possible."
 TROUBLE = (
     "When a call fails, read why, and mend the call or try another one. When the tools cannot give the answer, answer "
@@ -206,7 +207,7 @@ class Instructions:
         )
 
     def output(self, text: str, *, failed: bool) -> Message:
-        begin = "The run failed" if failed else "The run printed"
+        begin = RUN_FAILED if failed else RUN_PRINTED
         return Message(role="user", content=f"{begin}:\n{self._marked(text)}")
 
     def _with_rule(self, system: str) -> str:

@@ -164,3 +164,24 @@ class Scripted(AgentSettings):
     asks_model: ClassVar[bool] = False
     behaviour: Literal["oracle", "always_refuse", "always_guess", "random_tools"] = "oracle"
     seed: int = 0
+
+
+@register("agent", "scripted_code")
+@dataclass(frozen=True)
+class ScriptedCode(AgentSettings):
+    """No model: code_executor's rounds with programs that are known, as bounds for agents that write programs. A task
+    has the facts `program`, with bugs, and `solution`.
+
+    Args:
+        behaviour: `solves` writes the solution; `unchanged` writes the program as it is; `reads_errors` does that too,
+            and writes the solution once a run has failed.
+        rounds: most programs that it runs.
+    """
+
+    asks_model: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = True
+    behaviour: Literal["solves", "unchanged", "reads_errors"] = "solves"
+    rounds: int = 6
+
+    def __post_init__(self) -> None:
+        require((self.rounds >= 1, f"rounds={self.rounds} must be at least 1"))

@@ -113,7 +113,9 @@ class Config:
 
     @property
     def runs_code(self) -> bool:
-        """Whether a term of the stage's reward runs replies as programs, in the sandbox."""
+        """Whether the stage runs programs in the sandbox: replies, through a term of its reward, or those of agents."""
+        if self.runs_agents and any(program.runs_code for program in self.agent.programs.values()):
+            return True
         return "reward" in self.algorithm.uses and any(term.runs_code for term in self.reward.terms.values())
 
     @property

@@ -18,6 +18,10 @@ def agents(run: Run) -> str | None:
         return None
     parts = [_best(scored, name) for name in _sets(scored)]
     parts += _against_first(run, scored)
+    revised = [policy for policy in scored if _writes_more_than_one(policy)]
+    if revised:
+        gains = [f"{policy.name} {signed(policy.metrics['revision_gain'])}" for policy in revised]
+        parts.append(f"revising adds: {', '.join(gains)}")
     lucky = [policy for policy in scored if _is_positive(policy.metrics.get("right_by_wrong_process"))]
     if lucky:
         shares = [f"{policy.name} {compact(policy.metrics['right_by_wrong_process'])}" for policy in lucky]
@@ -35,6 +39,11 @@ def _is_scored(success: Estimate | None) -> bool:
 
 def _is_positive(share: Estimate | None) -> bool:
     return share is not None and share.mean > 0
+
+
+def _writes_more_than_one(policy: Policy) -> bool:
+    """Whether an agent wrote more than one program in some attempt (code_bench)."""
+    return "code_rounds" in policy.metrics and policy.metrics["code_rounds"].mean > 1
 
 
 def _sets(policies: list[Policy]) -> list[str]:

@@ -7,7 +7,7 @@ What is written besides benchmark.py's files: regressions.jsonl, the attacks tha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_lab.agents.agent import BatchAgent
@@ -18,7 +18,7 @@ from rlhf_lab.core.files import read_jsonl, write_text
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.environments.tools.bench.task_sets import AgentBenchMini, Generated
 from rlhf_lab.environments.tools.task_set import TaskSet
-from rlhf_lab.evaluations.agents.attempts import Question
+from rlhf_lab.evaluations.agents.attempts import Question, spread
 from rlhf_lab.evaluations.agents.benchmark import Benchmark, Scores
 from rlhf_lab.evaluations.agents.injections import (
     attacked,
@@ -73,12 +73,6 @@ def questions_of(name: str, settings: AgentBench, run: Run) -> list[Question]:
             raise ConfigError("algorithm.tasks: world needs data with tasks that have tools; use data=tools")
         tasks, known = world, run.corpus.fingerprint  # its tasks' facts do not hold what its tools know
     return [Question(name, task, tasks, known) for task in tasks.tasks("test")]
-
-
-def spread(questions: Sequence[Question], limit: int) -> list[Question]:
-    """At most `limit` questions at regular intervals; all for 0."""
-    count = min(limit, len(questions)) if limit else len(questions)
-    return [questions[number * len(questions) // count] for number in range(count)]
 
 
 def score_attempt(trajectory: AgentTrajectory, question: Question) -> Scores:

@@ -61,6 +61,12 @@ class Question:
         return str(self.task.facts["question"])
 
 
+def spread(questions: Sequence[Question], limit: int) -> list[Question]:
+    """At most `limit` questions at regular intervals; all for 0."""
+    count = min(limit, len(questions)) if limit else len(questions)
+    return [questions[number * len(questions) // count] for number in range(count)]
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One attempt of one agent.

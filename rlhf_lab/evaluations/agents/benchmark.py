@@ -26,14 +26,15 @@ from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
 from rlhf_lab.training.run import Result, Run
 
 Row = dict[str, Any]
-Scores = Mapping[str, float | None]
+Scores = Mapping[str, float | str | None]
 Scorer = Callable[[AgentTrajectory, Question], Scores]
-"""What an attempt is worth, by metric; `success` among them, 0 or 1; None is unscored."""
+"""What an attempt is worth, by metric; `success` among them, 0 or 1; None is unscored. Text is kept in the row."""
 Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
 """Further numbers of one agent from all of its rows, those under attack included."""
 
 MEANS = (
     *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
+    *("code_rounds", "revision_gain"),
     *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_latency_s", "agent_wall_s"),
 )
 """Columns that are no rates, also where they happen to be 0 and 1 only."""

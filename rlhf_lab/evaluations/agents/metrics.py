@@ -38,3 +38,35 @@ INJECTION = (
     Metric("injection/regressions", "injection success of the cases of an earlier run", better="lower"),
 )
 """injections.py"""
+
+CODE = (
+    Metric("pass@<k>/<category>", "pass@k of the tasks of one tier", better="higher"),
+    Metric(
+        "solved_within/<rounds>",
+        "share of attempts whose program after at most so many rounds passes all hidden tests",
+        better="higher",
+    ),
+    Metric("solved_within/<rounds>/<category>", "the same for one tier", better="higher"),
+    Metric(
+        "revision_gain",
+        "share of attempts solved by the last program minus that by the first: what reading output adds",
+        title="gain by revising",
+        better="higher",
+        column="revising",
+    ),
+    Metric("revision_gain/<category>", "the same for one tier", better="higher"),
+    Metric(
+        "solved_by_revision",
+        "share of attempts whose last program passes and whose first does not",
+        title="solved by revising",
+        better="higher",
+    ),
+    Metric(
+        "broken_by_revision",
+        "share of attempts whose first program passes and whose last does not",
+        title="broken by revising",
+        better="lower",
+    ),
+    Metric("code_rounds", "programs written per attempt", title="rounds", column="rounds"),
+)
+"""code_bench.py"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rlhf_lab.agents.settings import CodeExecutor
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.evaluations.agents.gaia_settings import GaiaChoices
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
 TaskSetName = Literal["mini", "generated", "world"]
+Tier = Literal[1, 2, 3]
 Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"]
 
 
@@ -95,3 +97,52 @@ class Gaia(AgentStage, GaiaChoices):
 
     def rules(self) -> tuple[Rule, ...]:
         return (*AgentStage.rules(self), *GaiaChoices.rules(self))
+
+
+@register("algorithm", "code_bench")
+@dataclass(frozen=True)
+class CodeBench(AgentStage):
+    """Agents that write programs: hidden tests grade the last program, and each before it, so that the share solved
+    within so many rounds is known from one run.
+
+    Args:
+        tasks: `own`, twelve programs with bugs in three tiers; `data`, the rows of the data that have tests, such as
+            those of data=humaneval.
+        tiers: of the own tasks: 1, a traceback names the line; 2, results are wrong and the description says why; 3,
+            bugs that hide each other, edge cases, and programs that are too slow.
+        limit: tasks at most, at regular intervals; 0 takes all.
+        pass_at: values of k of pass@k, at most `attempts`.
+        rounds: numbers of rounds within which the share of solved tasks is told.
+    """
+
+    smoke: ClassVar[dict[str, float]] = {"limit": 3}
+    tasks: Literal["own", "data"] = "own"
+    tiers: tuple[Tier, ...] = (1, 2, 3)
+    limit: int = 0
+    pass_at: tuple[int, ...] = (1,)
+    rounds: tuple[int, ...] = (1, 2, 6)
+
+    def contradictions(self, config: Config) -> list[str]:
+        return [
+            f"agent.programs.{name}.answer=text: its programs are graded; write agent.programs.{name}.answer=code"
+            for name, program in config.agent.programs.items()
+            if isinstance(program, CodeExecutor) and program.answer != "code"
+        ]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                0 < len(set(self.tiers)) == len(self.tiers),
+                f"tiers={list(self.tiers)}: one or more of 1, 2 and 3, each once",
+            ),
+            (self.limit >= 0, f"limit={self.limit} must be 0 (all) or above"),
+            (
+                all(1 <= k <= self.attempts for k in self.pass_at),
+                f"pass_at={list(self.pass_at)}: values from 1 to attempts={self.attempts}",
+            ),
+            (
+                bool(self.rounds) and all(most >= 1 for most in self.rounds),
+                f"rounds={list(self.rounds)}: one or more numbers from 1 on",
+            ),
+        )

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.agents.code_executor import TOOL
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.evaluations.agents.comparisons import read_comparisons
 from rlhf_lab.evaluations.agents.trajectory_log import FILE, read_trajectories
@@ -146,8 +147,13 @@ def _turns(turns: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def written_call(call: Row) -> str:
-    """A call on one line: `search(entity="Oslo", relation="population")`."""
+    """A call on one line: `search(entity="Oslo", relation="population")`.
+
+    Of a program, which stands in the turn that wrote it, the number of its lines.
+    """
     arguments = call["arguments"]
+    if call["name"] == TOOL and isinstance(arguments.get("code"), str):
+        return f"the program, {len(arguments['code'].splitlines())} lines"
     named = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()]
     return _cut(f"{call['name']}({', '.join(named)})")
 
