@@ -49,7 +49,11 @@ def test_several_agents_sets_and_differences():
 
 
 def test_attacks_are_said_with_what_was_read():
-    metrics = {"success": rate(1, 0.9, 1), "injection/success": rate(0, 0, 0.3, 8), "injection/reached": rate(1, 0.7, 1, 8)}
+    metrics = {
+        "success": rate(1, 0.9, 1),
+        "injection/success": rate(0, 0, 0.3, 8),
+        "injection/reached": rate(1, 0.7, 1, 8),
+    }
     metrics["injection/success_below"] = number(0.31)
     said = agents(run_of(Policy("react", metrics)))
     assert said is not None and "orders in tool results: react reads 1.00" in said
@@ -72,3 +76,10 @@ def test_settings_that_cannot_work_are_refused_together():
     with pytest.raises(ConfigError) as problems:
         Gaia(attempts=0, levels=(1, 1))
     assert len(problems.value.problems) == 2
+
+
+def test_what_revising_adds_is_said_of_agents_that_revise():
+    revises = {"success": rate(0.75, 0.5, 0.9, 12), "revision_gain": rate(0.5, 0.2, 0.8, 12)}
+    once = Policy("once", {**revises, "revision_gain": rate(0, 0, 0, 12), "code_rounds": rate(1, 1, 1, 12)})
+    said = agents(run_of(Policy("coder", {**revises, "code_rounds": rate(1.5, 1, 2, 12)}), once))
+    assert said is not None and said.endswith("revising adds: coder +0.50 ±0.30.")

@@ -47,6 +47,21 @@ def test_code_is_run_its_error_read_and_revised():
     assert "data.csv" in model.asked[0].system
 
 
+def test_the_example_of_a_task_runs_behind_every_program():
+    ran = []
+
+    def machine(code, files):
+        ran.append(code)
+        return SimpleNamespace(status="ok", stdout="", stderr="", files={})
+
+    task = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", {"example": "assert double(2) == 4\n"}), ())
+    model = FakeModel(script(block("first"), block("second"), "Answer: done"))
+    (trajectory,) = run(program(machine, code=True), model, task)
+    assert ran == ["first\n\nassert double(2) == 4\n", "second\n\nassert double(2) == 4\n"]
+    assert [call.arguments["code"] for call in trajectory.calls] == ["first\n", "second\n"]
+    assert trajectory.answer == "second\n"
+
+
 def test_files_stay_between_rounds():
     machine = Machine()
     run(program(machine), FakeModel(script(block("1"), block("2"), "Answer: 2")), TASK)
