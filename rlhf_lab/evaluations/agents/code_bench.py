@@ -94,7 +94,7 @@ class CodeBenchmark:
         passed = [passes(grade) for grade in grades] or [0.0]
         first, last = passed[0], passed[-1]
         final = grades[-1] if grades else None
-        rounds = {f"solved_within/{most}": passed[min(most, len(passed)) - 1] for most in self.settings.rounds}
+        rounds = {f"solved_within/{most}": passed[min(most, len(passed)) - 1] for most in self.settings.rounds_at}
         return {
             "success": last,
             **rounds,
@@ -113,7 +113,7 @@ class CodeBenchmark:
         tiers = dict.fromkeys(row["category"] for row in rows)
         if len(tiers) == 1:
             return metrics
-        columns = [*(f"solved_within/{most}" for most in self.settings.rounds), "revision_gain"]
+        columns = [*(f"solved_within/{most}" for most in self.settings.rounds_at), "revision_gain"]
         for tier in tiers:
             members = [row for row in rows if row["category"] == tier]
             of_tier = pass_at(members, self.settings.pass_at)

@@ -112,7 +112,7 @@ class CodeBench(AgentStage):
             bugs that hide each other, edge cases, and programs that are too slow.
         limit: tasks at most, at regular intervals; 0 takes all.
         pass_at: values of k of pass@k, at most `attempts`.
-        rounds: numbers of rounds within which the share of solved tasks is told.
+        rounds_at: numbers of rounds within which the share of solved tasks is told.
     """
 
     smoke: ClassVar[dict[str, float]] = {"limit": 3}
@@ -120,7 +120,7 @@ class CodeBench(AgentStage):
     tiers: tuple[Tier, ...] = (1, 2, 3)
     limit: int = 0
     pass_at: tuple[int, ...] = (1,)
-    rounds: tuple[int, ...] = (1, 2, 6)
+    rounds_at: tuple[int, ...] = (1, 2, 6)
 
     def contradictions(self, config: Config) -> list[str]:
         return [
@@ -142,7 +142,7 @@ class CodeBench(AgentStage):
                 f"pass_at={list(self.pass_at)}: values from 1 to attempts={self.attempts}",
             ),
             (
-                bool(self.rounds) and all(most >= 1 for most in self.rounds),
-                f"rounds={list(self.rounds)}: one or more numbers from 1 on",
+                bool(self.rounds_at) and all(most >= 1 for most in self.rounds_at),
+                f"rounds_at={list(self.rounds_at)}: one or more numbers from 1 on",
             ),
         )
