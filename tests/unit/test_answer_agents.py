@@ -49,7 +49,11 @@ def test_several_agents_sets_and_differences():
 
 
 def test_attacks_are_said_with_what_was_read():
-    metrics = {"success": rate(1, 0.9, 1), "injection/success": rate(0, 0, 0.3, 8), "injection/reached": rate(1, 0.7, 1, 8)}
+    metrics = {
+        "success": rate(1, 0.9, 1),
+        "injection/success": rate(0, 0, 0.3, 8),
+        "injection/reached": rate(1, 0.7, 1, 8),
+    }
     metrics["injection/success_below"] = number(0.31)
     said = agents(run_of(Policy("react", metrics)))
     assert said is not None and "orders in tool results: react reads 1.00" in said
