@@ -220,6 +220,18 @@ def plan_command(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
+def sandbox_command(arguments: Sequence[str]) -> None:
+    """`sandbox [probes=true] [level=… to=FILE.json]`: how well this machine isolates the programs that a model writes.
+
+    Says which levels of isolation work here, why others do not, and what a run costs. `probes=true` attacks each level
+    that works (or the one of `level`) with programs that try to get out, and prints what stopped them; two minutes.
+    `to` is a file for the same as JSON.
+    """
+    from rlhf_lab.cli.sandbox import run
+
+    run(arguments)
+
+
 def explain_command(arguments: Sequence[str]) -> None:
     """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: what can be set, and what it means.
 
@@ -262,6 +274,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "leaderboard": leaderboard_command,
     "judge": judge_command,
     "gate": gate_command,
+    "sandbox": sandbox_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

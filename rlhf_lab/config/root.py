@@ -16,7 +16,16 @@ from typing import Any, Literal
 from rlhf_lab.config import registry, schema
 from rlhf_lab.config.groups import DataSource, JudgeSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
-from rlhf_lab.config.sections import Artifacts, Checkpoint, Evaluation, Mixture, RewardGraph, Runtime, Study
+from rlhf_lab.config.sections import (
+    Artifacts,
+    Checkpoint,
+    Evaluation,
+    Mixture,
+    RewardGraph,
+    Runtime,
+    Sandboxing,
+    Study,
+)
 from rlhf_lab.core.errors import ConfigError
 
 GROUPS = tuple(registry.PACKAGES)
@@ -40,6 +49,7 @@ class Config:
         evaluation: how policies are compared on held-out prompts.
         mixture: which rows are trained on where `needs` names made corpora.
         runtime: where and with what arithmetic a stage computes.
+        sandbox: where programs run that a model wrote.
         checkpoint: how often an interrupted stage can be picked up.
         artifacts: when a stage is taken from the store.
         study: the sweep that a study recipe makes; null in a single run.
@@ -68,6 +78,7 @@ class Config:
     evaluation: Evaluation = field(default_factory=Evaluation)
     mixture: Mixture = field(default_factory=Mixture)
     runtime: Runtime = field(default_factory=Runtime)
+    sandbox: Sandboxing = field(default_factory=Sandboxing)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     artifacts: Artifacts = field(default_factory=Artifacts)
     study: Study | None = None
@@ -88,6 +99,11 @@ class Config:
     def reward_asks_judge(self) -> bool:
         """Whether a term of the stage's reward asks the judge."""
         return "reward" in self.algorithm.uses and any(term.asks_judge for term in self.reward.terms.values())
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether a term of the stage's reward runs replies as programs, in the sandbox."""
+        return "reward" in self.algorithm.uses and any(term.runs_code for term in self.reward.terms.values())
 
     @property
     def gold_rubric(self) -> str:

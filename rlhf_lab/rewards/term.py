@@ -28,6 +28,7 @@ class TermSettings:
 
     needs_role: ClassVar[str | None] = None
     asks_judge: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = False
     weight: float = 1.0
     standardise: Literal["none", "fixed", "corpus"] = "none"
     mean: float = 0.0

@@ -1,0 +1,177 @@
+"""Runs hidden tests against code that never sees them: the code in one sandbox, its tests in another.
+
+A usual grader executes the code and its tests in one process and looks at the exit status. Code that ends the process
+with status 0, prints what the grader looks for, replaces `assert`'s errors or `__eq__`, then passes. Here the tests'
+process asks the code's for values, which arrive as plain data, and reports behind a nonce that only it has. Left out:
+tests that pass functions, objects or open files to the code, whose grade is `unsupported`; docs/design/022-sandbox.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rlhf_lab.core.machine import usable_cores
+from rlhf_lab.sandbox.harness import candidate, plain
+from rlhf_lab.sandbox.levels import MAIN, Task
+from rlhf_lab.sandbox.outcome import Level, Outcome, SandboxError
+from rlhf_lab.sandbox.process import Program
+from rlhf_lab.sandbox.sandbox import Sandbox
+
+HARNESS = Path(__file__).parent / "harness"
+CHANNEL_KIB = 16 * 1024
+"""Most that the two processes say to each other, each."""
+LONGER_S = 5.0
+"""So much longer than the code may its tests take: they have to report that it took too long."""
+Verdict = Literal[
+    "passed", "failed", "error", "timeout", "memory", "disk", "output", "processes", "killed", "unsupported"
+]
+LIMITS = ("timeout", "memory", "disk", "output", "processes")
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Hidden tests.
+
+    Attributes:
+        tests: programs, each of which passes unless it raises; asserts, usually.
+        entry_point: the name that the tests get from the code; empty: every name that a test reads and does not define.
+        setup: a program that defines what the tests need besides, such as helper functions of the task.
+    """
+
+    tests: tuple[str, ...]
+    entry_point: str = ""
+    setup: str = ""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What hidden tests say of a program.
+
+    Attributes:
+        status: `passed` all tests; `failed` one of them; `error` the code does not load or ended by itself; a limit
+            that it ran into; `unsupported` where its tests need more than values.
+        passed, total: tests.
+        message: the first failure: the line of the test, the error, the call before it.
+        level: the isolation it was graded under.
+        seconds: wall time.
+        cpu_s: processor time of both processes; without one that was ended from outside.
+    """
+
+    status: Verdict
+    passed: int
+    total: int
+    message: str
+    level: Level
+    seconds: float
+    cpu_s: float
+
+
+class Grader:
+    """Grades programs, each in two sandboxes of its own. May be shared between threads."""
+
+    def __init__(self, sandbox: Sandbox):
+        self.sandbox = sandbox
+
+    def grade(self, code: str, tests: Tests) -> Grade:
+        """Grade one program. Raises SandboxError where the machine cannot, or where the tests do not run at all."""
+        conversation = _Conversation(tests)
+        tests_outcome, code_outcome = self.sandbox.run_together(conversation.tasks(code))
+        return _grade(conversation.report, tests, tests_outcome, code_outcome)
+
+    def grade_many(self, programs: Sequence[tuple[str, Tests]], *, at_once: int = 0) -> list[Grade]:
+        """Grade programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
+        with ThreadPoolExecutor(at_once or usable_cores()) as pool:
+            return list(pool.map(lambda program: self.grade(*program), programs))
+
+
+class _Conversation:
+    """Carries lines between the two processes, and keeps the report.
+
+    What the code's process says goes to the tests' process unread. What the tests' process says goes the other way, but
+    for the line with the nonce.
+    """
+
+    def __init__(self, tests: Tests):
+        self.report: dict[str, Any] | None = None
+        self._tests = tests
+        self._nonce = secrets.token_hex(16)
+        self._line = bytearray()
+        self._programs: dict[str, Program] = {}
+
+    def tasks(self, code: str) -> list[Task]:
+        """The two programs; the one with the tests is first, so that its end is the end of both."""
+        job = {
+            "nonce": self._nonce,
+            "setup": self._tests.setup,
+            "tests": list(self._tests.tests),
+            "entry_point": self._tests.entry_point,
+        }
+        common = {"rlhf_lab/sandbox/harness/plain.py": (HARNESS / "plain.py").read_bytes()}
+        solution = {candidate.CODE: code.encode("utf-8", "surrogatepass")}
+        tests_task = Task(
+            {MAIN: (HARNESS / "tests.py").read_bytes(), **common},
+            stdin=plain.dumps(job).encode() + b"\n",
+            stays_open=True,
+            on_output=self._hear_tests,
+            on_start=lambda program: self._programs.update(tests=program),
+            output_kib=CHANNEL_KIB,
+            longer_s=LONGER_S,
+        )
+        code_task = Task(
+            {MAIN: (HARNESS / "candidate.py").read_bytes(), **common, **solution},
+            stays_open=True,
+            on_output=lambda data: self._programs["tests"].feed(data),
+            on_start=lambda program: self._programs.update(code=program),
+            on_end=lambda: self._programs["tests"].close_stdin(),
+            output_kib=CHANNEL_KIB,
+        )
+        return [tests_task, code_task]
+
+    def _hear_tests(self, data: bytes) -> None:
+        self._line += data
+        *lines, rest = self._line.split(b"\n")
+        self._line = bytearray(rest)
+        for line in lines:
+            if line.startswith(self._nonce.encode()):
+                report = plain.loads(line.decode()[len(self._nonce) :])
+                assert isinstance(report, dict)
+                self.report = report
+            else:
+                self._programs["code"].feed(line + b"\n")
+
+
+def _grade(report: dict[str, Any] | None, tests: Tests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
+    total = len(tests.tests)
+    grade = Grade(
+        "passed",
+        0,
+        total,
+        "",
+        code_outcome.level,
+        max(tests_outcome.wall_s, code_outcome.wall_s),
+        tests_outcome.cpu_s + code_outcome.cpu_s,
+    )
+    if report is None:
+        if tests_outcome.status in ("error", "ok"):
+            last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
+            raise SandboxError(f"the tests of a program do not run, whatever the program: {last_line[:500]}")
+        return dataclasses.replace(grade, status=tests_outcome.status, message="while its tests ran")
+    messages = [report["load"]] * total if report["load"] else list(report["messages"])
+    first = next((message for message in messages if message), "")
+    grade = dataclasses.replace(grade, passed=messages.count(""), message=first)
+    if report["unsupported"]:
+        return dataclasses.replace(grade, status="unsupported", message=report["unsupported"])
+    if not first:
+        return grade
+    if not (report["load"] or report["ended"]):
+        return dataclasses.replace(grade, status="failed")
+    ended_by_signal = code_outcome.status == "killed" and code_outcome.exit is not None
+    if code_outcome.status in LIMITS or ended_by_signal:
+        return dataclasses.replace(grade, status=code_outcome.status)
+    return dataclasses.replace(grade, status="error")

@@ -1,0 +1,85 @@
+"""Values as JSON, and back: None, booleans, numbers, text, bytes, lists, tuples, sets and dictionaries of such.
+
+Only built-in types come out, whatever went in. A test therefore compares with the `==` of Python, never with one that a
+candidate wrote.
+"""
+
+import json
+
+LARGEST_PLAIN_INT = 2**63
+
+
+class NotPlain(Exception):
+    """A value that is made of something else. The message is the name of its type."""
+
+
+def dumps(value: object) -> str:
+    """One line of JSON. Raises NotPlain."""
+    try:
+        return json.dumps(_encode(value))
+    except RecursionError:
+        raise NotPlain(f"{type(value).__name__} that contains itself or is nested too deeply") from None
+
+
+def loads(text: str) -> object:
+    """The value of a line of JSON. Raises ValueError for any other text."""
+    try:
+        return _decode(json.loads(text))
+    except (RecursionError, TypeError, KeyError) as error:
+        raise ValueError(f"not a message: {type(error).__name__}") from None
+
+
+def _encode(value: object) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        number = int.__int__(value)
+        # Python refuses to write integers of more than 4,300 decimal digits
+        return number if abs(number) < LARGEST_PLAIN_INT else {"int": hex(number)}
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, (bytes, bytearray)):
+        return {type(value).__name__: bytes(value).hex()}
+    if isinstance(value, dict):
+        return {"dict": [[_encode(key), _encode(item)] for key, item in value.items()]}
+    if isinstance(value, list):
+        return [_encode(item) for item in value]
+    for kind in (tuple, set, frozenset):
+        if isinstance(value, kind):
+            return {kind.__name__: [_encode(item) for item in value]}
+    raise NotPlain(type(value).__name__)
+
+
+def _decode(value: object) -> object:
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) != 1:
+        raise KeyError("one type")
+    kind, content = next(iter(value.items()))
+    return DECODERS[kind](content)
+
+
+def _decode_complex(content: list) -> complex:
+    return complex(*content)
+
+
+def _decode_dict(content: list) -> dict:
+    return {_decode(key): _decode(item) for key, item in content}
+
+
+DECODERS = {
+    "int": lambda content: int(content, 16),
+    "complex": _decode_complex,
+    "bytes": bytes.fromhex,
+    "bytearray": bytearray.fromhex,
+    "dict": _decode_dict,
+    "tuple": lambda content: tuple(_decode(item) for item in content),
+    "set": lambda content: {_decode(item) for item in content},
+    "frozenset": lambda content: frozenset(_decode(item) for item in content),
+}

@@ -1,0 +1,189 @@
+"""The tests' process: runs hidden tests, whose calls of the graded names go to the candidate's process.
+
+Its first line of input has the tests and a nonce; every further line is an answer of the candidate's. What it writes
+are calls, and one report that begins with the nonce. The candidate's process never sees the nonce, and nothing that the
+candidate wrote runs in this one.
+"""
+
+import ast
+import builtins
+import os
+import random
+import sys
+import traceback
+
+from rlhf_lab.sandbox.harness import plain
+
+LONGEST = 300
+"""Characters of a message, and of a value in it."""
+NOT_RAISED = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
+"""Errors that would end a loop of a test early and silently: `for value in map(function, inputs)`."""
+
+
+class CandidateError(Exception):
+    """The candidate ended, or raised something that is no built-in error."""
+
+
+class Candidate:
+    """The other process, as functions.
+
+    Attributes:
+        last_call: of the message of a failed test.
+        unsupported: why a call cannot be made at all; empty if all could.
+        has_ended: whether the process is gone.
+    """
+
+    def __init__(self, answers, calls):
+        self._answers, self._calls = answers, calls
+        self.last_call = ""
+        self.unsupported = ""
+        self.has_ended = False
+
+    def receive(self) -> dict:
+        line = self._answers.readline()
+        if not line.endswith("\n"):
+            self.has_ended = True
+            raise CandidateError("the program ended before it had answered")
+        try:
+            reply = plain.loads(line)
+        except ValueError as error:
+            raise CandidateError(str(error)) from None
+        if not isinstance(reply, dict):
+            raise CandidateError("its answer is no message")
+        return reply
+
+    def function(self, name: str):
+        """A function that asks the other process."""
+
+        def call(*args, **kwargs):
+            arguments = list(args)
+            try:
+                request = plain.dumps({"name": name, "args": arguments, "kwargs": kwargs})
+            except plain.NotPlain as error:
+                self.unsupported = f"{name} is called with a {error}, which cannot be passed to another process"
+                raise CandidateError(self.unsupported) from None
+            self.last_call = f"{name}({', '.join(shown(value) for value in arguments)})"
+            print(request, file=self._calls, flush=True)
+            return self._result(arguments)
+
+        call.__name__ = name
+        return call
+
+    def _result(self, arguments: list) -> object:
+        reply = self.receive()
+        if "error" in reply:
+            self.last_call += f" raised {reply['error']}"
+            raise _error(str(reply["error"]), str(reply.get("message", "")))
+        if "value" not in reply:
+            raise CandidateError(f"it returned a {reply.get('not_plain', 'message')}, expected plain data")
+        after = reply.get("args")
+        if isinstance(after, list) and len(after) == len(arguments):
+            for before, now in zip(arguments, after, strict=True):
+                _update(before, now)
+        self.last_call += f" returned {shown(reply['value'])}"
+        return reply["value"]
+
+
+def _update(before: object, now: object) -> None:
+    """Change a mutable argument as the candidate did, for tests of functions that work in place."""
+    if type(before) is not type(now) or before == now:
+        return
+    if isinstance(before, (list, bytearray)):
+        before[:] = now
+    elif isinstance(before, (dict, set)):
+        before.clear()
+        before.update(now)
+
+
+def _error(name: str, message: str) -> Exception:
+    """The built-in error of a name, so that tests can expect it."""
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception) and name not in NOT_RAISED:
+        try:
+            return kind(message)
+        except TypeError:  # UnicodeDecodeError takes five arguments
+            return CandidateError(f"{name}: {message}")
+    return CandidateError(f"{name}: {message}")
+
+
+def shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def asked_names(test: str, defined: dict) -> set:
+    """Names that a test reads and nobody defines: these are the candidate's. Raises SyntaxError."""
+    nodes = list(ast.walk(ast.parse(test)))
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    written = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    written |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler))}
+    written |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    aliases = [alias for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names]
+    written |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+    return read - written - set(defined) - set(dir(builtins))
+
+
+def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -> str:
+    """Run one test; what went wrong, empty if it passed."""
+    names = dict(defined)
+    candidate.last_call = ""
+    try:
+        asked = {entry_point} if entry_point else asked_names(test, defined)
+        names.update({name: candidate.function(name) for name in asked})
+        exec(compile(test, "<test>", "exec"), names)
+    except BaseException as error:
+        return _message(error, test, candidate)
+    return ""
+
+
+def _message(error: BaseException, test: str, candidate: Candidate) -> str:
+    """The line of the test, the error, and the call before it."""
+    lines = test.splitlines()
+    places = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<test>"]
+    parts = []
+    if places and places[-1] and places[-1] <= len(lines):
+        parts.append(lines[places[-1] - 1].strip()[:LONGEST])
+    text = str(error)[:LONGEST]
+    if not isinstance(error, AssertionError) or text:
+        parts.append(f"{type(error).__name__}: {text}")
+    if candidate.last_call:
+        parts.append(candidate.last_call)
+    return "; ".join(parts) or type(error).__name__
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(0), "r", encoding="ascii", errors="replace")
+    calls = os.fdopen(os.dup(1), "w", encoding="ascii")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    job = plain.loads(answers.readline())
+    candidate = Candidate(answers, calls)
+    report = {"load": "", "messages": [], "unsupported": "", "ended": False}
+    try:
+        problem = candidate.receive()
+        if problem:  # the code may also have written something of its own
+            report["load"] = f"{problem.get('error', 'no code')}: {problem.get('message', problem)}"[:LONGEST]
+    except CandidateError as error:
+        report["load"] = str(error)
+    if not report["load"]:
+        random.seed(0)  # tests that draw without a seed draw the same every time
+        defined = {"__name__": "tests"}
+        exec(compile(job["setup"], "<setup>", "exec"), defined)
+        for test in job["tests"]:
+            if candidate.has_ended:
+                report["messages"].append("the program ended in an earlier test")
+            else:
+                report["messages"].append(run_test(test, defined, job["entry_point"], candidate))
+        report["unsupported"] = candidate.unsupported
+    report["ended"] = candidate.has_ended
+    print(job["nonce"] + plain.dumps(report), file=calls, flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # threads and exit handlers of a test have no say any more
+
+
+if __name__ == "__main__":
+    main()

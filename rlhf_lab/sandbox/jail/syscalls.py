@@ -1,0 +1,97 @@
+"""System calls that Python 3.11 has no function for, through the C library. Linux, x86_64 and aarch64."""
+
+import ctypes
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+EVERY_NAMESPACE = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
+"""All but the user namespace, which root does without."""
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+MNT_DETACH = 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+
+NUMBERS = {"pivot_root": {"x86_64": 155, "aarch64": 41}, "mount_setattr": {"x86_64": 442, "aarch64": 442}}
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+_libc.syscall.restype = ctypes.c_long
+
+
+def _check(result: int, what: str) -> None:
+    """Raise OSError with errno and the name of the call that failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces (the next child, for CLONE_NEWPID)."""
+    _check(_libc.unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode() or None)
+    _check(result, f"mount {kind or source} on {target}")
+
+
+def protect_mount(target: str, attributes: int, *, recursive: bool) -> None:
+    """Add attributes such as read-only to a mount, and to all below it; takes none away (Linux 5.12).
+
+    A remount would have to repeat the flags that a user namespace may not clear.
+    """
+    arguments = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)  # struct mount_attr: set, clear, propagation, user namespace
+    result = _libc.syscall(
+        ctypes.c_long(NUMBERS["mount_setattr"][os.uname().machine]),
+        ctypes.c_int(AT_FDCWD),
+        ctypes.c_char_p(target.encode()),
+        ctypes.c_uint(AT_RECURSIVE if recursive else 0),
+        arguments,
+        ctypes.c_size_t(ctypes.sizeof(arguments)),
+    )
+    _check(result, f"mount_setattr of {target} (Linux 5.12 or newer)")
+
+
+def detach_mount(target: str) -> None:
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    number = ctypes.c_long(NUMBERS["pivot_root"][os.uname().machine])
+    _check(_libc.syscall(number, ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())), "pivot_root")
+
+
+def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
+    zero = ctypes.c_ulong(0)
+    argument = ctypes.c_ulong(0) if pointer == 0 else pointer
+    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), argument, zero, zero), f"prctl({option})")
+
+
+def drop_bounding_set() -> None:
+    """Give up every capability for this process and for whatever it executes."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:  # EINVAL: the kernel has no capability of this number, nor of any larger one
+            break
+
+
+def set_hostname(name: str) -> None:
+    _check(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name))), "sethostname")

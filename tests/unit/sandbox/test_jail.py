@@ -1,0 +1,119 @@
+"""The filter of system calls on both machines, the control groups of both versions, and the layout."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.sandbox import groups, levels
+from rlhf_lab.sandbox.jail import launch, mounts, seccomp, syscalls
+from rlhf_lab.sandbox.outcome import Limits
+
+LIMITS = Limits(wall_s=1.0, cpu_s=1.0, memory_mib=100, disk_mib=10, processes=5, output_kib=1)
+
+
+def verdict(code: bytes, arch: int, number: int, argument: int = 0) -> int:
+    """What the kernel's machine would answer: an interpreter of the few instructions that the filter has."""
+    data = struct.pack("<iIQ6Q", number, arch, 0, argument, 0, 0, 0, 0, 0)
+    position, accumulator = 0, 0
+    while True:
+        operation, if_true, if_false, value = struct.unpack_from("<HBBI", code, 8 * position)
+        position += 1
+        if operation == seccomp.LOAD:
+            accumulator = struct.unpack_from("<I", data, value)[0]
+        elif operation == seccomp.RETURN:
+            return value
+        else:
+            holds = {
+                seccomp.JUMP_EQUAL: accumulator == value,
+                seccomp.JUMP_GREATER_EQUAL: accumulator >= value,
+                seccomp.JUMP_BIT_SET: bool(accumulator & value),
+            }[operation]
+            position += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_refuses_what_its_table_says(machine):
+    code, arch = seccomp.program(machine), seccomp.AUDIT_ARCH[machine]
+    column = list(seccomp.AUDIT_ARCH).index(machine)
+    refused = {pair[column] for pair in seccomp.REFUSED.values()} - {None}
+    special = {seccomp.CLONE3[column], seccomp.SOCKET[column]}
+    for number in range(seccomp.LAST + 1):
+        if number in refused:
+            assert verdict(code, arch, number) == seccomp.ERRNO | errno.EPERM, number
+        elif number not in special:
+            assert verdict(code, arch, number) == seccomp.ALLOW, number
+    assert verdict(code, arch, seccomp.CLONE3[column]) == seccomp.ERRNO | errno.ENOSYS
+    assert verdict(code, arch, seccomp.LAST + 1) == seccomp.ERRNO | errno.ENOSYS
+    thread, namespace = 0x003D0F00, syscalls.CLONE_NEWUSER | 17
+    assert verdict(code, arch, seccomp.CLONE[column], thread) == seccomp.ALLOW
+    assert verdict(code, arch, seccomp.CLONE[column], namespace) == seccomp.ERRNO | errno.EPERM
+    assert verdict(code, arch, seccomp.SOCKET[column], 1) == seccomp.ALLOW
+    for family in (2, 10, 16, 17, 40):  # inet, inet6, netlink, packet, vsock
+        assert verdict(code, arch, seccomp.SOCKET[column], family) == seccomp.ERRNO | errno.EACCES
+    assert verdict(code, 0x40000003, 1) == seccomp.KILL  # the calls of a 32-bit program have other numbers
+
+
+def test_numbers_of_the_x32_calls_are_refused():
+    code, arch = seccomp.program("x86_64"), seccomp.AUDIT_ARCH["x86_64"]
+    assert verdict(code, arch, seccomp.X32_BIT | 101) == seccomp.KILL
+
+
+def test_other_machines_have_no_filter():
+    with pytest.raises(OSError, match="riscv64"):
+        seccomp.program("riscv64")
+
+
+def test_the_layout_hides_packages_and_shows_no_folder_of_data():
+    shown = levels.layout()
+    assert os.path.isfile(shown.python) and shown.python in shown.read_only
+    assert not any(path in ("/", "/etc", "/home", "/root", "/usr", "/tmp", "/proc") for path in shown.read_only)
+    assert all("packages" in path for path in shown.hidden)
+    assert mounts.WRITABLE == ("work", "tmp", "shm") and launch.OPEN_FILES == 64
+
+
+@pytest.fixture
+def fake_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(groups, "ROOT", tmp_path)
+    monkeypatch.setattr(groups, "OWN", tmp_path / "own")
+    return tmp_path
+
+
+def test_groups_of_version_1(fake_groups):
+    for controller in ("memory", "pids"):
+        (fake_groups / controller / "job").mkdir(parents=True)
+    (fake_groups / "own").write_text("4:memory:/job\n8:pids:/job\n0::/\n")
+    group = groups.create(LIMITS)
+    assert group is not None
+    memory, pids = group.folders
+    assert memory.parent == fake_groups / "memory" / "job" and pids.parent == fake_groups / "pids" / "job"
+    assert (memory / "memory.limit_in_bytes").read_text() == str((100 + 10 + groups.OWN_MEMORY_MIB) << 20)
+    assert (pids / "pids.max").read_text() == str(5 + groups.OWN_PROCESSES)
+    assert not group.killed_for_memory()
+    group.events.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert group.killed_for_memory()
+
+
+def test_groups_of_version_2_need_delegated_controllers(fake_groups):
+    (fake_groups / "user" / "session").mkdir(parents=True)
+    (fake_groups / "own").write_text("0::/user/session\n")
+    (fake_groups / "user" / "session" / "cgroup.subtree_control").write_text("")
+    (fake_groups / "user" / "cgroup.subtree_control").write_text("cpu\n")
+    assert groups.create(LIMITS) is None
+    (fake_groups / "user" / "cgroup.subtree_control").write_text("memory pids\n")
+    (fake_groups / "user" / "cgroup.procs").write_text("")
+    group = groups.create(LIMITS)
+    assert group is not None and group.folders[0].parent == fake_groups / "user"
+    assert (group.folders[0] / "pids.max").read_text() == str(5 + groups.OWN_PROCESSES)
+
+
+def test_no_groups(fake_groups):
+    (fake_groups / "own").write_text("4:memory:/gone\n8:pids:/gone\n")
+    assert groups.create(LIMITS) is None
+    (fake_groups / "own").unlink()
+    assert groups.create(LIMITS) is None
+    assert not list(Path(fake_groups).iterdir())
