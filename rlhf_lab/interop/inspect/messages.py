@@ -36,19 +36,15 @@ def check_settings(config: Json) -> list[str]:
     others = [name for name in given if name not in (*SAMPLING, *OF_INSPECT)]
     refused = [name for name in others if name not in WITHOUT_MEANING]
     if refused:
-        raise ConfigError(
-            [
-                f"{name}={config[name]!r}: models of rlhf_lab are sampled with {', '.join(SAMPLING)} alone; leave it out"
-                for name in refused
-            ]
-        )
+        advice = f"models of rlhf_lab are sampled with {', '.join(SAMPLING)} alone; leave it out"
+        raise ConfigError([f"{name}={config[name]!r}: {advice}" for name in refused])
     return others
 
 
 def check_tool_choice(choice: Any) -> None:
     """Raises ConfigError where a call is demanded, which sampling cannot promise. "none" comes without tools."""
     if choice not in ("auto", "none"):
-        raise ConfigError(f"tool_choice={choice!r}: a model of rlhf_lab calls tools as it likes; use tool_choice='auto'")
+        raise ConfigError(f"tool_choice={choice!r}: models of rlhf_lab call tools as they like; use 'auto'")
 
 
 def to_request(messages: Sequence[Json], tools: Sequence[Json], config: Json) -> Request:
@@ -68,7 +64,7 @@ def to_request(messages: Sequence[Json], tools: Sequence[Json], config: Json) ->
         if message["role"] != "system":
             turns.append(_turn(message, f"message {number}"))
         elif turns:
-            raise ConfigError(f"message {number} is a system message behind a turn; put it in front, or make it a user's")
+            raise ConfigError(f"message {number} is a system message behind a turn; put it in front")
         else:
             instructions.append(_text(message["content"], f"message {number}"))
     if not turns or turns[-1]["role"] == "assistant":
@@ -118,7 +114,10 @@ def _definition(tool: Json) -> dict[str, Any]:
 
 def from_reply(reply: Reply, model: str) -> dict[str, Any]:
     """A reply as inspect's ModelOutput."""
-    calls = [tool_call(call["function"]["name"], call["function"]["arguments"], call["id"]) for call in reply.tool_calls]
+    calls = []
+    for call in reply.tool_calls:
+        function = call["function"]
+        calls.append(tool_call(function["name"], function["arguments"], call["id"]))
     message = {
         "role": "assistant",
         "content": reply.text,
@@ -146,5 +145,6 @@ def tool_call(name: str, arguments: Json, id: str) -> dict[str, Any]:
 
 def usage(input_tokens: int, output_tokens: int, cost_usd: float | None = None) -> dict[str, Any]:
     """Tokens as inspect's ModelUsage."""
-    tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
+    total = input_tokens + output_tokens
+    tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens, "total_tokens": total}
     return tokens if cost_usd is None else {**tokens, "total_cost": cost_usd}

@@ -125,7 +125,7 @@ def read_settings(config: BaseModel | str | None) -> Sandboxing:
     else:
         path = Path(config)
         if not path.is_file():
-            raise ConfigError(f"sandbox rlhf_lab:{config}: there is no such file; write a YAML file with settings of it")
+            raise ConfigError(f"sandbox rlhf_lab:{config}: there is no such file; name a YAML file of settings")
         where, values = config, yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
         return Sandboxing(**cast(dict[str, Any], values))
