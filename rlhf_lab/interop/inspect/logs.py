@@ -202,7 +202,6 @@ def standard_error(mean: Estimate) -> float:
 def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
     """One attempt as inspect's EvalSample."""
     trajectory = attempt["trajectory"]
-    key = attempt["key"][:22]
     expected = attempt["expected"]
     answer = trajectory["answer"]
     scores = {name: row[name] for name in score_columns([row])}
@@ -220,8 +219,7 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
         "epoch": row["sample_id"] + 1,
         "input": attempt["question"],
         "target": "" if expected["answer"] is None else _as_text(expected["answer"]),
-        # inspect's table of messages joins them by their ids
-        "messages": [{"id": f"{key}-{i}", **said} for i, said in enumerate(messages(trajectory["turns"], model))],
+        "messages": list(messages(trajectory["turns"], model)),
         "output": {
             "model": model,
             "choices": [{"message": final, "stop_reason": STOP_REASONS.get(trajectory["stop"], "unknown")}],
@@ -236,7 +234,7 @@ def sample(row: Row, attempt: Row, id: str, model: str) -> dict[str, Any]:
             **{name: row[name] for name in COUNTED if name in row},
             "expected_calls": expected.get("calls", []),
         },
-        "uuid": key,
+        "uuid": attempt["key"][:22],
         "model_usage": {model: tokens},
         "total_time": trajectory["wall_s"],
         "turn_count": len(trajectory["turns"]),
