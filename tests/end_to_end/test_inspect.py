@@ -114,7 +114,7 @@ def test_a_task_with_a_tool_runs_on_a_model_of_the_lab_in_its_sandbox(model, tmp
     )
     log = run(task, tmp_path, model=f"rlhf_lab/{model}")
     for sample in log.samples:
-        asked, called, result, said = sample.messages
+        _, called, result, said = sample.messages
         assert called.tool_calls[0].function == "python" and result.tool_call_id == called.tool_calls[0].id
         assert result.text.strip() == sample.target and sample.target in said.text
         assert sample.scores["left_a_file"].value == 1.0, sample.scores["left_a_file"].explanation
@@ -169,8 +169,8 @@ def tries():
         for name, attempt in attempts.items():
             try:
                 seen[name] = repr(await attempt())
-            except Exception as error:
-                seen[name] = type(error).__name__
+            except Exception as error:  # inspect makes its own kind of some
+                seen[name] = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__name__
         greedy = await box.exec(["python3", "-c", "x = 'a' * 10**9"])
         seen["greedy"] = [greedy.success, greedy.stderr.strip().splitlines()[-1]]
         seen["shell"] = (await box.exec(["sh", "-c", "exit 4"])).returncode
@@ -255,7 +255,7 @@ def test_inspect_reads_exported_logs(tmp_path):
     assert [file.name for file in files] == ["agent_bench-abc-react.eval", "agent_bench-abc-react-attacked.eval"]
     log = read_eval_log(str(files[0]))
     assert log.results.scores[0].metrics["mean"].value == pytest.approx(1 / 3)
-    first = log.samples[0]
+    first = next(sample for sample in log.samples if sample.id == "mini/oslo" and sample.epoch == 1)
     assert [message.role for message in first.messages[:3]] == ["user", "assistant", "tool"]
     assert first.messages[1].tool_calls[0].arguments == {"entity": "oslo"}
     assert first.model_usage["rlhf_lab/sft_roles"].total_cost == 0.75

@@ -30,11 +30,11 @@ from rlhf_lab.statistics.inference import clustered_mean
 Row = Mapping[str, Any]
 
 TRAJECTORIES = "trajectories.jsonl"
-DESCRIBED = ("policy", "prompt_id", "sample_id", "prompt", "response", "key", "set", "category", "template", "attack")
-DESCRIBED += ("regression", "stop")
+DESCRIBED: tuple[str, ...] = ("policy", "prompt_id", "sample_id", "prompt", "response", "key", "set", "category")
+DESCRIBED += ("template", "attack", "regression", "stop")
 """Columns of evaluation.jsonl that say what an attempt was."""
-COUNTED = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls", "agent_input_tokens")
-COUNTED += ("agent_output_tokens", "agent_cost_usd", "agent_wall_s", "agent_latency_s")
+COUNTED: tuple[str, ...] = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls")
+COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_wall_s", "agent_latency_s")
 """Columns that say what an attempt took: metadata of a sample. All others are its scores."""
 ELSEWHERE = ("trajectory", "sha256", "agent", "question", "expected")
 """What a row of trajectories.jsonl says that has a place of its own in a sample."""
@@ -178,10 +178,11 @@ def _is_number(value: Any) -> bool:
 
 def score_summary(column: str, rows: Sequence[Row], estimate: Estimate | None) -> dict[str, Any]:
     """inspect's EvalScore: mean, standard error and interval, clustered by template as in the run."""
-    own = clustered_mean(floats([row.get(column) for row in rows]), [row["template"] for row in rows])
+    values_N: list[Any] = [row.get(column) for row in rows]
+    own = clustered_mean(floats(values_N), [row["template"] for row in rows])
     estimate = estimate or own
-    values = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "stderr": standard_error(own)}
-    metrics = {name: {"name": name, "value": value} for name, value in values.items() if math.isfinite(value)}
+    numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "stderr": standard_error(own)}
+    metrics = {name: {"name": name, "value": value} for name, value in numbers.items() if math.isfinite(value)}
     return {
         "name": column,
         "scorer": column,

@@ -17,11 +17,13 @@ Json = Mapping[str, Any]
 
 SAMPLING = ("max_tokens", "temperature", "stop_seqs", "seed")
 """Settings of inspect's GenerateConfig that decide how the lab samples."""
-OF_INSPECT = ("max_retries", "timeout", "attempt_timeout", "stream_idle_timeout", "max_connections", "cache")
-OF_INSPECT += ("adaptive_connections", "system_message", "max_tool_output", "reasoning_history", "fail_on_refusal")
+OF_INSPECT: tuple[str, ...] = ("max_retries", "timeout", "attempt_timeout", "stream_idle_timeout", "max_connections")
+OF_INSPECT += ("cache", "adaptive_connections", "system_message", "max_tool_output", "reasoning_history")
+OF_INSPECT += ("fail_on_refusal",)
 """Those that inspect itself follows, whoever answers."""
-WITHOUT_MEANING = ("cache_prompt", "internal_tools", "parallel_tool_calls", "verbosity", "effort", "reasoning_effort")
-WITHOUT_MEANING += ("reasoning_mode", "reasoning_tokens", "reasoning_summary", "batch", "extra_headers")
+WITHOUT_MEANING: tuple[str, ...] = ("cache_prompt", "internal_tools", "parallel_tool_calls", "verbosity", "effort")
+WITHOUT_MEANING += ("reasoning_effort", "reasoning_mode", "reasoning_tokens", "reasoning_summary", "batch")
+WITHOUT_MEANING += ("extra_headers",)
 """Those of services and of models that think, which change nothing here: the user is told so."""
 NEUTRAL = {"top_p": 1.0, "num_choices": 1, "best_of": 1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 NEUTRAL |= {"top_k": 0, "logprobs": False, "batch": False}

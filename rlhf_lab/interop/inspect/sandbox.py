@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import yaml
@@ -108,7 +108,7 @@ class LabSandbox(SandboxEnvironment):
         async with self._turn:
             self.workspace.write(file, contents.encode() if isinstance(contents, str) else contents)
 
-    async def read_file(self, file: str, text: bool = True) -> str | bytes:  # type: ignore[override]
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
         async with self._turn:
             content = self.workspace.read(file)
         if len(content) > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
@@ -128,7 +128,7 @@ def read_settings(config: BaseModel | str | None) -> Sandboxing:
             raise ConfigError(f"sandbox rlhf_lab:{config}: there is no such file; name a YAML file of settings")
         where, values = config, yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
-        return Sandboxing(**cast(dict[str, Any], values))
+        return Sandboxing(**values)
     except TypeError as error:
         raise ConfigError(f"{where}: {error}; `explain sandbox` lists the settings") from error
 

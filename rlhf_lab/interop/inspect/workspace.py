@@ -29,9 +29,9 @@ FOLDER = "sample"
 ROOT = f"/work/{FOLDER}"
 """Where a command finds them, but on the level `rlimits`, whose folder is a temporary one of the machine."""
 COMMAND, PROGRAMS = "command.json", "programs"
-SHELL = ("bash", "sh", "basename", "cat", "chmod", "cp", "cut", "date", "diff", "dirname", "echo", "env", "expr")
-SHELL += ("find", "grep", "head", "ls", "mkdir", "mv", "printf", "pwd", "rm", "sed", "seq", "sleep", "sort", "tail")
-SHELL += ("tee", "test", "touch", "tr", "true", "uniq", "wc", "xargs")
+SHELL: tuple[str, ...] = ("bash", "sh", "basename", "cat", "chmod", "cp", "cut", "date", "diff", "dirname", "echo")
+SHELL += ("env", "expr", "find", "grep", "head", "ls", "mkdir", "mv", "printf", "pwd", "rm", "sed", "seq", "sleep")
+SHELL += ("sort", "tail", "tee", "test", "touch", "tr", "true", "uniq", "wc", "xargs")
 """Programs that a command finds beside `python` and `python3`, where this machine has them."""
 RUNNER = f"""
 import json, os, shutil, sys
