@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from rlhf_lab.core.errors import ConfigError  # noqa: E402
 from rlhf_lab.core.tools import function_call  # noqa: E402
 from rlhf_lab.interop.inspect.logs import export  # noqa: E402
+from rlhf_lab.interop.inspect.provider import LabModel  # noqa: E402
 from rlhf_lab.interop.inspect.sandbox import LEVEL_KEY, LabSandbox, read_settings  # noqa: E402
 from rlhf_lab.judges.backends.local import LocalBackend  # noqa: E402
 
@@ -125,6 +127,8 @@ def test_a_task_with_a_tool_runs_on_a_model_of_the_lab_in_its_sandbox(model, tmp
 
 def test_the_command_line_finds_model_and_sandbox(model, tmp_path):
     """As in docs/interop.md: nothing but the installed package."""
+    (plugin,) = [point for point in entry_points(group="inspect_ai") if point.name == "rlhf_lab"]
+    assert plugin.value == "rlhf_lab.interop.inspect.plugin"
     (tmp_path / "settings.yml").write_text("timeout_s: 20\nlevel: rlimits\n")
     (tmp_path / "task.py").write_text(
         "from inspect_ai import Task, task\n"
@@ -246,6 +250,7 @@ def test_what_the_model_does_not_do_ends_the_task_and_says_why(model, tmp_path):
     task = Task(dataset=[Sample(input="x")], solver=generate(), config=GenerateConfig(top_p=0.5))
     log = evaluate(task, model=f"rlhf_lab/{model}", log_dir=str(tmp_path), display="none")[0]
     assert log.status == "error" and "top_p=0.5" in log.error.message
+    assert isinstance(get_model(f"rlhf_lab/{model}").api, LabModel)
     with pytest.raises(ConfigError, match="is no model"):
         get_model(f"rlhf_lab/{tmp_path}")
 

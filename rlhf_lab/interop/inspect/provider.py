@@ -52,7 +52,7 @@ class LabModel(ModelAPI):
     Args:
         device: cpu, cuda, or auto, which is a GPU where there is one.
         max_prompt_tokens: longer questions are cut on the left, with a warning.
-        batch_rows: questions that are answered at once; also inspect's connections.
+        batch_rows: questions that are answered at once; also inspect's connections, unless it adapts their number.
         window_s: seconds that a batch waits for further questions.
 
     Raises:

@@ -34,14 +34,11 @@ SHELL += ("env", "expr", "find", "grep", "head", "ls", "mkdir", "mv", "printf", 
 SHELL += ("sort", "tail", "tee", "test", "touch", "tr", "true", "uniq", "wc", "xargs")
 """Programs that a command finds beside `python` and `python3`, where this machine has them."""
 RUNNER = f"""
-import json, os, shutil, sys
+import json, os, sys
 with open("{COMMAND}") as file:
     command = json.load(file)
-programs = os.path.join(os.environ["TMPDIR"], "{PROGRAMS}")
-if os.path.isdir("{PROGRAMS}"):
-    shutil.move("{PROGRAMS}", programs)
+programs, home = os.path.abspath("{PROGRAMS}"), os.path.abspath("{FOLDER}")
 os.makedirs(programs, exist_ok=True)
-home = os.path.abspath("{FOLDER}")
 os.makedirs(os.path.join(home, command["folder"]), exist_ok=True)
 for top in (programs, home):
     for folder, _, names in os.walk(top):
@@ -113,11 +110,17 @@ class Workspace:
             "environment": dict(environment or {}),
             "path": ["/usr/local/bin", "/usr/bin", "/bin"] if is_open else [],
         }
+        programs = {} if is_open else shell_programs()
         files = {f"{FOLDER}/{name}": content for name, content in self.files.items()}
+        files |= {f"{PROGRAMS}/{name}": content for name, content in programs.items()}
         files |= {MAIN: RUNNER.encode(), COMMAND: json.dumps(command).encode()}
-        if not is_open:
-            files |= {f"{PROGRAMS}/{name}": content for name, content in shell_programs().items()}
-        settings = replace(self.settings, timeout_s=timeout_s) if timeout_s else self.settings
+        # the programs take nothing of the room that the settings give to the command's own files
+        programs_mib = sum(map(len, programs.values())) // 2**20 + 1
+        settings = replace(
+            self.settings,
+            disk_mib=self.settings.disk_mib + programs_mib,
+            timeout_s=timeout_s or self.settings.timeout_s,
+        )
         task = Task(files, stdin, keep=True)
         outcome = Sandbox(settings).run_together([task], level)[0]
         if MAIN in outcome.files:  # without it the folder could not be read, and nothing is known of it

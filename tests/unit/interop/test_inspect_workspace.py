@@ -87,3 +87,13 @@ def test_with_limits_alone_programs_are_the_machines():
 
 def test_the_shell_is_this_machines():
     assert {"bash", "sh", "cat"} <= set(shell_programs())
+
+
+def test_the_programs_take_no_room_of_the_files(workspace):
+    workspace.settings = Sandboxing(disk_mib=2)
+    workspace.write("large", bytes(2**21))
+    assert workspace.run(["sh", "-c", "wc -c < large"]).stdout == f"{2**21}\n"
+    full = workspace.run(["python3", "-c", "open('more', 'wb').write(bytes(2**22))"])
+    assert full.status == "disk", full.stderr
+    after = workspace.run(["rm", "large", "more"])  # a folder that is full can be emptied
+    assert after.status == "ok" and workspace.files == {}, after.stderr
