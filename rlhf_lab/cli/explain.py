@@ -30,6 +30,8 @@ SECTIONS: dict[str, type] = {
     "artifacts": sections.Artifacts,
     "study": sections.Study,
 }
+COMMON: dict[str, type] = {"reward": sections.RewardGraph, "agent": sections.Agents}
+"""Groups of which several options are chosen at once → the settings that these have in common."""
 USAGE = "explain algorithm=ppo, explain algorithm.beta, explain evaluation, explain +recipe=ppo"
 
 
@@ -90,8 +92,9 @@ def explain(arguments: Sequence[str]) -> Group:
 
 
 def _section_of(key: str, option: str) -> str:
-    """The section that an override chooses; each term of the reward has a section of its own."""
-    return f"reward.terms.{option}" if key == "reward" and option in inventory.options("reward") else key
+    """The section that an override chooses; each term of the reward, and each agent, has one of its own."""
+    parts = inventory.PARTS.get(key)
+    return f"{key}.{parts}.{option}" if parts and option in inventory.options(key) else key
 
 
 def catalogue(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Setting]:
@@ -135,11 +138,12 @@ def _classes(values: Mapping[str, Any]) -> dict[str, type]:
     """Prefix of keys → the class that describes them, for composed values; "" is the root."""
     classes: dict[str, type] = {}
     for group in registry.PACKAGES:
-        if group != "reward":
+        if group not in inventory.PARTS:
             classes[group] = registry.settings_class(group, values[group]["kind"])
-    for name, term in values["reward"]["terms"].items():
-        classes[f"reward.terms.{name}"] = registry.settings_class("reward", term["kind"])
-    return {**classes, "reward": sections.RewardGraph, **SECTIONS, "": root.Config}
+    for group, parts in inventory.PARTS.items():
+        for name, part in values[group][parts].items():
+            classes[f"{group}.{parts}.{name}"] = registry.settings_class(group, part["kind"])
+    return {**classes, **COMMON, **SECTIONS, "": root.Config}
 
 
 def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
@@ -150,7 +154,7 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
         hint = hints[field.name]
         if cls is root.Config and (field.name in SECTIONS or field.name in registry.PACKAGES):
             continue  # `_classes` lists its class
-        if cls is sections.RewardGraph and field.name == "terms":
+        if (cls, field.name) in ((sections.RewardGraph, "terms"), (sections.Agents, "programs")):
             continue
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             yield from _fields(hint, path)
@@ -203,9 +207,9 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 def _readers(key: str) -> tuple[str, ...]:
     """The options of its group that have a setting, or the algorithms that use its section."""
     group, _, name = key.partition(".")
-    if key.startswith("reward.terms."):
+    if group in inventory.PARTS and key.startswith(f"{group}.{inventory.PARTS[group]}."):
         name = key.split(".", 3)[3]
-    elif group in ("reward", "evaluation"):
+    elif group in (*COMMON, "evaluation"):
         classes: dict[str, Any] = {
             kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")
         }
@@ -256,7 +260,7 @@ def _explain_target(
 def _setting_by_option(key: str, overrides: Sequence[str]) -> list[Setting]:
     """A setting of a group as each option has it. Options that agree in meaning and value share one entry."""
     group, _, name = key.partition(".")
-    if group not in registry.PACKAGES or group == "reward":
+    if group not in registry.PACKAGES or group in inventory.PARTS:
         return []
     distinct: dict[tuple[str, ...], Setting] = {}
     for option in _options_with(group, name):
@@ -280,7 +284,7 @@ def _unknown_target(target: str, settings: Mapping[str, Setting]) -> str:
             return f"{target} is an option of {kind_group}; write explain {kind_group}={target}"
         for kind in registry.kinds(kind_group):
             fields = _fields(registry.settings_class(kind_group, kind), kind_group)
-            names |= {path for path, _, _ in fields if kind_group != "reward"}
+            names |= {path for path, _, _ in fields if kind_group not in inventory.PARTS}
     full_keys = sorted(name for name in names if name.endswith(f".{target}"))
     if full_keys:
         return f"{target} is not a setting; did you mean {' or '.join(full_keys)}?"

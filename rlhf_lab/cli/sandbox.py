@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from rich.table import Table
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> None:
     chosen = options.get("level", "")
     if chosen and chosen not in LEVELS:
         raise ConfigError(f"level={chosen} is no level{did_you_mean(chosen, LEVELS)}; use one of {', '.join(LEVELS)}")
-    levels = [cast(Level, chosen)] if chosen else list(LEVELS)
+    levels = [chosen] if chosen else list(LEVELS)
     with console.status("trying the levels"):
         reasons = {level: why_not(level) for level in levels}
     working = [level for level in levels if not reasons[level]]

@@ -104,6 +104,8 @@ def _suggest_key(path: str) -> str:
             names |= {field.name for field in dataclasses.fields(cls)}
         if group == "reward":
             names |= {field.name for field in dataclasses.fields(sections_module.RewardGraph)}
+        if group == "agent":
+            names |= {field.name for field in dataclasses.fields(sections_module.Agents)}
     else:
         names = set(schema.field_types(config_module.Config))
     if leaf in names:

@@ -2,8 +2,8 @@
 
 Every file of conf/ is stored with the defaults of its settings class filled in, so `algorithm.beta=0.2` overrides a key
 that exists and a wrong key is an error. Terms of the reward graph are stored at `reward.terms.<name>`, so that
-`reward=[bt,programmatic]` gives both. Recipes are stored as `recipe/<name>` with global package: `+recipe=study/x`
-works from any directory and from a wheel.
+`reward=[bt,programmatic]` gives both, and agents at `agent.programs.<name>`. Recipes are stored as `recipe/<name>` with
+global package: `+recipe=study/x` works from any directory and from a wheel.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from typing import Any
 import yaml
 
 from rlhf_lab.config import registry, root, schema, sections
+from rlhf_lab.config.files import folder as folder
+from rlhf_lab.config.files import read_yaml as read_yaml
 from rlhf_lab.config.overrides import merge
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PARTS = {"reward": "terms", "agent": "programs"}
+"""Groups of which several options are chosen at once → the key below which each has a section of its own."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,6 @@ class Entry:
     group: str | None
     package: str | None
     node: dict[str, Any]
-
-
-def folder(name: str) -> Path:
-    """conf/ or recipes/: inside the package in a wheel, beside it in a checkout."""
-    in_wheel = PACKAGE / name
-    in_checkout = PACKAGE.parent / name
-    return in_wheel if in_wheel.is_dir() else in_checkout
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    # The C loader is several times faster, but not every build of PyYAML has it.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}
 
 
 @cache
@@ -87,7 +77,7 @@ def option(group: str, name: str) -> Entry:
     defaults = schema.defaults(cls) | tuned_by_model
     if group == "model":
         defaults["tuned"] = root.values_by_size(cls)
-    package = f"reward.terms.{name}" if group == "reward" else group
+    package = f"{group}.{PARTS[group]}.{name}" if group in PARTS else group
     return Entry(name, group, package, {"kind": values["kind"], **merge(defaults, values)})
 
 
@@ -98,6 +88,7 @@ def _root_entry() -> Entry:
         "checkpoint": sections.Checkpoint,
         "artifacts": sections.Artifacts,
         "reward": sections.RewardGraph,
+        "agent": sections.Agents,
     }
     section_defaults = {name: schema.defaults(cls) for name, cls in section_classes.items()}
     root_defaults = schema.defaults(root.Config) | section_defaults

@@ -11,8 +11,8 @@ from rlhf_lab.config import registry
 PLAIN_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 SPECIAL_WORDS = ("true", "false", "null", "nan", "inf")
 """Words that Hydra's override grammar does not read as text."""
-ADDED = ("stages.", "needs.", "data.sources.")
-"""Mappings whose keys the user makes up."""
+ADDED = ("stages.", "needs.", "data.sources.", "agent.service.")
+"""Mappings whose keys the user makes up, or that depend on another choice."""
 
 
 def is_choice(key: str) -> bool:
@@ -21,9 +21,9 @@ def is_choice(key: str) -> bool:
 
 
 def forced(key: str) -> str:
-    """A key as an override names it. Those below `stages` and `needs` and the sources of a mix need not be in the
-    composed config: `++` adds them."""
-    return f"++{key}" if key.startswith((*ADDED, "data.sources=")) else key
+    """A key as an override names it. Those below `stages` and `needs`, the sources of a mix and the settings of
+    the agents' service need not be in the composed config: `++` adds them."""
+    return f"++{key}" if key.startswith((*ADDED, "data.sources=", "agent.service=")) else key
 
 
 def literal(value: Any) -> str:

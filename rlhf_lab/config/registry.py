@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from rlhf_lab.core.errors import ConfigError
 
 PACKAGES = {
+    "agent": ("agents",),
     "algorithm": ("algorithms", "evaluations"),
     "data": ("data",),
     "judge": ("judges",),

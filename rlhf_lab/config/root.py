@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.config import registry, schema
+from rlhf_lab.config.files import folder, read_yaml
 from rlhf_lab.config.groups import DataSource, JudgeSource, Rollout, Sharding
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import (
+    Agents,
     Artifacts,
     Checkpoint,
     Evaluation,
@@ -29,6 +31,8 @@ from rlhf_lab.config.sections import (
 from rlhf_lab.core.errors import ConfigError
 
 GROUPS = tuple(registry.PACKAGES)
+SERVICES = ("anthropic", "openai_compatible")
+"""Values of `agent.llm` that are kinds of judges as well: services that are asked by the judges' transport."""
 TRL_OPTIONS = "rlhf_lab.algorithms.trl.options"
 """The module that knows which settings TRL can honour. Imported by name: config may not import from algorithms."""
 
@@ -42,6 +46,7 @@ class Config:
         data: what it is trained and evaluated on.
         algorithm: how it is trained, or what is evaluated.
         reward: what scores replies: terms, and how they become one number.
+        agent: who attempts tasks with tools, and the model behind it.
         judge: who answers where a language model is asked: to judge replies, or to write data.
         rollout: how replies are sampled.
         sharding: how the work is spread over processes.
@@ -71,6 +76,7 @@ class Config:
     data: DataSource
     algorithm: Any
     reward: RewardGraph
+    agent: Agents
     judge: JudgeSource
     rollout: Rollout
     sharding: Sharding
@@ -91,6 +97,11 @@ class Config:
     size: Literal["full", "smoke"] = "full"
 
     @property
+    def runs_agents(self) -> bool:
+        """Whether the stage runs the agents of `agent`."""
+        return "agent" in self.algorithm.uses
+
+    @property
     def asks_judge(self) -> bool:
         """Whether the stage asks the judge: by itself, through a term of its reward, or for gold."""
         return self.algorithm.asks_judge or self.reward_asks_judge or bool(self.gold_rubric)
@@ -109,6 +120,22 @@ class Config:
     def gold_rubric(self) -> str:
         """The rubric on which the judge grades replies for gold (`needs.judge`); empty where it does not."""
         return (self.needs.get("judge") or "") if self.algorithm.measures_gold else ""
+
+    @property
+    def verifier(self) -> Any:
+        """Settings of the verifier that measures replies; None where the data's own oracle does.
+
+        `data.verifier` names its kind, with the settings of the reward's term of that kind where there is one. Where it
+        names none, the only verifier of the reward measures too.
+        """
+        terms = self.reward.terms.values() if "reward" in self.algorithm.uses else ()
+        verifiers = [term for term in terms if term.verifies]
+        kind = getattr(self.data, "verifier", None)
+        if kind is None:
+            return verifiers[0] if len(verifiers) == 1 else None
+        same_kind = [term for term in verifiers if registry.kind_of("reward", term) == kind]
+        default: Any = registry.settings_class("reward", kind)
+        return same_kind[0] if same_kind else default()
 
     @property
     def corpus_roles(self) -> tuple[str, ...]:
@@ -160,6 +187,8 @@ def _build(values: Mapping[str, Any], problems: list[str]) -> Config | None:
     for key, value in with_tuned(values, problems).items():
         if key == "reward":
             groups[key] = _build_reward(value, problems)
+        elif key == "agent":
+            groups[key] = _build_agents(value, problems)
         elif key in GROUPS:
             groups[key] = _build_group(key, value, problems)
         else:
@@ -187,6 +216,35 @@ def _build_reward(values: Any, problems: list[str]) -> RewardGraph | None:
     if any(term is None for term in built.values()):
         return None
     return schema.build(RewardGraph, {**values, "terms": built}, "reward", problems)
+
+
+def _build_agents(values: Any, problems: list[str]) -> Agents | None:
+    """The agents and their service; None where one of them is wrong."""
+    programs = values.get("programs") if isinstance(values, Mapping) else None
+    if not isinstance(programs, Mapping):
+        problems.append(f"agent has no programs; choose some of {'|'.join(registry.kinds('agent'))}, e.g. agent=react")
+        return None
+    built = {name: _build_group("agent", part, problems, f"agent.programs.{name}") for name, part in programs.items()}
+    service = _build_service(values.get("llm", Agents.llm), values.get("service"), problems)
+    if service is None or any(program is None for program in built.values()):
+        return None
+    return schema.build(Agents, {**values, "programs": built, "service": service}, "agent", problems)
+
+
+def _build_service(llm: Any, values: Any, problems: list[str]) -> Any:
+    """Settings of the agents' service, over those of the file of the same name; {} for `local`, None where wrong."""
+    if not isinstance(values or {}, Mapping):
+        problems.append(f"agent.service={values!r} is no mapping; write agent.service.model=NAME")
+        return None
+    if llm not in SERVICES:  # anything else than `local` is reported where the section is built
+        if values:
+            problems.append(
+                f"agent.service.{next(iter(values))}: agent.llm={llm} asks no service; leave it out, or choose "
+                "agent.llm=anthropic or agent.llm=openai_compatible"
+            )
+        return {}
+    from_file = read_yaml(folder("conf") / "judge" / f"{llm}.yaml")
+    return _build_group("judge", {**from_file, **(values or {}), "kind": llm}, problems, "agent.service")
 
 
 def _build_group(group: str, values: Any, problems: list[str], where: str = "") -> Any:
@@ -301,6 +359,7 @@ def _cross_check(root: Config) -> list[str]:
     problems += _data_problems(root)
     problems += _gold_problems(root)
     problems += _mixture_problems(root)
+    problems += _agent_problems(root) if root.runs_agents else []
     if algorithm.trains_on_reward or algorithm.reads_reward:
         problems += _missing_roles(root)
     problems += algorithm.contradictions(root)
@@ -347,8 +406,15 @@ def _data_problems(root: Config) -> list[str]:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
-    if "environment" in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
-        problems.append(f"reward=environment: data={data_kind} has no environment; replies to it are scored as text")
+    problems += _verifier_problems(root)
+    if root.evaluation.pass_at and "evaluation" in algorithm.uses and not _knows_correct(root):
+        problems.append(
+            f"evaluation.pass_at={list(root.evaluation.pass_at)} needs replies that can be checked; use data with "
+            "answers (data=arithmetic, data=gsm8k), name a verifier (data.verifier=…), or leave it out"
+        )
+    for name in ("environment", "tool_calls"):
+        if name in reward_kinds and "reward" in algorithm.uses and root.data.max_turns == 1:
+            problems.append(f"reward={name}: data={data_kind} has no environment; replies to it are scored as text")
     if root.data.max_turns > 1 and not algorithm.takes_turns:
         problems.append(
             f"algorithm={kind} works with single replies, and data={data_kind} answers them; use algorithm=grpo or ppo"
@@ -378,6 +444,26 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _knows_correct(root: Config) -> bool:
+    """Whether it may be known of a reply that it is right."""
+    return bool(root.data.answers) or root.verifier is not None or root.data.max_turns > 1
+
+
+def _verifier_problems(root: Config) -> list[str]:
+    """A `data.verifier` that is none, and several verifiers of which none is chosen to measure."""
+    kind = getattr(root.data, "verifier", None)
+    terms_by_kind: dict[str, Any] = {name: registry.settings_class("reward", name) for name in registry.kinds("reward")}
+    known = [name for name, cls in terms_by_kind.items() if cls.verifies]
+    if kind is not None:
+        return [] if kind in known else [f"data.verifier={kind} is no verifier; use one of {', '.join(known)}, or null"]
+    terms = root.reward.terms.items() if "reward" in root.algorithm.uses else ()
+    verifiers = [name for name, term in terms if term.verifies]
+    if len(verifiers) > 1 and hasattr(root.data, "verifier"):
+        choice = "|".join(registry.kind_of("reward", root.reward.terms[name]) for name in verifiers)
+        return [f"reward={','.join(verifiers)}: several verifiers; say which one measures: data.verifier={choice}"]
+    return []
 
 
 def _gold_problems(root: Config) -> list[str]:
@@ -418,7 +504,7 @@ def _mixture_problems(root: Config) -> list[str]:
         if name not in sources:
             hint = schema.did_you_mean(name, sources)
             problems.append(f"mixture.shares.{name} is no source of this run; it has {', '.join(sources)}{hint}")
-    if root.data.max_turns > 1:
+    if root.data.max_turns > 1 and algorithm.trains_on == "prompts":
         problems.append("needs.corpus: the tasks of data that answer the policy come from their environment alone")
     if algorithm.trains_on == "prompts" and root.data.answers:
         problems.append("needs.corpus: made prompts have no answer that a verifier could check; use other data")
@@ -465,6 +551,26 @@ def _sharding_problems(root: Config) -> list[str]:
     return problems
 
 
+def _agent_problems(root: Config) -> list[str]:
+    """Why the agents cannot speak through their model as configured."""
+    agent = root.agent
+    problems = []
+    if not agent.asks_model:
+        return []
+    if agent.llm == "local" and not root.needs.get("policy"):
+        problems.append(
+            "agent.llm=local: the agents speak through needs.policy, which is not set; name one, e.g. "
+            "+needs.policy=sft, or a service: agent.llm=anthropic or agent.llm=openai_compatible"
+        )
+    if agent.llm == "local" and agent.calls == "native" and registry.kind_of("model", root.model) == "scratch":
+        problems.append(
+            "agent.calls=native: a model made from scratch has no chat template that takes tools; use agent.calls=text"
+        )
+    if agent.llm == "anthropic" and agent.temperature is not None:
+        problems.append("agent.temperature: agent.llm=anthropic samples at the service's own; leave it out")
+    return problems
+
+
 def _missing_roles(root: Config) -> list[str]:
     """Reward models that terms of the reward read and `needs` does not name."""
     return [
@@ -478,9 +584,12 @@ def to_values(config: Config) -> dict[str, Any]:
     """Plain YAML values of a checked config; `check(to_values(c))` gives `c` again."""
     values = schema.plain(config)
     for group in GROUPS:
-        if group != "reward":
+        if group not in ("reward", "agent"):
             values[group] = {"kind": registry.kind_of(group, getattr(config, group)), **values[group]}
     for name, term in config.reward.terms.items():
         term_values = values["reward"]["terms"][name]
         values["reward"]["terms"][name] = {"kind": registry.kind_of("reward", term), **term_values}
+    for name, program in config.agent.programs.items():
+        program_values = values["agent"]["programs"][name]
+        values["agent"]["programs"][name] = {"kind": registry.kind_of("agent", program), **program_values}
     return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from rlhf_lab.core.errors import require
@@ -18,17 +18,28 @@ class Evaluation:
         samples_per_prompt: replies per prompt and policy; intervals are clustered by prompt.
         pairs: held-out preference pairs for ranking accuracy and chosen-likelihood drift.
         seed: of the sampling noise. Each policy draws from its own stream.
+        pass_at: values of k for which `pass@k` and, where replies state a final answer, `maj@k` are measured, over all
+            subsets of k of the samples (`statistics/repeated_samples.py`); data with verifiable replies only.
     """
 
     smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at",)
     prompts: int = 384
     samples_per_prompt: int = 4
     pairs: int = 500
     seed: int = 0
+    pass_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        most = max(self.pass_at, default=1)
         require(
+            (min(self.pass_at, default=1) >= 1, f"pass_at={list(self.pass_at)}; k starts at 1"),
+            (
+                most <= self.samples_per_prompt,
+                f"pass_at={list(self.pass_at)} needs at least {most} samples per prompt; set samples_per_prompt={most} "
+                f"or higher (it is {self.samples_per_prompt})",
+            ),
             (self.prompts >= 2, f"prompts={self.prompts}; an interval over prompts needs at least 2"),
             (self.samples_per_prompt >= 1, f"samples_per_prompt={self.samples_per_prompt} must be at least 1"),
             (self.pairs >= 2, f"pairs={self.pairs} must be at least 2"),
@@ -296,6 +307,79 @@ class RewardGraph:
     def roles(self) -> set[str]:
         """Entries of `needs` that the terms read."""
         return {term.needs_role for term in self.terms.values() if term.needs_role}
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Who attempts tasks, and the model that they speak through. Read by stages that run agents.
+
+    Args:
+        programs: name → settings of the agent.
+        llm: the model behind the agents: `local` is the policy in `needs.policy`, by the lab's own sampler; `anthropic`
+            and `openai_compatible` are services, asked as judges are, from the same store and the same budget.
+        service: settings of that service, over conf/judge/<llm>.yaml: `agent.service.model=NAME`,
+            `agent.service.base_url=…`, `agent.service.budget_usd=…`; `explain judge=anthropic` lists them. Empty for
+            `local`.
+        temperature: of sampling; null is 0 for `local`, and what `service` says for a service.
+        max_turns: most turns of the model in one attempt at a task, over all parts of an agent.
+        max_calls: most calls of tools in one attempt.
+        max_prompt_tokens: of the local model: a longer conversation loses its beginning, which a note counts; null is
+            what its positions leave beside a turn.
+        max_tokens: of a turn; null is `rollout.max_new_tokens` for `local`, and 1024 for a service.
+        calls: `native` offers the tools to the model in its own form, `text` has it write calls as text; `auto` is
+            native where the service or the model's chat template takes tools.
+        prompt: `instructions` say what to do and list the tools; `brief` says no more than models are trained on that
+            the lab makes from scratch; `auto` is brief for those, instructions for others.
+        mark_results: instructions have results of tools between <result> and </result>, as data that is not to be
+            obeyed; false shows them as they are, to measure what the marks are worth.
+    """
+
+    programs: dict[str, Any] = field(default_factory=dict)
+    llm: Literal["local", "anthropic", "openai_compatible"] = "local"
+    service: Any = field(default_factory=dict)
+    temperature: float | None = None
+    max_turns: int = 24
+    max_calls: int = 24
+    max_prompt_tokens: int | None = None
+    max_tokens: int | None = None
+    calls: Literal["auto", "native", "text"] = "auto"
+    prompt: Literal["auto", "brief", "instructions"] = "auto"
+    mark_results: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            (bool(self.programs), "programs is empty; choose at least one, e.g. agent=react"),
+            (
+                self.temperature is None or self.temperature >= 0,
+                f"temperature={self.temperature} must be 0 (greedy) or above",
+            ),
+            (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
+            (self.max_calls >= 0, f"max_calls={self.max_calls} must be 0 or above"),
+            (self.max_tokens is None or self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
+            (
+                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
+                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
+            ),
+        )
+
+    @property
+    def service_settings(self) -> Any:
+        """The settings of the service, at the agents' temperature where that is written."""
+        return self.service if self.temperature is None else replace(self.service, temperature=self.temperature)
+
+    @property
+    def asks_service(self) -> bool:
+        """Whether a service is asked."""
+        return self.llm != "local" and self.asks_model
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether one of the agents speaks through the model."""
+        return any(program.asks_model for program in self.programs.values())
+
+    def most_requests(self, attempts: int) -> int:
+        """Requests of so many attempts by each agent, at most."""
+        return attempts * self.max_turns * sum(program.asks_model for program in self.programs.values())
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,9 @@ def _shrink_section(values: Mapping[str, Any], section: str, where: str, written
         for name, limit in _limits(values, section).items()
         if not _is_written(f"{where}.{name}", written)
     }
+    if section == "evaluation" and current.get("pass_at") and not _is_written(f"{where}.pass_at", written):
+        samples = lowered.get("samples_per_prompt", current.get("samples_per_prompt"))
+        lowered["pass_at"] = [k for k in current["pass_at"] if k <= samples]
     return {**current, **lowered}
 
 
@@ -108,7 +111,8 @@ def _shrink_upstream(
         overrides: dict[str, Any] = {"size": "smoke"}
         for section in STAGE_SECTIONS:
             shrunk = _shrink_section(stage, section, f"stages.{name}.{section}", written)
-            overrides[section] = {key: shrunk[key] for key in _limits(stage, section)}
+            changed = (*_limits(stage, section), *(["pass_at"] if section == "evaluation" else []))
+            overrides[section] = {key: shrunk[key] for key in changed if key in shrunk}
         stages[name] = merge(stages.get(name, {}), overrides)
         pending += (recipe.get("needs") or {}).values()
     return stages

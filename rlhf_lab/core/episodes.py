@@ -128,3 +128,12 @@ class Environment(Protocol):
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
         """What whole episodes are truly worth, (N,) each: `gold`, and whatever else the world knows."""
         ...
+
+
+@runtime_checkable
+class Demonstrating(Protocol):
+    """An environment that knows how its tasks are done."""
+
+    def demonstration(self, task: Task) -> Sequence[Message]:
+        """What is said behind the task's prompt in an attempt without mistakes; the last message is the policy's."""
+        ...

@@ -62,6 +62,8 @@ OPTIONAL = {
     "huggingface_hub": ("reading attachments of a hub data set", "huggingface_hub"),
     "starlette": ("label", "'rlhf_lab[label]'"),
     "inspect_ai": ("export to inspect", "-c constraints-inspect.txt 'rlhf_lab[inspect]'"),
+    "math_verify": ("reward=math with equivalence=symbolic", "'rlhf_lab[math]'"),
+    "langdetect": ("instructions about the language of a reply", "'rlhf_lab[ifeval]'"),
 }
 """Optional library → what needs it, and what to give to `pip install`: the arguments of MissingDependency."""
 

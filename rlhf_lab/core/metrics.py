@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 LAB = Path(__file__).resolve().parents[1]
-PACKAGES = ("evaluations", "training", "monitoring", "algorithms", "rewards")
+PACKAGES = ("evaluations", "training", "monitoring", "algorithms", "rewards", "agents")
 """Packages whose `metrics.py` files are read, in the order in which reports show their metrics."""
 
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 MALFORMED = "_malformed"
 """The one argument of a call whose arguments could not be read: what the model wrote in their place."""
+
+
+TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
+"""Type of an argument in JSON schema → in Python."""
 
 
 class ToolError(Exception):
@@ -105,9 +117,32 @@ def call_tool(tools: Mapping[str, Tool], name: str, arguments: Mapping[str, Any]
     if problem:
         return Call(name, arguments, f"error: {problem}", failed=True, id=id)
     try:
-        return Call(name, arguments, tool.run(**arguments), id=id)
+        return Call(name, arguments, tool.run(**_typed(tool, arguments)), id=id)
     except ToolError as error:
         return Call(name, arguments, str(error), failed=True, id=id)
+
+
+def _typed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments in the types that the tool declares. Raises ToolError for one that cannot be.
+
+    A call that is written as text has texts alone, and models write 3 for "3".
+    """
+    schemas = tool.parameters.get("properties", {})
+    return {name: _as_type(tool, name, value, schemas[name].get("type")) for name, value in arguments.items()}
+
+
+def _as_type(tool: Tool, name: str, value: Any, wanted: Any) -> Any:
+    if not isinstance(wanted, str) or wanted not in TYPES:  # a schema may have several types, or none
+        return value
+    # True is an int to Python, and none to JSON
+    if isinstance(value, TYPES[wanted]) and isinstance(value, bool) == (wanted == "boolean"):
+        return value
+    if wanted == "string" and isinstance(value, int | float):
+        return json.dumps(value)
+    if wanted in ("integer", "number") and isinstance(value, str):
+        with suppress(ValueError):
+            return int(value) if wanted == "integer" else float(value)
+    raise ToolError(f"error: {name} of {tool.name} is a JSON {wanted}; got {json.dumps(value, default=str)[:80]}")
 
 
 def _argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ class Turn:
         calls: the tools that it called, with their results.
         input_tokens, output_tokens: as the model or the service counts them.
         stored: whether the answer came from the store of an earlier run, and cost nothing now.
+        latency_s: seconds until the answer was there, also where it came from the store; 0 where it is not known.
     """
 
     agent: str
@@ -33,6 +34,7 @@ class Turn:
     output_tokens: int = 0
     cost_usd: float = 0.0
     stored: bool = False
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

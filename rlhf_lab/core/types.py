@@ -170,6 +170,18 @@ class AnswerChecking(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswerReading(Protocol):
+    """An oracle that can read the final answers of replies, to count votes for them."""
+
+    def read_answers(self, responses: Sequence[str]) -> list[str | None] | None:
+        """What each reply states, the same text for equal answers, None where it states none.
+
+        None in place of the list where replies to these data have no final answer.
+        """
+        ...
+
+
 Reward = Callable[[Sequence[Episode]], RewardBatch]
 """What algorithms and evaluations call: N episodes → their scores."""
 
@@ -212,6 +224,7 @@ class Corpus:
         facts: prompt → the columns of its row that are not text of the conversation (answer, tests, id, category, …),
             JSON values; prompts without any are not in it.
         environment: what answers the policy, where an episode has several turns; None where one reply is all.
+        verified: whether the oracle asks a verifier, so that `correct` is known without `answers`.
         rubric: what replies are graded on, where the data have grades or the oracle gives them (`Grading`); or None.
         report: what was read and what was dropped, per split.
     """
@@ -227,6 +240,7 @@ class Corpus:
     rubric: Rubric | None = None
     report: Mapping[str, LoadReport] = field(default_factory=dict)
     environment: Environment | None = None
+    verified: bool = False
 
     def prompts(self, split: str) -> list[str]:
         """Distinct prompts of a split, in order of first appearance."""

@@ -1,7 +1,4 @@
-"""Python code of the user: what FILE.py:NAME names, and the files that decide what it does.
-
-For `files_of` no code of the user is imported.
-"""
+"""Python that the user wrote: what FILE.py:NAME names, and the files whose content decides what it does."""
 
 from __future__ import annotations
 
@@ -15,20 +12,18 @@ from typing import Any
 from rlhf_lab.core.errors import ConfigError
 
 
-def load_object(setting: str, where: str) -> Any:
-    """What FILE.py:NAME names, the file relative to the working directory.
+def load_from_file(where: str, setting: str) -> Any:
+    """What FILE.py:NAME names. Raises ConfigError where it is missing or broken.
 
     A file is read again each time, so that an edit takes effect within one notebook session.
 
     Args:
-        where: the setting as errors name it, with its value.
-    Raises:
-        ConfigError: it is missing, or importing it fails.
+        where: the setting as errors name it.
     """
-    path, name = file_and_name(setting)
+    path, name = _file_and_name(setting)
     if not path.is_file():
         raise ConfigError(f"{where}: there is no file {path} (relative to {Path.cwd()})")
-    module = import_for(where, lambda: _run_module(path))
+    module = import_user_code(where, lambda: _run_module(path))
     if not hasattr(module, name):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         listed = ", ".join(functions) or "none"
@@ -36,10 +31,20 @@ def load_object(setting: str, where: str) -> Any:
     return getattr(module, name)
 
 
-def files_of(setting: str) -> list[Path]:
-    """The file of FILE.py:NAME and the modules beside it that it imports; empty where there is none."""
-    path, _ = file_and_name(setting)
+def files_behind(setting: str) -> list[Path]:
+    """The file that FILE.py:NAME names and the modules beside it that it imports; none where there is no such file."""
+    path, _ = _file_and_name(setting)
     return _with_neighbours(path) if path.is_file() else []
+
+
+def import_user_code(where: str, load: Callable[[], Any]) -> Any:
+    """Import what a setting names. Raises ConfigError, with the setting, for whatever the import raises."""
+    try:
+        return load()
+    except Exception as error:  # the module is the user's, and importing it can fail in any way
+        raise ConfigError(
+            f"{where} cannot be imported ({type(error).__name__}: {error}); correct the module"
+        ) from error
 
 
 def names_object(setting: str) -> bool:
@@ -48,20 +53,28 @@ def names_object(setting: str) -> bool:
     return bool(colon) and file.endswith(".py") and name.isidentifier()
 
 
-def file_and_name(setting: str) -> tuple[Path, str]:
+def _file_and_name(function: str) -> tuple[Path, str]:
     """FILE.py:NAME → the file, relative to the working directory, and the name."""
-    file, _, name = setting.rpartition(":")
+    file, _, name = function.rpartition(":")
     return Path(file).expanduser(), name
 
 
-def import_for(where: str, load: Callable[[], Any]) -> Any:
-    """Import what a setting names. Raises ConfigError, with the setting, for whatever the import raises."""
-    try:
-        return load()
-    except Exception as error:  # the module is the user's, and importing it can fail in any way
-        raise ConfigError(
-            f"{where} cannot be imported ({type(error).__name__}: {error}); correct the module"
-        ) from error
+def _run_module(path: Path) -> ModuleType:
+    """Run a file as a module. It can import the modules beside it, as a script can."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # at the end: a file of the user does not hide an installed package
+    # Neighbours that were imported before may have been edited since, as in a notebook: they are imported again.
+    neighbours = {str(file) for file in _with_neighbours(path.resolve())}
+    for name, imported in list(sys.modules.items()):
+        if getattr(imported, "__file__", None) in neighbours:
+            del sys.modules[name]
+    module = ModuleType(f"rlhf_lab_user_{path.stem}")
+    module.__file__ = str(path.resolve())
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    # Compiled here: Python's own loader takes stored bytecode for an edit within the same second.
+    exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
+    return module
 
 
 def _with_neighbours(path: Path) -> list[Path]:
@@ -92,21 +105,3 @@ def _imported_names(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def _run_module(path: Path) -> ModuleType:
-    """Run a file as a module. It can import the modules beside it, as a script can."""
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # at the end: a file of the user does not hide an installed package
-    # Neighbours that were imported before may have been edited since, as in a notebook: they are imported again.
-    neighbours = {str(file) for file in _with_neighbours(path.resolve())}
-    for name, imported in list(sys.modules.items()):
-        if getattr(imported, "__file__", None) in neighbours:
-            del sys.modules[name]
-    module = ModuleType(f"rlhf_lab_user_{path.stem}")
-    module.__file__ = str(path.resolve())
-    sys.modules[module.__name__] = module  # dataclasses look their module up there
-    # Compiled here: Python's own loader takes stored bytecode for an edit within the same second.
-    exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
-    return module

@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_lab.core.episodes import Environment, Task
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair
-from rlhf_lab.core.user_code import load_object
+from rlhf_lab.core.user_code import load_from_file
 from rlhf_lab.data import prompts
 from rlhf_lab.data.adapters import openenv, tool_methods, verifiers
 from rlhf_lab.data.adapters.sessions import OPENING, Session, SessionEnvironment
@@ -52,14 +52,14 @@ def build(settings: ForeignEnvironment) -> Corpus:
 def _environment(settings: ForeignEnvironment) -> Environment:
     where = f"data.environment={settings.environment}"
     if settings.style == "lab":
-        environment = load_object(settings.environment, where)(**settings.arguments)
+        environment = load_from_file(where, settings.environment)(**settings.arguments)
         if not isinstance(environment, Environment):
             raise ConfigError(f"{where} lacks one of the methods of rlhf_lab.Environment: tasks, reset, step, grade")
         return environment
     if settings.style == "verifiers":
         return _verifiers_environment(settings)
     if settings.style == "trl":
-        open_session: OpenSession = tool_methods.opener(load_object(settings.environment, where), settings.arguments)
+        open_session: OpenSession = tool_methods.opener(load_from_file(where, settings.environment), settings.arguments)
     else:
         open_session = openenv.opener(settings.environment, settings.arguments, settings.action, settings.observation)
     corpus = load_corpus("environment", settings, partial(prompts.parse_row, settings=settings))

@@ -14,12 +14,13 @@ import numpy as np
 
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.types import Corpus, FloatArray
+from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.rows import text_column
 from rlhf_lab.data.settings import GSM8K
 from rlhf_lab.data.transcript import render_prompt
-from rlhf_lab.environments.maths.answers import final_answer, reaches, same_answer
+from rlhf_lab.environments.maths.answers import ballot, final_answer, reaches, same_answer
 from rlhf_lab.environments.maths.chains import without_annotations
 
 NO_ANSWER = 'no number after "####"'
@@ -32,7 +33,7 @@ def build(settings: GSM8K) -> Corpus:
     answers: dict[str, str] = {}
 
     def parse(values: Mapping[str, Any]) -> Split:
-        split = parse_row(values, strip=settings.annotations == "strip")
+        split = parse_row(values, settings)
         answer = final_answer(split.chosen)
         if split.drop or answer is None:
             return split
@@ -46,18 +47,14 @@ def build(settings: GSM8K) -> Corpus:
     return dataclasses.replace(corpus, answers=answer_key, oracle=AnswerKey(answer_key))
 
 
-def parse_row(values: Mapping[str, Any], *, strip: bool) -> Split:
-    """One row → prompt and solution. Raises RowProblem when a column is missing or not text.
-
-    Args:
-        strip: leave calculator annotations out of the solution.
-    """
+def parse_row(values: Mapping[str, Any], settings: GSM8K) -> Split:
+    """One row → prompt and solution. Raises RowProblem when a column is missing or not text."""
     question = text_column(values, "question").strip()
     solution = text_column(values, "answer").strip()
     meta = {"annotated": solution}
-    if strip:
+    if settings.annotations == "strip":
         solution = without_annotations(solution)
-    prompt = render_prompt([{"role": "user", "content": question}])
+    prompt = as_asked(render_prompt([{"role": "user", "content": question}]), settings)
     drop = None
     if not question:
         drop = EMPTY_QUESTION
@@ -86,6 +83,9 @@ class AnswerKey:
         pairs = zip(prompts, responses, strict=True)
         correct = [self._is_right(prompt, response) for prompt, response in pairs]
         return {"correct": np.array(correct, float)}
+
+    def read_answers(self, responses: Sequence[str]) -> list[str | None]:
+        return [ballot(response, lenient=self._lenient) for response in responses]
 
     def _is_right(self, prompt: str, response: str) -> bool:
         if prompt not in self._answers:

@@ -26,6 +26,8 @@ REPLIES = {"prompts": ("", ""), "demonstrations": ("completion", ""), "pairs": (
 TRUTH = ("gold_chosen", "gold_rejected", "garble_chosen", "garble_rejected")
 """Columns that become `Pair.meta`: what the world knows of the replies. Metrics read it, and SFT leaves out garbled
 replies (`algorithm.skip_garbled`); no loss does."""
+CONVERSATION = ("learn_from",)
+"""Columns that become `Pair.meta`: from which message on the assistant's turns of a conversation are learned."""
 
 
 def write_made(
@@ -93,6 +95,6 @@ def read_made(folder: Path, wanted: str) -> list[Pair]:
     chosen, rejected = REPLIES[header["kind"]]
     pairs = []
     for number, row in enumerate(read_jsonl(path), 1):
-        meta = {"source": f"{ROWS}:{number}", **{name: row[name] for name in TRUTH if name in row}}
+        meta = {"source": f"{ROWS}:{number}", **{name: row[name] for name in (*TRUTH, *CONVERSATION) if name in row}}
         pairs.append(Pair(row["prompt"], row.get(chosen, ""), row.get(rejected, ""), meta))
     return pairs

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.facts import facts_of
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_messages, read_tools
@@ -50,6 +51,7 @@ def parse_row(values: Mapping[str, Any], settings: Prompts) -> Split:
         messages = read_messages(value, settings.prompt, FORM)
         drop = NO_QUESTION if messages[-1]["role"] == "assistant" else None
         prompt = render_prompt(messages, read_tools(values, settings.tools))
+    prompt = as_asked(prompt, settings)
     facts, remarks = facts_of(values, texts, settings.fact_columns)
     return Split(prompt, "", "", drop=drop, notes=[*prompt_oddities(prompt), *remarks], facts=facts)
 

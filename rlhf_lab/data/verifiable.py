@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.gsm8k import CONTRADICTS, AnswerKey
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
@@ -56,7 +57,7 @@ def parse_row(values: Mapping[str, Any], settings: Verifiable) -> Split:
     given = text_or_messages(values, settings.prompt)
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    prompt = render_prompt(given, read_tools(values, settings.tools))
+    prompt = as_asked(render_prompt(given, read_tools(values, settings.tools)), settings)
     solution = text_column(values, settings.solution).rstrip() if settings.solution else ""
     drop = None if given[-1]["content"].strip() else EMPTY_PROMPT
     return Split(prompt, solution, "", drop=drop, notes=prompt_oddities(prompt))

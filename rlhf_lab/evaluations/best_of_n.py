@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, held_out_evaluator
+from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.settings import BestOfN
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.rewards.graph import build_reward
@@ -23,8 +23,6 @@ from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean, ratio_of_means
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
-
-Rows = list[dict[str, Any]]
 
 
 class BestOfNSampling:
@@ -63,14 +61,6 @@ def choice_sizes(samples: int) -> list[int]:
     """2, 4, 8, … and at last `samples` itself."""
     powers = [2**exponent for exponent in range(1, samples.bit_length())]
     return [*(n for n in powers if n < samples), samples]
-
-
-def by_prompt(rows: Rows) -> list[Rows]:
-    """Prompt-major rows, a list per prompt."""
-    groups: dict[int, Rows] = {}
-    for row in rows:
-        groups.setdefault(row["prompt_id"], []).append(row)
-    return list(groups.values())
 
 
 def expected_values(prompts: list[Rows], opponents: list[Rows], sizes: Sequence[int]) -> dict[str, FloatArray]:

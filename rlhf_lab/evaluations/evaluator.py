@@ -17,6 +17,7 @@ from torch import nn
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.policy_log import PolicyLog
+from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
@@ -85,7 +86,7 @@ class Evaluator(PolicyLog):
             return summary
         rows = self.sample(name, model, samples_per_prompt)
         self._reference_rows = self._reference_rows or rows  # the first policy evaluated is the reference
-        metrics = {**self._summarise(rows), **self._greedy(model), **self._pair_metrics(model)}
+        metrics = {**self._summarise(rows), **self._greedy(model, rows), **self._pair_metrics(model)}
         return self.add(name, rows, metrics)
 
     def sample(self, name: str, model: nn.Module, samples_per_prompt: int | None = None) -> list[dict[str, Any]]:
@@ -108,6 +109,7 @@ class Evaluator(PolicyLog):
         columns["kl"] = self._kl(model, episodes)
         for key in ("gold", *TRUTH):
             columns[key] = truth[key].tolist() if key in truth else unknown
+        columns |= {key: truth[key].tolist() for key in truth if key.startswith(VERIFIED)}
         exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):
@@ -123,6 +125,8 @@ class Evaluator(PolicyLog):
             if self.collector.environment is not None:
                 row["turns"] = len(episode.turns)
                 row["conversation"] = episode.prompt  # what was said before the response
+                row["category"] = episode.task.facts.get("category")
+                row |= {key: _number(truth[key][i], exact=False) for key in COUNTS if key in truth}
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)
@@ -148,13 +152,19 @@ class Evaluator(PolicyLog):
     def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
         """Means of the sampled replies; for every policy but the reference also the comparison with it."""
         clusters = np.array([row["prompt_id"] for row in rows])
-        column = {key: _floats(rows, key) for key in SAMPLE_KEYS}
+        verified = [key for key in rows[0] if key.startswith(VERIFIED)]
+        column = {key: _floats(rows, key) for key in (*SAMPLE_KEYS, *verified)}
         base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
         metrics = {}
         for key, values in column.items():
             if not np.isnan(values).all():
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
+        for key in COUNTS:
+            if key in rows[0]:
+                metrics[key] = clustered_mean(_floats(rows, key), clusters)
+        metrics |= _by_category("correct", [row.get("category") for row in rows], column["correct"], clusters)
+        metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
         # The true reward judges where the world knows it: winning by the reward that was trained on may be hacking.
@@ -167,15 +177,30 @@ class Evaluator(PolicyLog):
             metrics["reward_per_nat"] = ratio_of_means(column["proxy"] - base["proxy"], column["kl"], clusters)
         return metrics
 
-    def _greedy(self, model: nn.Module) -> dict[str, Estimate]:
-        """Accuracy of the greedily decoded reply, for data with verifiable answers."""
-        if not self.run.corpus.answers:
+    def _greedy(self, model: nn.Module, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
+        """Accuracy of the greedily decoded reply or episode, for data with verifiable answers.
+
+        Args:
+            rows: of the sampled replies, which say whether an environment knows what is correct.
+        """
+        corpus = self.run.corpus
+        is_checked = (
+            bool(corpus.answers)
+            or corpus.verified
+            or (corpus.environment is not None and rows[0]["correct"] is not None)
+        )
+        if not is_checked:
             return {}
         collected = self.collector.collect(model, self.tasks, 1, 0, temperature=0.0, prompts=self.prompt_ids)
-        correct = self.run.corpus.measure([episode for (episode,) in collected]).get("correct")
+        correct = corpus.measure([episode for (episode,) in collected]).get("correct")
         if correct is None:
             return {}
-        return {"correct_greedy": clustered_rate(correct, np.arange(len(correct)))}
+        prompts = np.arange(len(correct))
+        metrics = {"correct_greedy": clustered_rate(correct, prompts)}
+        if corpus.environment is not None:
+            categories = [task.facts.get("category") for task in self.tasks]
+            metrics |= _by_category("correct_greedy", categories, correct, prompts)
+        return metrics
 
     def _pair_metrics(self, model: nn.Module) -> dict[str, Estimate]:
         """Metrics of held-out preference pairs (arXiv:2405.19534)."""
@@ -220,8 +245,26 @@ def far_enough(kl: Estimate) -> bool:
 LEAST_NATS = 0.05
 TRUTH = ("verbose", "garble", "correct")
 """What the world knows about a reply beside its gold reward; 0 or 1 each."""
+VERIFIED = "verified"
+"""What begins the names of a verifier's score and of its parts, where the data have one."""
+COUNTS = ("calls",)
+"""What an environment counts in an episode, where it does."""
 RATES = (*TRUTH, "ended")
 """Keys that are 0 or 1: their interval is that of a rate, not of a mean."""
+
+
+def _by_category(
+    key: str, categories: Sequence[str | None], values: np.ndarray, clusters: np.ndarray
+) -> dict[str, Estimate]:
+    """Rate of each category of tasks, as "key/category"; nothing where there are fewer than two categories."""
+    names = list(dict.fromkeys(category for category in categories if category))
+    if len(names) < 2:
+        return {}
+    rates = {}
+    for name in names:
+        members = np.array([category == name for category in categories])
+        rates[f"{key}/{name}"] = clustered_rate(values[members], clusters[members])
+    return rates
 
 
 def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:

@@ -28,6 +28,43 @@ EVALUATOR = (
         column="greedy",
     ),
     Metric(
+        "pass@<k>",
+        "probability that at least one of k sampled replies to a prompt is right, over all subsets of k of the samples "
+        "(evaluation.pass_at)",
+        better="higher",
+    ),
+    Metric(
+        "maj@<k>",
+        "probability that the most frequent final answer of k sampled replies is right, over all subsets of k of the "
+        "samples; ties are broken at random, replies without an answer have no vote",
+        better="higher",
+    ),
+    Metric(
+        "verified",
+        "mean score of the verifier that checks the replies (data.verifier, or the reward's), 0…1; `correct` is the "
+        "share of replies with a score of 1",
+        title="verified",
+        better="higher",
+        phrase="verifier's score",
+    ),
+    Metric(
+        "verified/<part>",
+        "mean of a part of the verifier's score, over the replies where it is known",
+        better="higher",
+    ),
+    Metric(
+        "correct/<category>",
+        "the same for tasks of one category (data whose environment names categories)",
+        better="higher",
+    ),
+    Metric("correct_greedy/<category>", "the same for one greedy episode per task", better="higher"),
+    Metric(
+        "calls",
+        "calls of tools per episode (data whose environment counts them)",
+        title="calls per episode",
+        column="calls",
+    ),
+    Metric(
         "proxy",
         "reward that training maximises; a single reward model is in sd of the reference policy's replies",
         title="proxy reward",
@@ -119,6 +156,23 @@ EVALUATOR = (
     ),
 )
 """evaluator.py"""
+
+TEST_TIME = (
+    Metric(
+        "accuracy@<k>",
+        "share of held-out prompts whose chosen reply is right: of k samples by the strategy, over all subsets of k; "
+        "of the greedy strategy one reply for every k",
+        better="higher",
+    ),
+    Metric(
+        "tokens@<k>",
+        "tokens that the policy generates per prompt for that: k replies, or the greedy one; what a verifier reads is "
+        "not counted",
+        unit="tokens",
+        better="lower",
+    ),
+)
+"""test_time.py"""
 
 COMPARE = (
     Metric("gold_sd", "standard deviation of gold across replies", title="gold sd"),

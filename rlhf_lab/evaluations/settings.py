@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -56,6 +57,47 @@ class BestOfN(EvaluationSettings):
         return (
             *super().rules(),
             (self.samples >= 2, f"samples={self.samples} leaves nothing to choose from; use 2 or more"),
+        )
+
+
+@register("algorithm", "test_time")
+@dataclass(frozen=True)
+class AtTestTime(EvaluationSettings):
+    """Accuracy of `needs.policy` against the tokens it generates: one greedy reply, or a choice among k samples.
+
+    Args:
+        strategy: `greedy`, one reply without randomness, whatever k is; `majority`, the most frequent answer
+            (arXiv:2203.11171); `best_of_n`, the sample that the reward likes best, such as reward=orm
+            (arXiv:2110.14168); `any`, right where one sample is: what a perfect verifier would choose, pass@k.
+        sizes: values of k, rising.
+        samples: per held-out prompt, N; every k is estimated from the same N, over all subsets.
+    """
+
+    reads_reward: ClassVar[bool] = True
+    measures_gold: ClassVar[bool] = False  # what it is about is whether answers are right
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
+    needs_answers: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = False
+    strategy: Literal["greedy", "majority", "best_of_n", "any"] = "majority"
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    samples: int = 32
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [*super().sampled(evaluation, batch_rows), (evaluation.prompts, self.samples)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        sizes = self.sizes
+        return (
+            *super().rules(),
+            (
+                len(sizes) > 0 and sizes[0] >= 1 and all(a < b for a, b in pairwise(sizes)),
+                f"sizes={list(sizes)}; write rising values of k, from 1",
+            ),
+            (
+                max(sizes, default=0) <= self.samples,
+                f"samples={self.samples} are fewer than the largest of sizes={list(sizes)}; raise samples",
+            ),
         )
 
 

@@ -6,7 +6,7 @@ reply; a reply that had to be cut has none, and is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
-from rlhf_lab.data.transcript import render_prompt, reply_message
+from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text
 from rlhf_lab.models.chat import ChatTemplate
 from rlhf_lab.models.tool_calls import calls_of
 
@@ -75,6 +75,26 @@ class Encoder:
             self._count("prompts cut at the beginning")
             ids = ids[len(prefix) + len(ids) - max_tokens :]
         return [*prefix, *ids]
+
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), max_tokens: int | None = None
+    ) -> list[int]:
+        """Token ids of a conversation in which the assistant has spoken, up to where its next reply begins.
+
+        In a plain transcript its turns end with EOS, as the replies that it was trained on and samples do; `prompt`
+        takes the turns of a prompt for text like any other. Too long a conversation loses its beginning.
+        """
+        spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if self.chat or not spoken:
+            return self.prompt(render_prompt(messages, tools), max_tokens)
+        ids = self.prompt(render_prompt(messages[: spoken[0]], tools))
+        for number, next_number in zip(spoken, [*spoken[1:], len(messages)], strict=True):
+            ids += self.response(reply_text(messages[number]))
+            ids += self.continuation(render_prompt(messages[number + 1 : next_number]))
+        if max_tokens is not None and len(ids) > max_tokens:
+            self._count("prompts cut at the beginning")
+            ids = [*self._prefix, *ids[len(ids) + len(self._prefix) - max_tokens :]]
+        return ids
 
     def response(self, text: str) -> list[int]:
         """Token ids of a reply with EOS."""

@@ -24,11 +24,15 @@ class TermSettings:
         transform: `sigmoid` maps the standardised term to (0, 1) before it is weighted; `none` takes it as it is.
         on_error: `stop` ends the run when the term fails; `abstain` leaves the replies of that call unscored, counted.
         timeout_s: a call that takes longer counts as failed; 0 waits.
+
+    Class attributes:
+        verifies: whether the term is a verifier (`rewards/verifiers/verifier.py`), which metrics can ask.
     """
 
     needs_role: ClassVar[str | None] = None
     asks_judge: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
+    verifies: ClassVar[bool] = False
     weight: float = 1.0
     standardise: Literal["none", "fixed", "corpus"] = "none"
     mean: float = 0.0

@@ -8,7 +8,6 @@ tests that pass functions, objects or open files to the code, whose grade is `un
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,11 +30,10 @@ LONGER_S = 5.0
 Verdict = Literal[
     "passed", "failed", "error", "timeout", "memory", "disk", "output", "processes", "killed", "unsupported"
 ]
-LIMITS = ("timeout", "memory", "disk", "output", "processes")
 
 
 @dataclass(frozen=True)
-class Tests:
+class HiddenTests:
     """Hidden tests.
 
     Attributes:
@@ -78,13 +76,13 @@ class Grader:
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox
 
-    def grade(self, code: str, tests: Tests) -> Grade:
+    def grade(self, code: str, tests: HiddenTests) -> Grade:
         """Grade one program. Raises SandboxError where the machine cannot, or where the tests do not run at all."""
         conversation = _Conversation(tests)
         tests_outcome, code_outcome = self.sandbox.run_together(conversation.tasks(code))
         return _grade(conversation.report, tests, tests_outcome, code_outcome)
 
-    def grade_many(self, programs: Sequence[tuple[str, Tests]], *, at_once: int = 0) -> list[Grade]:
+    def grade_many(self, programs: Sequence[tuple[str, HiddenTests]], *, at_once: int = 0) -> list[Grade]:
         """Grade programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
         with ThreadPoolExecutor(at_once or usable_cores()) as pool:
             return list(pool.map(lambda program: self.grade(*program), programs))
@@ -97,7 +95,7 @@ class _Conversation:
     for the line with the nonce.
     """
 
-    def __init__(self, tests: Tests):
+    def __init__(self, tests: HiddenTests):
         self.report: dict[str, Any] | None = None
         self._tests = tests
         self._nonce = secrets.token_hex(16)
@@ -143,35 +141,44 @@ class _Conversation:
                 assert isinstance(report, dict)
                 self.report = report
             else:
-                self._programs["code"].feed(line + b"\n")
+                self._programs["code"].feed(bytes(line) + b"\n")
 
 
-def _grade(report: dict[str, Any] | None, tests: Tests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
+def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
     total = len(tests.tests)
-    grade = Grade(
-        "passed",
-        0,
-        total,
-        "",
-        code_outcome.level,
-        max(tests_outcome.wall_s, code_outcome.wall_s),
-        tests_outcome.cpu_s + code_outcome.cpu_s,
+    messages: list[str] = []
+    if report is not None:
+        messages = [report["load"]] * total if report["load"] else list(report["messages"])
+    status, message = _verdict(report, messages, tests_outcome, code_outcome)
+    return Grade(
+        status=status,
+        passed=messages.count(""),
+        total=total,
+        message=message,
+        level=code_outcome.level,
+        seconds=max(tests_outcome.wall_s, code_outcome.wall_s),
+        cpu_s=tests_outcome.cpu_s + code_outcome.cpu_s,
     )
+
+
+def _verdict(
+    report: dict[str, Any] | None, messages: list[str], tests_outcome: Outcome, code_outcome: Outcome
+) -> tuple[Verdict, str]:
+    """(status, message). Raises SandboxError where the tests themselves are broken."""
     if report is None:
-        if tests_outcome.status in ("error", "ok"):
+        if tests_outcome.status == "error" or tests_outcome.status == "ok":
             last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
             raise SandboxError(f"the tests of a program do not run, whatever the program: {last_line[:500]}")
-        return dataclasses.replace(grade, status=tests_outcome.status, message="while its tests ran")
-    messages = [report["load"]] * total if report["load"] else list(report["messages"])
-    first = next((message for message in messages if message), "")
-    grade = dataclasses.replace(grade, passed=messages.count(""), message=first)
+        return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
-        return dataclasses.replace(grade, status="unsupported", message=report["unsupported"])
+        return "unsupported", report["unsupported"]
+    first = next((message for message in messages if message), "")
     if not first:
-        return grade
+        return "passed", ""
     if not (report["load"] or report["ended"]):
-        return dataclasses.replace(grade, status="failed")
-    ended_by_signal = code_outcome.status == "killed" and code_outcome.exit is not None
-    if code_outcome.status in LIMITS or ended_by_signal:
-        return dataclasses.replace(grade, status=code_outcome.status)
-    return dataclasses.replace(grade, status="error")
+        return "failed", first
+    # the program is gone: by a limit, by a signal, or because it ended itself
+    status = code_outcome.status
+    if status == "ok" or (status == "killed" and code_outcome.exit is None):  # None: ended from here, after the report
+        return "error", first
+    return status, first

@@ -173,7 +173,10 @@ def _try(level: Level, image: str) -> str:
 def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outcome:
     """What came of a program that has ended. Raises SandboxError where it was never started."""
     stderr = program.stderr.decode("utf-8", "replace")
-    report, contents = _read_report(program) if level != "container" else ({"code": program.process.returncode}, b"")
+    report: dict[str, Any] = {"code": program.process.returncode}
+    contents = b""
+    if level != "container":
+        report, contents = _read_report(program)
     if "failed" in report:
         raise SandboxError(levels.problem_of(report["failed"]))
     for_memory = report.get("memory", False) or (group is not None and group.killed_for_memory())

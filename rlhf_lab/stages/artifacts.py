@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
+from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.config import compose, inventory, registry, root, schema
 from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.core.user_code import files_of
+from rlhf_lab.core.user_code import files_behind
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
 from rlhf_lab.data.settings import ForeignEnvironment
@@ -38,7 +39,7 @@ from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
 INHERITED = (
-    *("model", "data", "judge", "rollout", "seed", "runtime", "sharding", "tracker"),
+    *("model", "data", "judge", "rollout", "seed", "runtime", "sandbox", "sharding", "tracker"),
     *("checkpoint", "artifacts", "outputs", "stages"),
 )
 """Sections an upstream stage takes over from the run that needs it."""
@@ -105,7 +106,9 @@ class Stage:
         values = root.to_values(self.config)
         for setting, file in rubric_files(self.config).items():  # by content: what the file is called decides nothing
             put(values, setting, content_digest(file))
-        sections = {name: values[name] for name in self.config.algorithm.uses}
+        sections = {name: _keyed(getattr(self.config, name), values[name]) for name in self.config.algorithm.uses}
+        if self.config.runs_agents:
+            sections["agent"] = self._agent_identity(values["agent"])
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
         sections["model"] = _without(values["model"], "tuned", "lora")
         lora = values["model"].get("lora") or {}
@@ -113,9 +116,11 @@ class Stage:
             sections["model"]["lora"] = _without(lora, "lr_multiple")
         if values["model"].get("path") and "policy" not in self.needs:
             sections["model"]["content"] = model_identity(values["model"]["path"])
-        material = {
+        material: dict[str, Any] = {
             "algorithm": {
-                **_paths_to_digests(_without(values["algorithm"], "log_every_steps")),
+                **_paths_to_digests(
+                    _without(_keyed(self.config.algorithm, values["algorithm"]), "log_every_steps"),
+                ),
                 **self.config.algorithm.contents(),
             },
             "seed": self.config.seed,
@@ -138,6 +143,13 @@ class Stage:
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
         return _hash(material, 12)
+
+    def _agent_identity(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The settings of the agents; of their service what decides its answers, not what they cost."""
+        identity = _without(values, "service")
+        if self.config.agent.asks_service:
+            identity["service"] = self.config.agent.service_settings.identity()
+        return identity
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -272,9 +284,16 @@ def _code_references(checked: root.Config) -> list[Reference]:
     chosen += [("rollout", checked.rollout)] if "rollout" in algorithm.uses else []
     chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
     chosen += [("judge", checked.judge)] if checked.asks_judge else []
+    if checked.runs_agents:
+        chosen += [("agent", program) for program in checked.agent.programs.values()]
+        chosen += [("judge", checked.agent.service)] if checked.agent.asks_service else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []
+    if checked.verifier is not None:
+        kind = registry.kind_of("reward", checked.verifier)
+        references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
+        references.append(Reference(registry.implementation("reward", kind), "make"))
     for group, settings in chosen:
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
@@ -293,11 +312,25 @@ def _class_reference(settings: object) -> Reference:
 def _code_files(checked: root.Config) -> list[Path]:
     """Source files of the user's own functions that the stage runs."""
     data = checked.data
-    files = files_of(data.environment) if isinstance(data, ForeignEnvironment) else []
-    if "reward" not in checked.algorithm.uses:
-        return files
-    functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
-    return files + [path for term in functions for path in source_files(term)]
+    files = files_behind(data.environment) if isinstance(data, ForeignEnvironment) else []
+    if "reward" in checked.algorithm.uses:
+        functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
+        files += [path for term in functions for path in source_files(term)]
+    if checked.runs_agents:
+        agents = [program for program in checked.agent.programs.values() if isinstance(program, PythonAgent)]
+        files += [path for agent in agents for path in files_behind(agent.path)]
+    return files
+
+
+def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Values of settings that are part of a key.
+
+    Those of `keyed_if_set` were added when there were keys already: they are left out where they have their default, so
+    that results from before keep their key.
+    """
+    optional = getattr(settings, "keyed_if_set", ())
+    defaults = {item.name: item.default for item in dataclasses.fields(settings) if item.name in optional}
+    return _without(values, *(name for name, default in defaults.items() if getattr(settings, name) == default))
 
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -310,7 +343,7 @@ def _hash(material: object, length: int) -> str:
 
 def _data_identity(settings: DataSource) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
-    values = {"kind": registry.kind_of("data", settings), **dataclasses.asdict(settings)}
+    values = {"kind": registry.kind_of("data", settings), **_keyed(settings, dataclasses.asdict(settings))}
     parts = settings.parts()
     if parts:
         identities = {name: _data_identity(part) for name, part in parts.items()}

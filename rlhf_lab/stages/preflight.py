@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.agents.python import load_agent
+from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
 from rlhf_lab.data.made import made_problem
@@ -65,6 +67,7 @@ def _stage_problems(stage: Stage) -> list[str]:
         *_missing_libraries(stage),
         *_reward_problems(stage),
         *_judge_problems(stage),
+        *_agent_problems(stage),
         *_rubric_problems(stage),
         *_model_problems(stage),
         *_gold_problems(stage),
@@ -81,9 +84,16 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
         config.judge.library: bool(config.judge.library) and config.asks_judge,
+        **dict.fromkeys(_agent_libraries(stage), True),
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
     return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]
+
+
+def _agent_libraries(stage: Stage) -> list[str]:
+    """Libraries that the service behind the stage's agents needs."""
+    config = stage.config
+    return [config.agent.service.library] if config.runs_agents and config.agent.asks_service else []
 
 
 def _install_line(library: str) -> str:
@@ -122,13 +132,33 @@ def _judge_problems(stage: Stage) -> list[str]:
         return []
     if isinstance(judge, LocalModel):
         return model_files.problems(judge.path, "judge.path")
-    if not isinstance(judge, Service):
-        return []
-    problems = [problem] if (problem := missing_key(judge)) else []
+    return _service_problems(judge) if isinstance(judge, Service) else []
+
+
+def _service_problems(service: Service) -> list[str]:
+    """A service without a key or a known price."""
+    problems = [problem] if (problem := missing_key(service)) else []
     try:
-        price_of(judge)
+        price_of(service)
     except ConfigError as error:
         problems += error.problems
+    return problems
+
+
+def _agent_problems(stage: Stage) -> list[str]:
+    """Agents of the user that cannot be loaded, and a service behind agents without a key or a known price."""
+    agent = stage.config.agent
+    if not stage.config.runs_agents:
+        return []
+    problems = []
+    for program in agent.programs.values():
+        if isinstance(program, PythonAgent):
+            try:
+                load_agent(program)
+            except ConfigError as error:
+                problems += error.problems
+    if agent.asks_service:
+        problems += [problem.replace("judge.", "agent.service.") for problem in _service_problems(agent.service)]
     return problems
 
 

@@ -36,6 +36,8 @@ def is_there(role: str) -> None:
 
 GOLD = "rlhf_lab.rewards.gold_oracle"
 """The module of what makes a model or a judge the gold of a run. Imported by name: rewards lie above training."""
+VERIFIED = "rlhf_lab.rewards.verifiers.oracle"
+"""The module of what makes a verifier the oracle of a run's data."""
 
 
 @dataclass
@@ -89,12 +91,15 @@ class Run:
 
     @cached_property
     def own_corpus(self) -> Corpus:
-        """The data; its oracle reads answers as the verifier of the run's reward does, so that both judge alike."""
+        """The data; their oracle checks replies as the verifier of the run's reward does, so that both judge alike."""
         corpus: Corpus = registry.build("data", self.config.data)
         reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
         is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
         if is_lenient and isinstance(corpus.oracle, AnswerChecking):
             corpus = replace(corpus, oracle=corpus.oracle.leniently())
+        verifier = self.config.verifier
+        if verifier is not None:
+            corpus = import_module(VERIFIED).verified(corpus, verifier, self.config.sandbox)
         return corpus
 
     def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:

@@ -40,6 +40,7 @@ NEEDED = {
     "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
     "data/mix": ["data.sources={a:{kind:gsm8k,path:rows.jsonl}}"],
     "algorithm/cai_preferences": ["+needs.policy=owner/model"],
+    "algorithm/trajectories": ["data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],
@@ -54,6 +55,7 @@ NEEDED = {
     "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/step_report": ["data=arithmetic", "+needs.policy=sft", "+needs.judge=prm"],
+    "algorithm/test_time": ["data=arithmetic", "reward=orm", "+needs.policy=sft", "+needs.orm=orm"],
     "algorithm/compare": ["+needs.reference=sft"],
     "algorithm/rescore": ["+needs.rollouts=composite_rollouts"],
     "algorithm/dpo": ["+needs.policy=sft"],
@@ -61,6 +63,7 @@ NEEDED = {
     "algorithm/ipo": ["+needs.policy=sft"],
     "algorithm/kto": ["+needs.policy=sft"],
     "algorithm/orpo": ["+needs.policy=sft"],
+    "agent/python": ["agent.programs.python.path=mine.py:Mine"],
     "algorithm/simpo": ["+needs.policy=sft"],
     **{
         f"algorithm/{name}": ["+needs.policy=sft", "+needs.reward=reward_model"]
@@ -107,7 +110,8 @@ def test_every_choice_checks(name):
     group, _, option = name.partition("/")
     job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
     values = inventory.read_yaml(inventory.folder("conf") / f"{name}.yaml")
-    chosen = job.reward.terms[option] if group == "reward" else getattr(job, group)
+    parts = inventory.PARTS.get(group)
+    chosen = getattr(getattr(job, group), parts)[option] if parts else getattr(job, group)
     assert registry.kind_of(group, chosen) == values["kind"]
     for key, value in values.items():
         if key != "kind" and not any(f"{key}=" in needed for needed in NEEDED.get(name, [])):
@@ -139,7 +143,7 @@ def settings_classes() -> list[type]:
         type(f.default_factory()) for cls in groups for f in dataclasses.fields(cls) if callable(f.default_factory)
     ]
     roots = [root.Config, sections.Evaluation, sections.Runtime, sections.Checkpoint]
-    more = [sections.Artifacts, sections.RewardGraph, sections.Monitor, sections.Study]
+    more = [sections.Artifacts, sections.RewardGraph, sections.Agents, sections.Monitor, sections.Study]
     return [cls for cls in dict.fromkeys([*groups, *nested, *roots, *more]) if dataclasses.is_dataclass(cls)]
 
 

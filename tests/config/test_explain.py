@@ -86,7 +86,8 @@ def test_the_values_are_those_of_the_run() -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_every_group_is_explained(option: str) -> None:
     group, _, name = option.partition("=")
-    prefix = f"reward.terms.{name}." if group == "reward" else f"{group}."
+    parts = inventory.PARTS.get(group)
+    prefix = f"{group}.{parts}.{name}." if parts else f"{group}."
     kind = inventory.read_yaml(inventory.folder("conf") / group / f"{name}.yaml")["kind"]
     fields = {key for key, _, _ in explain._fields(registry.settings_class(group, kind), prefix[:-1])}
     shown = explain.catalogue([option])

@@ -42,6 +42,7 @@ ON_POLICY_CASES = {
     "ptx_weight": ("algorithm.ptx_weight=0.1",),
     "dynamic_sampling": ("algorithm.dynamic_sampling=1",),
     "rollout_filter": ("algorithm.rollout_filter=best_worst", "algorithm.filter_pool=8"),
+    "curriculum": ("algorithm.curriculum=edge",),
     "whiten_advantages": ("algorithm.whiten_advantages=true",),
     "dual_clip": ("algorithm.dual_clip=1.1",),
     "batch_rows": ("rollout.batch_rows=64",),

@@ -100,13 +100,16 @@ ALGORITHMS = {
         *("algorithm.iterations=16", "algorithm.prompts_per_iteration=64"),
         *("algorithm.critic=zero", "algorithm.critic_warmup=2", "algorithm.critic_lr=3e-3"),
     ),
+    "grpo, tasks at the edge": (
+        *("algorithm.iterations=24", "algorithm.prompts_per_iteration=16", "algorithm.curriculum=edge"),
+    ),
 }
 
 
 @pytest.mark.parametrize("recipe", ALGORITHMS)
 def test_the_second_turn_is_learned(workplace, recipe):
     """Only it earns. The colour is named in the environment's message, so a reply that ignores it earns a half."""
-    out = lab(workplace, f"+recipe={recipe}", *TURNS, *ALGORITHMS[recipe])
+    out = lab(workplace, f"+recipe={recipe.partition(',')[0]}", *TURNS, *ALGORITHMS[recipe])
     folder = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
     result = workplace / folder / "result.json"
     policies = {policy["name"]: policy["metrics"] for policy in json.loads(result.read_text())["policies"]}

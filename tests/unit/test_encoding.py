@@ -6,9 +6,10 @@ import pytest
 import torch
 from support import gpt2_tokenizer, llama_tokenizer, prompt_text
 
-from rlhf_lab.data.transcript import to_conversation
+from rlhf_lab.data.transcript import render_prompt, to_conversation
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.models.turns import conversation_row
 
 PROMPT = prompt_text("When does the museum open?")
 REPLY = "It opens at nine, every day."
@@ -130,3 +131,22 @@ def test_a_mask_is_as_long_as_its_reply():
         TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True], [True, True]])
     with pytest.raises(ValueError, match="shorter"):
         TokenBatch.from_rows([([5], [8]), ([5], [6, 7, 8])], masks=[[True]])
+
+
+def test_a_conversation_is_encoded_as_it_is_trained_on(encoder):
+    """Turns of the assistant end with EOS, which a prompt of the same text does not have."""
+    talk = [("user", "hello"), ("assistant", "search[ it ]"), ("tool", "Yes."), ("assistant", "look"), ("tool", "No.")]
+    messages = [{"role": role, "content": content} for role, content in talk]
+    (prompt, reply), mask = conversation_row(encoder, render_prompt(messages), "No.", 400, learn_from=1)
+    ids = encoder.conversation(messages)
+    assert [*prompt, *reply] == [*ids, *encoder.response("No.")]
+    assert ids.count(encoder.eos_id) == 2
+    assert sum(mask) == sum(len(encoder.response(text)) for text in ("search[ it ]", "look", "No."))
+    # a cut one keeps its end, and its BOS where it has one
+    assert encoder.conversation(messages, max_tokens=9)[-8:] == ids[-8:]
+    assert encoder.counts["prompts cut at the beginning"] == 1
+    with_bos = Encoder(llama_tokenizer([PROMPT]))
+    whole = with_bos.conversation(messages)
+    assert with_bos.conversation(messages, max_tokens=6) == [whole[0], *whole[-5:]]
+    # without a turn of the assistant it is a prompt
+    assert encoder.conversation(messages[:1]) == encoder.prompt(render_prompt(messages[:1]))

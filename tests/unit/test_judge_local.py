@@ -82,10 +82,7 @@ def test_instructions_reach_models_of_each_kind(tmp_path):
     chatml = build(LocalModel(path=str(chat_model(tmp_path / "a", CHATML))), Caller("run", tmp_path))
     refuses = build(LocalModel(path=str(chat_model(tmp_path / "b", WITHOUT_SYSTEM))), Caller("run", tmp_path))
     plain = build(LocalModel(path=str(save_tiny("gpt2", gpt2_tokenizer(TEXTS), tmp_path / "c"))), Caller("r", tmp_path))
-    written = {
-        backend: backend.encoder.decode(backend.encoder.prompt(backend._prompt(ask(0))))
-        for backend in (chatml, refuses, plain)
-    }
+    written = {backend: backend.encoder.decode(backend._prompt(ask(0))) for backend in (chatml, refuses, plain)}
     assert "system\nJudge." in written[chatml]
     assert "user\nJudge.\n\nwhich reply is better 0" in written[refuses]
     assert "System: Judge.\n\nHuman: which reply is better 0\n\nAssistant:" in written[plain]
@@ -166,7 +163,8 @@ def test_a_plain_transcript_shows_calls_without_ids(tmp_path, monkeypatch):
         [Request(({"role": "user", "content": "x"}, reply.message, result), tools=(SEARCH.definition,))]
     )
     assert "\n\nTools: [" in shown[0]
-    assert f'\n\nCalls: {json.dumps([call])}\n\nTool: {{"name": "search"}}\n709,000' in shown[1]
+    # the turn ends as it did when it was said
+    assert f'\n\nCalls: {json.dumps([call])}<|endoftext|>\n\nTool: {{"name": "search"}}\n709,000' in shown[1]
     assert "call00000" not in shown[1]
 
 

@@ -23,7 +23,7 @@ from rlhf_lab.sweeps import sweep
 ROOT = Path(__file__).parents[2]
 DOCS = (
     *("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "judging", "synthesis", "gold"),
-    *("labelling", "safety", "gates", "domain_project"),
+    *("labelling", "safety", "gates", "domain_project", "verifiers"),
 )
 PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])

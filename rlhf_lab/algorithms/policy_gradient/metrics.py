@@ -53,8 +53,23 @@ ROLLOUTS = (
     Metric("verbose", "share of verbose samples"),
     Metric("garble", "share of samples with an unreadable sentence"),
     Metric("correct", "share of samples with the right answer"),
+    Metric("verified", "mean score of the samples by the data's verifier, 0…1"),
+    Metric("calls", "calls of tools per episode, where the data's environment counts them"),
 )
 """rollouts.py"""
+
+CURRICULUM = (
+    Metric(
+        "curriculum/difficulty",
+        "1 − the recent success rate of the drawn tasks, mean over those tried before. Tasks drawn by a curriculum are "
+        "no sample of the data, and neither are `reward` and `correct` of the samples: compare held-out numbers, not "
+        "these curves",
+    ),
+    Metric("curriculum/informative", "share of sampled groups whose replies have different rewards", better="higher"),
+    Metric("curriculum/new", "share of the drawn tasks that were never tried before"),
+    Metric("curriculum/tried", "share of all training tasks that were tried before the iteration"),
+)
+"""curriculum.py, and what rollouts.py logs beside it"""
 
 OF_A_RUN = (Metric("groups", "groups sampled in the whole run"),)
 """on_policy.py, when it ends"""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.rules import filter_replies
+from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core.episodes import Episode
@@ -22,8 +23,14 @@ from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
-LOGGED_TRUTH = ("gold", "verbose", "garble", "correct")
+LOGGED_TRUTH = ("gold", "verbose", "garble", "correct", "verified", "calls")
 """What the data's oracle knows of a sample that is logged while training, where it knows it."""
+
+FEWEST_CALLS = 0.5
+FEWEST_INFORMATIVE = 0.25
+"""Calls per episode, and share of groups whose rewards differ, below which training has collapsed."""
+LEARNED = 0.75
+"""Share of right answers from which on equal rewards mean that the tasks are learned."""
 
 
 def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
@@ -41,6 +48,9 @@ class Rollouts:
         self.settings, self.run, self.encoder, self.reward, self.shaper = settings, run, encoder, reward, shaper
         self.collector = EpisodeCollector(run, encoder)
         self.tasks = run.corpus.tasks("train")
+        self.curriculum = None
+        if settings.curriculum == "edge":
+            self.curriculum = EdgeCurriculum(len(self.tasks), settings.curriculum_explore)
         self.groups = self.wasted = 0  # of the whole run
         self.cut_before = 0  # prompts cut before the iteration
         self.reward_parts: list[Mapping[str, FloatArray]] = []  # of the iteration
@@ -54,26 +64,39 @@ class Rollouts:
         settings = self.settings
         self.cut_before = self.collector.prompts_cut
         size = settings.prompts_per_iteration
-        generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
-        order = torch.randperm(len(self.tasks), generator=generator).tolist()
-        # Attempt k takes its prompts from order[k · size:]; a corpus with fewer prompts is gone through again.
-        most_prompts = size * (settings.dynamic_sampling + 1)
-        order = order * -(-most_prompts // len(order))
-        groups = sampled = self._sample_groups(model, order[:size], iteration, 0)
+        # Attempt k takes its prompts from order[k · size:].
+        order = self._order(size * (settings.dynamic_sampling + 1), iteration)
+        positions = order[:size]
+        groups = sampled = self._sample_groups(model, positions, iteration, 0)
         for attempt in range(1, settings.dynamic_sampling + 1):
             useful = [group for group in groups if not group.wasted]
             missing = size - len(useful)
             if not missing:
                 break
             begin = attempt * size
-            replacements = self._sample_groups(model, order[begin : begin + missing], iteration, attempt)
+            further = order[begin : begin + missing]
+            replacements = self._sample_groups(model, further, iteration, attempt)
+            positions = positions + further
             sampled = sampled + replacements
             useful += [group for group in replacements if not group.wasted]
             wasted = [group for group in (*replacements, *groups) if group.wasted]
             groups = [*useful, *wasted][:size]
         self.groups += len(sampled)
         self.wasted += sum(group.wasted for group in sampled)
-        return groups, self._metrics(sampled) | self._node_means()
+        metrics = self._metrics(sampled) | self._node_means()
+        if self.curriculum is not None:
+            metrics |= self.curriculum.metrics(positions)
+            metrics["curriculum/informative"] = float(np.mean([not group.sampled.wasted for group in sampled]))
+            self.curriculum.observe(positions, [group.sampled.rewards for group in sampled])
+        return groups, metrics
+
+    def _order(self, count: int, iteration: int) -> list[int]:
+        """Positions of at least `count` tasks in the order in which they are drawn; where there are fewer, again."""
+        if self.curriculum is not None:
+            return self.curriculum.draw(count, self.run.seed("on_policy/curriculum", iteration))
+        generator = torch.Generator().manual_seed(self.run.seed("on_policy/prompts", iteration))
+        order = torch.randperm(len(self.tasks), generator=generator).tolist()
+        return order * -(-count // len(order))
 
     def _sample_groups(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> list[Group]:
         """Scored and filtered episodes of the tasks at these positions of the corpus."""
@@ -154,8 +177,10 @@ class Rollouts:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.collector.environment is not None:
             metrics["turns"] = float(np.mean([len(episode.turns) for episode in episodes]))
-        truth = self.run.measure_samples(episodes)
-        return metrics | truth_means(truth)
+        metrics |= truth_means(self.run.measure_samples(episodes))
+        for alarm in collapse_alarms(metrics):
+            self.run.note(alarm)
+        return metrics
 
     def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
@@ -178,12 +203,37 @@ class Rollouts:
         return {"groups": self.groups, "wasted_groups": self.wasted / max(1, self.groups)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"groups": self.groups, "wasted": self.wasted, "reward": self.reward.state_dict()}
+        state = {"groups": self.groups, "wasted": self.wasted, "reward": self.reward.state_dict()}
+        return state if self.curriculum is None else {**state, "curriculum": self.curriculum.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.groups = int(state["groups"])
         self.wasted = int(state["wasted"])
         self.reward.load_state_dict(state["reward"])
+        if self.curriculum is not None:
+            self.curriculum.load_state_dict(state["curriculum"])
+
+
+def collapse_alarms(metrics: Mapping[str, float]) -> list[str]:
+    """Signs that an agent learns nothing more, in words.
+
+    An episode without calls is absorbing: once all episodes of a task answer at once, their rewards are equal, and no
+    gradient leads back.
+    """
+    alarms = []
+    if metrics.get("calls", FEWEST_CALLS) < FEWEST_CALLS:
+        alarms.append(
+            f"calls per episode fell below {FEWEST_CALLS:g}: a policy that calls no tool gets equal rewards and "
+            "does not come back; lower what a call costs, or algorithm.lr"
+        )
+    informative = 1 - metrics.get("wasted_groups", 0.0)
+    # groups that solve their task every time are equal too, and that is no collapse
+    if "calls" in metrics and informative < FEWEST_INFORMATIVE and metrics.get("correct", 0.0) < LEARNED:
+        alarms.append(
+            f"fewer than {FEWEST_INFORMATIVE:.0%} of an iteration's groups had different rewards: the others taught "
+            "nothing; choose easier tasks, a lower algorithm.lr, or algorithm.dynamic_sampling"
+        )
+    return alarms
 
 
 def group_metrics(trained: Sequence[Group]) -> dict[str, float]:

@@ -81,6 +81,10 @@ class OnPolicySettings(TrainingSettings):
             gradient is biased towards it, a group's mean and sd and wasted groups are of the kept replies, and `best`
             compares good replies with each other. Iterative DPO's pairs are `best_worst` of a pool already.
         filter_pool: replies sampled per prompt where there is a filter; all of them count as generated tokens.
+        curriculum: how an iteration's tasks are drawn: `uniform`, evenly, or `edge`, at the edge of competence: more
+            often those that the policy solves sometimes, by its own recent episodes (`curriculum.py` beside this file).
+            Rewards of the samples are then no measure of progress: the tasks change with the policy.
+        curriculum_explore: share of `edge`'s tasks that are drawn from those never tried, as long as there are any.
         whiten_advantages: advantages of an iteration get mean 0 and sd 1 over all its tokens.
         max_length: unused by rollouts, whose length `rollout` limits; of corpus rows for `ptx_weight` and evaluation.
     """
@@ -101,6 +105,7 @@ class OnPolicySettings(TrainingSettings):
         "batch_size": 8,
     }
     advantages: ClassVar[tuple[str, ...]] = ()
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("curriculum", "curriculum_explore")
 
     lr: float = 1e-6
     warmup_fraction: float = 0.0
@@ -138,6 +143,8 @@ class OnPolicySettings(TrainingSettings):
     dynamic_sampling: int = 0
     rollout_filter: Literal["none", "best", "best_random", "best_worst"] = "none"
     filter_pool: int = 0
+    curriculum: Literal["uniform", "edge"] = "uniform"
+    curriculum_explore: float = 0.5
     whiten_advantages: bool = False
 
     def __post_init__(self) -> None:
@@ -253,6 +260,7 @@ class OnPolicySettings(TrainingSettings):
                 f"dynamic_sampling compares replies of a group; advantage={advantage} does not",
             ),
             *self._filter_rules(),
+            (0 <= self.curriculum_explore <= 1, f"curriculum_explore={self.curriculum_explore} is a share, 0…1"),
             (
                 self.inter_weight > 0 or advantage != "canon" or self.group_size >= 4,
                 f"inter_weight=0 compares halves within themselves; group_size={self.group_size} has one reply in each",

@@ -19,6 +19,7 @@ class SFT(TrainingSettings):
         assistant_turns: which turns of the assistant are learned: `last`, the reply of a row, or `all` of its
             conversation. null is `all` where the data come as conversations (`data=sft`), else `last`.
         skip_garbled: leave out replies that the data source itself marks as corrupted.
+        only_correct: leave out replies that, as the data source itself knows, do not reach the right answer.
     """
 
     needs_demonstrations: ClassVar[bool] = True
@@ -36,12 +37,15 @@ class SFT(TrainingSettings):
     epochs: float = 3.0
     assistant_turns: Literal["last", "all"] | None = None
     skip_garbled: bool = True
+    only_correct: bool = False
 
     @property
     def trl_trainer(self) -> str:
         return "sft"
 
     def uses_row(self, pair: Pair) -> bool:
+        if self.only_correct and not pair.meta.get("correct_chosen", True):
+            return False
         return not (self.skip_garbled and pair.meta.get("garble_chosen"))
 
     def learn_from(self, pair: Pair) -> int | None:

@@ -40,7 +40,8 @@ class SupervisedFineTuning(Algorithm):
         used = filter(settings.uses_row, corpus.train)
         self.rows: Sequence[MaskedRow] = self._tokenise(used, RowFile() if is_streamed else [])
         if len(self.rows) < len(corpus.train):
-            run.note(f"left out {len(corpus.train) - len(self.rows)} replies that the data marks as garbled")
+            marks = "garbled or wrong" if settings.only_correct else "garbled"
+            run.note(f"left out {len(corpus.train) - len(self.rows)} replies that the data marks as {marks}")
         held_out = [p for p in run.corpus.test if not p.meta.get("garble_chosen")][:HELD_OUT_PAIRS]
         self.held_out: Sequence[MaskedRow] = self._tokenise(held_out, [])
         self.held_out_prompts = prompt_ids(held_out)

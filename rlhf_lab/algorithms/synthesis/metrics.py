@@ -46,3 +46,17 @@ SYNTHESIS = (
     ),
 )
 """cai_preferences.py, synthetic_sft.py, self_instruct.py"""
+
+TRAJECTORIES = (
+    Metric("made/attempts", "attempts at a task, mean over tasks", title="attempts"),
+    Metric(
+        "made/success",
+        "share of attempts that reached the right answer",
+        title="successful attempts",
+        better="higher",
+        phrase="share of attempts that succeed",
+    ),
+    Metric("made/turns", "turns of the assistant in a kept trajectory", title="turns of a trajectory"),
+    Metric("made/accepted/<category>", "share of the tasks of a category that became a row"),
+)
+"""trajectories.py"""

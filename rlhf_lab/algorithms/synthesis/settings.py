@@ -181,3 +181,48 @@ class SelfInstruct(SynthesisSettings):
             (self.seeds >= self.examples, f"seeds={self.seeds} is fewer than examples={self.examples}"),
             (self.per_request >= 1, f"per_request={self.per_request} must be at least 1"),
         )
+
+
+@register("algorithm", "trajectories")
+@dataclass(frozen=True)
+class Trajectories(SynthesisSettings):
+    """Whole episodes in the environment of the data, as conversations to imitate: what the assistant says is learned,
+    what the tools say is not.
+
+    A task becomes a row by its shortest successful attempt. Training tasks alone are attempted.
+
+    Args:
+        prompts: how many tasks are attempted, in random order; none twice.
+        teacher: who attempts them: `world`, which knows how, once; or `policy`, `needs.policy` (rejection sampling,
+            arXiv:2308.01825), `attempts` times.
+        attempts: of the policy at each task.
+        only_successes: leave out tasks without a successful attempt; if not, the shortest attempt is taken.
+    """
+
+    makes_rows: ClassVar[str] = "demonstrations"
+    asks_judge: ClassVar[bool] = False
+    takes_turns: ClassVar[bool] = True
+    optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    teacher: Literal["world", "policy"] = "world"
+    attempts: int = 4
+    only_successes: bool = True
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy (attempts)")] if self.teacher == "policy" else []
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, self.attempts)] if self.teacher == "policy" else []
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (*super().rules(), (self.attempts >= 1, f"attempts={self.attempts} must be at least 1"))
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        has_policy = bool(config.needs.get("policy"))
+        if config.data.max_turns == 1:
+            problems.append("algorithm=trajectories attempts tasks in an environment; use data=tools or another one")
+        if self.teacher == "policy" and not has_policy:
+            problems.append("algorithm.teacher=policy attempts tasks with a policy; name it: +needs.policy=sft_tools")
+        if self.teacher != "policy" and has_policy:
+            problems.append("needs.policy is read with algorithm.teacher=policy only; write that, or needs.policy=null")
+        return problems

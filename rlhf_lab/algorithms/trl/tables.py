@@ -185,6 +185,8 @@ ON_POLICY = {
     ),
     "rollout_filter": only("none", "TRL trains on every reply; write algorithm.rollout_filter=none, or engine=native"),
     "filter_pool": ours("read by a rollout_filter alone"),
+    "curriculum": only("uniform", "TRL draws prompts evenly; write algorithm.curriculum=uniform, or engine=native"),
+    "curriculum_explore": ours("read by curriculum=edge alone"),
     "whiten_advantages": only(False, "TRL does not whiten over tokens; write algorithm.whiten_advantages=false"),
 }
 

@@ -17,6 +17,7 @@ from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
 from rlhf_lab.environments.arithmetic.problems import Problem, draw_problem, read_problem
 from rlhf_lab.environments.arithmetic.solutions import Solution, draw_slip, line_labels, read_solution, write_solution
+from rlhf_lab.environments.maths.answers import ballot
 from rlhf_lab.environments.splits import SPLITS
 
 VERSION = 1
@@ -79,6 +80,10 @@ class ArithmeticWorld:
         lenient = copy.copy(self)
         lenient.lenient = True
         return lenient
+
+    def read_answers(self, responses: Sequence[str]) -> list[str | None]:
+        """The final answers of replies, as they are counted in a vote."""
+        return [ballot(response, lenient=self.lenient) for response in responses]
 
     def read(self, prompt: str, response: str) -> Solution:
         """A reply's steps, each judged against the problem, and its answer. Raises DataError for an unknown prompt."""

@@ -56,6 +56,15 @@ def same_answer(first: str, second: str) -> bool:
     return first_number == second_number
 
 
+def ballot(reply: str, *, lenient: bool = False) -> str | None:
+    """The answer that a reply states, the same text for answers that `same_answer` takes for one."""
+    stated = final_answer(reply, lenient=lenient)
+    if stated is None:
+        return None
+    number = _parse_number(stated)
+    return stated if number is None else str(number)
+
+
 def normalised(answer: str) -> str:
     """An answer without spaces, `$`, commas, a leading plus and a final period; the sign is "-", letters are small."""
     plain = re.sub(r"[\s$,]", "", answer.casefold()).replace("−", "-")

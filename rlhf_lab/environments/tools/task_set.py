@@ -10,10 +10,18 @@ from rlhf_lab.core.tools import Tool
 
 
 class ExpectedCall(TypedDict):
-    """A call that solves a part of a task."""
+    """A call that solves a part of a task.
+
+    Keys:
+        result: what counts of its result, where its arguments can say the same in many ways (SQL, an expression, key
+            words): any call of the tool whose result has this text in it is the same call.
+        optional: whether the task can also be solved without it; neither making nor leaving out such a call is a fault.
+    """
 
     name: str
     arguments: dict[str, Any]
+    result: NotRequired[str]
+    optional: NotRequired[bool]
 
 
 class ToolTaskFacts(TypedDict):
@@ -27,6 +35,10 @@ class ToolTaskFacts(TypedDict):
         scorer: how an answer is compared with it: exact, numeric, token_f1 or refusal.
         calls: a shortest way to the answer, in order.
         any_order: whether these calls may come in any order.
+        template: of a task that was drawn, what it was drawn from: tasks of one template are not independent.
+        tolerance: of a numeric answer: how far it may lie from the right one, in its unit.
+        unit: of a numeric answer; an answer in another unit of the same quantity is converted.
+        fixture: what its tools hold, as the task set writes it; an agent never sees it.
     """
 
     id: str
@@ -36,6 +48,10 @@ class ToolTaskFacts(TypedDict):
     scorer: str
     calls: list[ExpectedCall]
     any_order: NotRequired[bool]
+    template: NotRequired[str]
+    tolerance: NotRequired[float]
+    unit: NotRequired[str]
+    fixture: NotRequired[dict[str, Any]]
 
 
 class TaskSet(Protocol):

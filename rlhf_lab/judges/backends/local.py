@@ -83,7 +83,7 @@ class LocalBackend:
         """See `Completer.complete_many`. Raises ConfigError for tools that the chat template does not take."""
         self._check_tools(requests)
         cut_before = sum(self.encoder.counts.values())
-        prompts = [self.encoder.prompt(self._prompt(request), self.max_prompt_tokens) for request in requests]
+        prompts = [self._prompt(request) for request in requests]
         cut = sum(self.encoder.counts.values()) - cut_before
         if cut:
             self.note(
@@ -153,7 +153,8 @@ class LocalBackend:
             latency_s=latency_s,
         )
 
-    def _prompt(self, request: Request) -> str:
+    def _prompt(self, request: Request) -> list[int]:
+        """Token ids of the conversation, with its instructions as the model's template takes them."""
         messages = [*request.messages]
         if self.encoder.chat is None:  # a plain transcript shows calls as the model writes them, which is without ids
             messages = [_without_ids(message) for message in messages]
@@ -162,7 +163,7 @@ class LocalBackend:
         elif request.system:
             first = messages[0]
             messages[0] = Message(role="user", content=f"{request.system}\n\n{first['content']}")
-        return render_prompt(messages, request.tools)
+        return self.encoder.conversation(messages, request.tools, self.max_prompt_tokens)
 
     @cached_property
     def _takes_system(self) -> bool:

@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.user_code import files_of, import_for, load_object
+from rlhf_lab.core.user_code import files_behind, import_user_code, load_from_file
 from rlhf_lab.rewards.external.settings import PythonCallable
 
 GROUP = "rlhf_lab.rewards"
 
 
 def load_function(settings: PythonCallable) -> Callable[..., Any]:
-    """The function that a callable reward names. Raises ConfigError where it is missing, broken, or no function."""
+    """The function that a callable reward names. Raises ConfigError where it is missing, broken, or no function.
+
+    A file is read again each time, so that an edit takes effect within one notebook session.
+    """
     if settings.function:
         where = f"reward.terms.callable.function={settings.function}"
-        function = load_object(settings.function, where)
+        function = load_from_file(where, settings.function)
     else:
         where, function = _load_entry_point(settings.name)
     if not callable(function):
@@ -43,7 +46,7 @@ def _load_entry_point(name: str) -> tuple[str, Any]:
             "reward.terms.callable.function=my_rewards.py:brevity"
         )
     where += f", which is {point.value}"
-    return where, import_for(where, point.load)
+    return where, import_user_code(where, point.load)
 
 
 def source_files(settings: PythonCallable) -> list[Path]:
@@ -52,7 +55,7 @@ def source_files(settings: PythonCallable) -> list[Path]:
     Of a file: itself and the modules beside it that it imports. Of an entry point: its top-level package, or module.
     """
     if settings.function:
-        return files_of(settings.function)
+        return files_behind(settings.function)
     point = _entry_point(settings.name)
     spec = find_spec(point.module.partition(".")[0]) if point else None  # finding a top-level name imports nothing
     if spec is None:

@@ -33,6 +33,33 @@ class EnvironmentTurns(TermSettings):
     """
 
 
+@register("reward", "tool_calls")
+@dataclass(frozen=True)
+class ToolCalls(TermSettings):
+    """What the calls of tools cost and earn, beside the outcome (`reward=[environment,tool_calls]`).
+
+    Every turn that does not answer counts as a call, one that cannot be read too. Text that no policy sampled is
+    unscored.
+
+    Args:
+        cost: subtracted for each call. Where nothing else separates the episodes of a task, a cost leads to no calls
+            at all, from where no gradient leads back.
+        progress: shared out over the task's expected calls; each earns its part when it is made in their order. What
+            an episode can earn so is bounded, whatever calls it adds.
+        bonus: added for each call, useful or not: a reward that can be had without solving the task.
+    """
+
+    cost: float = 0.02
+    progress: float = 0.0
+    bonus: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("cost", "progress", "bonus"):
+            value = getattr(self, name)
+            require((math.isfinite(value) and value >= 0, f"{name}={value}; write a finite number, 0 or above"))
+
+
 @register("reward", "verifier")
 @dataclass(frozen=True)
 class Verifier(TermSettings):

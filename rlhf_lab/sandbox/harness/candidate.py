@@ -6,6 +6,7 @@ anyway. What it prints goes to standard error.
 
 import os
 import sys
+from typing import Any
 
 from rlhf_lab.sandbox.harness import plain
 
@@ -55,7 +56,8 @@ def main() -> None:
     names, problem = load()
     print(plain.dumps(problem), file=answers, flush=True)
     for line in requests:
-        reply = answer(names, plain.loads(line))
+        request: Any = plain.loads(line)
+        reply = answer(names, request)
         try:
             text = plain.dumps(reply)
         except plain.NotPlain as error:

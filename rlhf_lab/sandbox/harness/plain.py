@@ -5,6 +5,8 @@ candidate wrote.
 """
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 LARGEST_PLAIN_INT = 2**63
 
@@ -73,7 +75,7 @@ def _decode_dict(content: list) -> dict:
     return {_decode(key): _decode(item) for key, item in content}
 
 
-DECODERS = {
+DECODERS: dict[str, Callable[[Any], object]] = {
     "int": lambda content: int(content, 16),
     "complex": _decode_complex,
     "bytes": bytes.fromhex,

@@ -5,12 +5,16 @@ are calls, and one report that begins with the nonce. The candidate's process ne
 candidate wrote runs in this one.
 """
 
+from __future__ import annotations
+
 import ast
 import builtins
 import os
 import random
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from rlhf_lab.sandbox.harness import plain
 
@@ -33,7 +37,7 @@ class Candidate:
         has_ended: whether the process is gone.
     """
 
-    def __init__(self, answers, calls):
+    def __init__(self, answers: TextIO, calls: TextIO):
         self._answers, self._calls = answers, calls
         self.last_call = ""
         self.unsupported = ""
@@ -52,10 +56,10 @@ class Candidate:
             raise CandidateError("its answer is no message")
         return reply
 
-    def function(self, name: str):
+    def function(self, name: str) -> Callable[..., object]:
         """A function that asks the other process."""
 
-        def call(*args, **kwargs):
+        def call(*args: object, **kwargs: object) -> object:
             arguments = list(args)
             try:
                 request = plain.dumps({"name": name, "args": arguments, "kwargs": kwargs})
@@ -84,7 +88,7 @@ class Candidate:
         return reply["value"]
 
 
-def _update(before: object, now: object) -> None:
+def _update(before: Any, now: Any) -> None:
     """Change a mutable argument as the candidate did, for tests of functions that work in place."""
     if type(before) is not type(now) or before == now:
         return
@@ -114,12 +118,13 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def asked_names(test: str, defined: dict) -> set:
+def asked_names(test: str, defined: dict) -> set[str]:
     """Names that a test reads and nobody defines: these are the candidate's. Raises SyntaxError."""
     nodes = list(ast.walk(ast.parse(test)))
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     written = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    written |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler))}
+    named = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler))]
+    written |= {node.name for node in named if node.name}
     written |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     aliases = [alias for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names]
     written |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
@@ -160,9 +165,9 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    job = plain.loads(answers.readline())
+    job: Any = plain.loads(answers.readline())
     candidate = Candidate(answers, calls)
-    report = {"load": "", "messages": [], "unsupported": "", "ended": False}
+    report: dict[str, Any] = {"load": "", "messages": [], "unsupported": "", "ended": False}
     try:
         problem = candidate.receive()
         if problem:  # the code may also have written something of its own

@@ -84,8 +84,9 @@ def program(machine: str) -> bytes:
     # would give up, and no thread could start.
     code += _refuse(CLONE3[column], errno.ENOSYS)
     for numbers in REFUSED.values():
-        if numbers[column] is not None:
-            code += _refuse(numbers[column], errno.EPERM)
+        number = numbers[column]
+        if number is not None:
+            code += _refuse(number, errno.EPERM)
     code += _instruction(JUMP_EQUAL, CLONE[column], 0, 4)
     code += _instruction(LOAD, FIRST_ARGUMENT_AT)
     code += _instruction(JUMP_BIT_SET, NAMESPACE_FLAGS, 0, 1)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rlhf_lab.config.sections import Sandboxing
-from rlhf_lab.sandbox.grader import Grader, Tests
+from rlhf_lab.sandbox.grader import Grader, HiddenTests
 from rlhf_lab.sandbox.outcome import Level, SandboxError
 from rlhf_lab.sandbox.probes import reach, use
 from rlhf_lab.sandbox.probes.candidates import CANDIDATES, HIDDEN_TEST
@@ -45,14 +45,14 @@ def probe_level(level: Level, image: str = Sandboxing.image) -> list[Finding]:
     )
     sandbox = Sandbox(settings)
     with scene() as there:
-        values = there.values()
-        findings = [_run(probe, sandbox, level, there, values) for probe in PROBES]
+        findings = [run_probe(probe, sandbox, level, there) for probe in PROBES]
     return [*findings, *_run_candidates(sandbox, level)]
 
 
-def _run(probe: Probe, sandbox: Sandbox, level: Level, there: Scene, values: dict[str, object]) -> Finding:
+def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> Finding:
+    """What one probe comes to in a scene."""
     try:
-        outcome = sandbox.run(probe.program(values), keep=probe.keep and level != "container")
+        outcome = sandbox.run(probe.program(there.values()), keep=probe.keep and level != "container")
     except SandboxError as error:  # the level works, so that it is the probe that broke it
         return Finding(probe.name, probe.kind, level, True, f"the sandbox broke: {str(error)[:80]}")
     reached = there.reached(outcome)
@@ -68,7 +68,7 @@ def _run(probe: Probe, sandbox: Sandbox, level: Level, there: Scene, values: dic
 
 
 def _run_candidates(sandbox: Sandbox, level: Level) -> list[Finding]:
-    tests = Tests((HIDDEN_TEST,), entry_point="answer")
+    tests = HiddenTests((HIDDEN_TEST,), entry_point="answer")
     grades = Grader(sandbox).grade_many([(code, tests) for code in CANDIDATES.values()])
     return [
         Finding(name, "grader", level, grade.status == "passed", f"{grade.status}: {grade.message[:100]}")

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from rlhf_lab.config.sections import Sandboxing
-from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError, DataError
-from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.data.transcript import parse
 from rlhf_lab.rewards.verifiers.code.extraction import program_of, prompt_code
 from rlhf_lab.rewards.verifiers.code.settings import CodeTests
-from rlhf_lab.sandbox.grader import Grade, Grader, Tests
+from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Reply, Verdict, VerifierReward, verifier_of
+from rlhf_lab.sandbox.grader import Grade, Grader, HiddenTests
 from rlhf_lab.sandbox.sandbox import Sandbox
 from rlhf_lab.training.run import Run
 
 COLUMNS = ("test", "tests", "test_list")
 KEPT = 4096
 """Grades that are kept, so that the metric does not run again what the reward has run."""
-
-Reply = tuple[Mapping[str, Any], str, str]
-"""Facts of the row, prompt, response."""
 
 
 class CodeVerifier:
@@ -34,15 +27,18 @@ class CodeVerifier:
     def __init__(self, settings: CodeTests, sandbox: Sandbox):
         self.settings = settings
         self.grader = Grader(sandbox)
-        self._grades: dict[tuple[str, Tests], Grade] = {}
+        self._grades: dict[tuple[str, HiddenTests], Grade] = {}
 
     def score(self, facts: Mapping[str, Any], prompt: str, response: str) -> float:
         """0…1; NaN where the row has no tests, or its tests cannot be run across processes."""
-        return self.scores([(facts, prompt, response)])[0]
+        return self.verdicts([(facts, prompt, response)])[0].score
 
-    def scores(self, replies: Sequence[Reply]) -> list[float]:
-        """The same for many, some at a time."""
-        return [math.nan if grade is None else self._credit(grade) for grade in self.grades(replies)]
+    def verdicts(self, replies: Sequence[Reply]) -> list[Verdict]:
+        """Of many replies, some at a time."""
+        return [ABSTAINS if grade is None else self._verdict(grade) for grade in self.grades(replies)]
+
+    def _verdict(self, grade: Grade) -> Verdict:
+        return Verdict(self._credit(grade), {"runs": float(grade.status in ("passed", "failed"))})
 
     def grades(self, replies: Sequence[Reply]) -> list[Grade | None]:
         """The grade of each reply; None where its row has no tests."""
@@ -55,11 +51,11 @@ class CodeVerifier:
             self._grades.pop(next(iter(self._grades)))
         return grades
 
-    def job(self, facts: Mapping[str, Any], prompt: str, response: str) -> tuple[str, Tests] | None:
+    def job(self, facts: Mapping[str, Any], prompt: str, response: str) -> tuple[str, HiddenTests] | None:
         """The program of a reply and its tests; None where the row has none."""
         entry_point = str(facts.get("entry_point") or "")
         given = prompt_code(_question(prompt), entry_point) if entry_point else ""
-        tests = tests_of(facts, given, self.settings.column)
+        tests = hidden_tests(facts, given, self.settings.column)
         if tests is None:
             return None
         return program_of(response, given, entry_point), tests
@@ -72,7 +68,7 @@ class CodeVerifier:
         return float(grade.status == "passed")
 
 
-def tests_of(facts: Mapping[str, Any], given: str, column: str = "") -> Tests | None:
+def hidden_tests(facts: Mapping[str, Any], given: str, column: str = "") -> HiddenTests | None:
     """The hidden tests of a row; None where it has none. Raises DataError for what is no text and no list of texts."""
     name = column or next((name for name in COLUMNS if facts.get(name)), "")
     value = facts.get(name)
@@ -84,7 +80,7 @@ def tests_of(facts: Mapping[str, Any], given: str, column: str = "") -> Tests | 
         raise DataError(f"column {name} is {value!r:.80}; expected Python text, or a list of it, for reward=code_tests")
     if entry_point:
         texts = [f"{text}\ncheck({entry_point})\n" if "def check(" in text else text for text in texts]
-    return Tests(tuple(texts), entry_point, given)
+    return HiddenTests(tuple(texts), entry_point, given)
 
 
 def _question(prompt: str) -> str:
@@ -93,34 +89,16 @@ def _question(prompt: str) -> str:
     return messages[-1]["content"] if messages else ""
 
 
-class CodeTestsReward:
-    """The verifier as a term of the reward."""
-
-    def __init__(self, verifier: CodeVerifier):
-        self.verifier = verifier
-
-    def score_episodes(self, episodes: Sequence[Episode]) -> RewardBatch:
-        """An episode of several turns is graded by its last reply. The part "runs" is 1 where the program loads and
-        ends by itself within its limits."""
-        replies = [(episode.task.facts, episode.prompt, episode.response) for episode in episodes]
-        total_N = np.array(self.verifier.scores(replies), dtype=np.float64)
-        grades = self.verifier.grades(replies)  # kept from the line above
-        runs = [math.nan if grade is None else float(grade.status in ("passed", "failed")) for grade in grades]
-        return RewardBatch(total_N, {"runs": np.array(runs, dtype=np.float64)})
-
-
-@lru_cache(maxsize=8)
-def make(settings: CodeTests, sandbox: Sandboxing | None = None) -> CodeVerifier:
-    """The verifier of these settings: one object per process, with its grades, for reward and metric."""
+def make(settings: CodeTests, sandbox: Sandboxing) -> CodeVerifier:
     return CodeVerifier(settings, Sandbox(sandbox))
 
 
-def build(settings: CodeTests, run: Run) -> CodeTestsReward:
+def build(settings: CodeTests, run: Run) -> VerifierReward:
     rows = run.corpus.facts.values()
-    if run.corpus.environment is None and not any(tests_of(facts, "", settings.column) for facts in rows):
+    if run.corpus.environment is None and not any(hidden_tests(facts, "", settings.column) for facts in rows):
         columns = settings.column or ", ".join(COLUMNS)
         raise ConfigError(
             f"reward=code_tests: no row of data={run.corpus.name} has tests (column {columns}); use data=humaneval, or "
             "name the column in reward.terms.code_tests.column"
         )
-    return CodeTestsReward(make(settings, run.config.sandbox))
+    return VerifierReward(verifier_of(settings, run.config.sandbox))

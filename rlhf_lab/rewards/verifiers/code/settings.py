@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.rewards.verifiers.settings import VerifierSettings
 
 
 @register("reward", "code_tests")
 @dataclass(frozen=True)
-class CodeTests(TermSettings):
+class CodeTests(VerifierSettings):
     """Hidden tests of a program: a reply is run against the tests of its row, in the sandbox (section `sandbox`).
 
-    A row without tests is unscored, and one whose tests pass functions or objects to the program.
+    A row without tests is unscored, and one whose tests pass functions or objects to the program. The part `runs` is 1
+    where the program loads and ends by itself within its limits.
 
     Args:
         credit: `all` is 1 where every test passes, else 0; `share` is the share of tests that pass, of rows with a list

@@ -1,0 +1,94 @@
+"""Writes Python, reads what running it gave, and revises, until it is done.
+
+Programs run in the sandbox, each from its first line; the files that one leaves are there for the next. A task brings
+files of its own as the fact `files` (name → content, as bytes or text).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from rlhf_lab.agents.program import Attempt, Ended, ProgramAgent, Steps
+from rlhf_lab.agents.settings import CodeExecutor
+from rlhf_lab.agents.surroundings import CodeRunner, Ran, Surroundings
+from rlhf_lab.agents.tool_use import Act, read_answer
+from rlhf_lab.core.tools import Call
+
+BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+LEFT_OUT = "\n… {} characters left out …\n"
+NO_PROGRAM = "error: there is no program; write one between ```python and ```"
+TOOL = "python"
+"""Name under which runs stand among the calls of a trajectory."""
+
+
+def code_executor(
+    attempt: Attempt, *, run_code: CodeRunner, rounds: int, answer_is_code: bool, output_chars: int
+) -> Steps[str | None]:
+    """Write code, run it, read what came of it."""
+    prompts = attempt.model.prompts
+    files = _files(attempt)
+    system = prompts.code(answer_is_code=answer_is_code, files=list(files))
+    messages = list(attempt.messages)
+    code = None
+    runs = 0
+    while True:
+        (said,) = yield [attempt.ask(messages, system=system)]
+        program = read_code(said.text)
+        if program is None and answer_is_code and code is None:
+            messages += [said.message, prompts.problem(NO_PROGRAM)]
+            continue
+        if program is None:
+            return code if answer_is_code else Act(said, answer=read_answer(said.text)).final_answer
+        code = program
+        if runs == rounds:
+            # the last program is what an answer of code is, although nobody has seen it run
+            raise Ended("call_limit", code if answer_is_code else None)
+        runs += 1
+        ran = run_code(program, files)
+        files = {**files, **ran.files}
+        failed = ran.status != "ok"
+        output = shortened(_output(ran), output_chars)
+        attempt.record(said, Call(TOOL, {"code": program}, output, failed=failed))
+        messages += [said.message, prompts.output(output, failed=failed)]
+
+
+def _files(attempt: Attempt) -> dict[str, bytes]:
+    """The files of the task."""
+    files: Mapping[str, bytes | str] = attempt.task.facts.get("files") or {}
+    return {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
+
+
+def read_code(text: str) -> str | None:
+    """The program of a turn: its last block; None where it has none."""
+    blocks = BLOCK.findall(text)
+    return blocks[-1] if blocks else None
+
+
+def _output(ran: Ran) -> str:
+    """What a program printed, and where it failed how."""
+    parts = [ran.stdout.rstrip()]
+    if ran.status != "ok":
+        # of a program that ran into a limit, the limit says more than what it wrote
+        parts += [ran.stderr.rstrip(), "" if ran.status == "error" else f"stopped: {ran.status}"]
+    return "\n".join(filter(None, parts)) or "(nothing)"
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most about `most` characters: the middle of a longer one is left out."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return text[:half] + LEFT_OUT.format(len(text) - 2 * half) + text[-half:]
+
+
+def build(settings: CodeExecutor, surroundings: Surroundings) -> ProgramAgent:
+    program = partial(
+        code_executor,
+        run_code=surroundings.run_code,
+        rounds=settings.rounds,
+        answer_is_code=settings.answer == "code",
+        output_chars=settings.output_chars,
+    )
+    return ProgramAgent("code_executor", program, surroundings.model, settings.identity())

@@ -1,0 +1,166 @@
+"""Settings of every agent (`agent=…`). Imports no torch; see `rlhf_lab/config/registry.py`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.core.errors import require
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Common to every agent.
+
+    Class attributes:
+        asks_model: whether it speaks through the model of `agent.llm`.
+        runs_code: whether it runs Python that the model wrote, in the sandbox.
+    """
+
+    asks_model: ClassVar[bool] = True
+    runs_code: ClassVar[bool] = False
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide what it does; JSON values."""
+        return asdict(self)
+
+
+@register("agent", "zero_shot")
+@dataclass(frozen=True)
+class ZeroShot(AgentSettings):
+    """One turn without tools."""
+
+
+@register("agent", "react")
+@dataclass(frozen=True)
+class React(AgentSettings):
+    """Thinks, calls a tool, reads its result, until it knows the answer (arXiv:2210.03629)."""
+
+
+@register("agent", "plan_execute")
+@dataclass(frozen=True)
+class PlanExecute(AgentSettings):
+    """Plans all calls, makes them, answers from their results. The plan is not changed on the way.
+
+    Args:
+        steps: most steps of a plan; more are an error of the agent.
+        step_turns: most turns for a step that is a sentence and no call: a part of its own calls tools for it.
+    """
+
+    steps: int = 12
+    step_turns: int = 6
+
+    def __post_init__(self) -> None:
+        require(
+            (self.steps >= 1, f"steps={self.steps} must be at least 1"),
+            (self.step_turns >= 1, f"step_turns={self.step_turns} must be at least 1"),
+        )
+
+
+@register("agent", "multi_agent")
+@dataclass(frozen=True)
+class MultiAgent(AgentSettings):
+    """A planner, executors who see their query alone, and a synthesiser.
+
+    Args:
+        queries: most queries of a plan; more are an error that the planner is told once.
+        executor_turns: most turns of an executor.
+    """
+
+    queries: int = 4
+    executor_turns: int = 8
+
+    def __post_init__(self) -> None:
+        require(
+            (self.queries >= 1, f"queries={self.queries} must be at least 1"),
+            (self.executor_turns >= 1, f"executor_turns={self.executor_turns} must be at least 1"),
+        )
+
+
+@register("agent", "scratchpad")
+@dataclass(frozen=True)
+class Scratchpad(AgentSettings):
+    """Sees the question, its notes and the latest result; rewrites the notes after every call.
+
+    Args:
+        notes_tokens: longest notes, in tokens of the model.
+    """
+
+    notes_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        require((self.notes_tokens >= 1, f"notes_tokens={self.notes_tokens} must be at least 1"))
+
+
+@register("agent", "code_executor")
+@dataclass(frozen=True)
+class CodeExecutor(AgentSettings):
+    """Writes Python, reads what running it gave, and revises.
+
+    Args:
+        rounds: most programs that it runs.
+        answer: `text` is what it says after its last run; `code` is its last program, for tasks that ask for one.
+        output_chars: of what a run printed, the most that it reads; the middle of more is left out.
+    """
+
+    runs_code: ClassVar[bool] = True
+    rounds: int = 6
+    answer: Literal["text", "code"] = "text"
+    output_chars: int = 4000
+
+    def __post_init__(self) -> None:
+        require(
+            (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
+            (self.output_chars >= 100, f"output_chars={self.output_chars} must be at least 100"),
+        )
+
+
+@register("agent", "python")
+@dataclass(frozen=True)
+class PythonAgent(AgentSettings):
+    """An agent of the user: an object with `run(prompt, tools)`, or a class or function without arguments that makes
+    one for each attempt. It returns an AgentTrajectory, or its answer as text.
+
+    Args:
+        path: FILE.py:NAME, the file relative to the working directory.
+        threads: attempts under way at once.
+    """
+
+    asks_model: ClassVar[bool] = False
+    path: str = ""
+    threads: int = 4
+
+    def __post_init__(self) -> None:
+        file, colon, name = self.path.rpartition(":")
+        require(
+            (
+                bool(self.path),
+                "path is not set; write agent.programs.python.path=my_agent.py:Mine, an object with run(prompt, tools)",
+            ),
+            (
+                not self.path or (bool(colon) and file.endswith(".py") and name.isidentifier()),
+                f"path={self.path} is not FILE.py:NAME, such as my_agent.py:Mine",
+            ),
+            (self.threads >= 1, f"threads={self.threads} must be at least 1"),
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """The path decides what it does, together with the content of the file, which the caller knows."""
+        return {"path": self.path}
+
+
+@register("agent", "scripted")
+@dataclass(frozen=True)
+class Scripted(AgentSettings):
+    """No model: what it scores is a bound for the agents that have one.
+
+    Args:
+        behaviour: `oracle` makes the calls that the task needs and knows its answer; `always_refuse` and `always_guess`
+            call nothing; `random_tools` calls anything.
+        seed: of what it draws.
+    """
+
+    asks_model: ClassVar[bool] = False
+    behaviour: Literal["oracle", "always_refuse", "always_guess", "random_tools"] = "oracle"
+    seed: int = 0

@@ -1,0 +1,119 @@
+"""The driver of message programs: many attempts in lock step, failures of the model and of an agent."""
+
+from __future__ import annotations
+
+import pytest
+from agent_support import FakeModel, agent, assignment, last, run
+
+from rlhf_lab.agents.program import Ended, together, user_message
+from rlhf_lab.agents.react import react
+from rlhf_lab.agents.surroundings import Surroundings
+from rlhf_lab.core.errors import JudgeUnavailable, StorageError
+
+
+def chain(request):
+    """Solves "Who is N": searches N times, then answers N."""
+    number = int(request.messages[0]["content"].split()[-1])
+    turns = sum(message["role"] == "assistant" for message in request.messages)
+    return f"Answer: {number}" if turns == number else "Action: search[Velmora ; capital]"
+
+
+def test_all_live_attempts_are_asked_together():
+    model = FakeModel(chain)
+    done = []
+    many = [assignment(f"Who is {number}") for number in (2, 0, 1)]
+    trajectories = agent(react, model).run_many(many, lambda number, trajectory: done.append((number, trajectory)))
+    assert [trajectory.answer for trajectory in trajectories] == ["2", "0", "1"]
+    assert [len(requests) for requests in model.rounds] == [3, 2, 1]
+    assert [number for number, _ in done] == [1, 2, 0]  # as they end
+    assert trajectories == [dict(done)[number] for number in range(3)]
+
+
+def test_draws_make_requests_differ():
+    model = FakeModel(lambda request: "Answer: x")
+    run(react, model, assignment(draw=0), assignment(draw=1))
+    assert [request.draw for request in model.asked] == [0, 1]
+    first, second = (request.digest({}) for request in model.asked)
+    assert first != second
+
+
+def test_what_ended_is_handed_out_before_the_model_goes_away():
+    done = {}
+    many = [assignment(f"Who is {number}") for number in (0, 5)]
+    with pytest.raises(JudgeUnavailable):
+        agent(react, FakeModel(chain, fails_after=4)).run_many(many, done.__setitem__)
+    assert [(number, trajectory.answer) for number, trajectory in done.items()] == [(0, "0")]
+
+
+def test_an_error_of_an_agent_is_its_trajectory():
+    def broken(attempt):
+        (said,) = yield [attempt.ask([user_message("hi")])]
+        raise KeyError(said.text)
+
+    trajectories = run(broken, FakeModel(lambda request: "x"), assignment(), assignment())
+    assert [(trajectory.stop, trajectory.answer) for trajectory in trajectories] == [("failed", None)] * 2
+    assert trajectories[0].error.startswith("KeyError: 'x' (test_agent_driver.py, line ")
+    assert len(trajectories[0].turns) == 1
+
+
+def test_an_error_of_the_infrastructure_is_none_of_the_agents():
+    def no_disk(attempt):
+        yield [attempt.ask([user_message("hi")])]
+        raise StorageError("the disk is full")
+
+    with pytest.raises(StorageError):
+        run(no_disk, FakeModel(lambda request: "x"))
+
+
+def test_parts_beside_each_other_ask_together_and_are_told_apart():
+    def part(attempt, name, turns):
+        for _ in range(turns):
+            yield [attempt.ask([user_message(name)], part=name)]
+        return name
+
+    def program(attempt):
+        (said,) = yield [attempt.ask([user_message("plan")], part="planner")]
+        results = yield from together([part(attempt, name, turns) for name, turns in (("a", 2), ("b", 0), ("c", 3))])
+        (said,) = yield [attempt.ask([user_message("end")], part="synthesiser")]
+        return ",".join(results) + said.text
+
+    model = FakeModel(lambda request: "!")
+    (trajectory,) = run(program, model)
+    assert trajectory.answer == "a,b,c!"
+    assert [[last(request) for request in asked] for asked in model.rounds] == [
+        ["plan"],
+        ["a", "c"],
+        ["a", "c"],
+        ["c"],
+        ["end"],
+    ]
+    assert [turn.agent for turn in trajectory.turns] == ["planner", "a", "a", "c", "c", "c", "synthesiser"]
+    # all of what is asked at once has to fit the limit
+    (trajectory,) = run(program, FakeModel(lambda request: "!"), max_turns=4)
+    assert (trajectory.stop, len(trajectory.turns)) == ("turn_limit", 3)
+
+
+def test_a_program_may_end_itself():
+    def program(attempt):
+        yield [attempt.ask([user_message("hi")])]
+        raise Ended("failed", error="no plan")
+
+    (trajectory,) = run(program, FakeModel(lambda request: "x"))
+    assert (trajectory.stop, trajectory.error) == ("failed", "no plan")
+
+
+def test_identity_is_of_everything_that_decides():
+    first = agent(react, FakeModel(chain))
+    assert first.identity == agent(react, FakeModel(chain)).identity
+    assert first.identity != agent(react, FakeModel(chain), max_turns=3).identity
+    assert first.identity != agent(react, FakeModel(chain), native_calls=True).identity
+
+
+def test_surroundings_open_what_is_used_and_once():
+    opened = []
+    surroundings = Surroundings(lambda: opened.append("model"), lambda: opened.append("sandbox"))
+    assert opened == []
+    assert surroundings.model is surroundings.model
+    assert opened == ["model"]  # agents that run no code need no sandbox
+    assert surroundings.run_code is None
+    assert opened == ["model", "sandbox"]

@@ -1,0 +1,155 @@
+"""The model behind agents: services by their real SDKs against a server, one store and one budget; the lab's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from agent_support import assignment
+from judge_server import JudgeServer, Said, status
+from support import checked
+
+from rlhf_lab.agents.agent import Assignment
+from rlhf_lab.agents.brief import Brief
+from rlhf_lab.agents.models import open_agents, open_model
+from rlhf_lab.agents.prompts import Instructions
+from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
+
+SERVICES = ("anthropic", "openai_compatible")
+CAPITAL = {"entity": "Velmora", "relation": "capital"}
+
+
+@pytest.fixture
+def server():
+    with JudgeServer() as running:
+        yield running
+
+
+def connected(server: JudgeServer, kind: str, folder, *overrides: str, agent: str = "react"):
+    """A run whose agents ask the server."""
+    url = server.url if kind == "anthropic" else server.openai_url
+    config = checked(
+        "sft",
+        f"agent={agent}",
+        f"agent.llm={kind}",
+        f"agent.service.base_url={url}",
+        "agent.service.retries=0",
+        f"outputs={folder}",
+        *overrides,
+    )
+    return SimpleNamespace(config=config, folder=folder / "runs" / "bench-1", device="cpu", note=print, needs={})
+
+
+def native(asked) -> Said:
+    """Solves the task: the capital first, then its mayor, whatever the capital was said to be."""
+    if asked.turn == 0:
+        return Said("the capital first", calls=[("search", CAPITAL)])
+    result = asked.messages[-1]["content"].splitlines()[1]
+    if asked.turn == 1:
+        return Said(calls=[("search", {"entity": result, "relation": "mayor"})])
+    return Said(f"It is {result}.\nAnswer: {result}")
+
+
+def as_text(asked) -> Said:
+    """The same, with calls as text; it guesses the result of its first call as well, behind a text that ends it."""
+    if asked.turn == 0:
+        return Said("Thought: the capital first\nAction: search[Velmora ; capital]\nObservation: Oslo\nAnswer: Oslo")
+    result = asked.messages[-1]["content"].splitlines()[1]
+    return Said(f"Action: search[{result} ; mayor]" if asked.turn == 1 else f"Answer: {result}")
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+@pytest.mark.parametrize(("policy", "calls"), [(native, "auto"), (as_text, "text")])
+def test_an_agent_solves_a_task_through_a_service(server, kind, policy, calls, tmp_path):
+    server.answer = policy
+    prices = ("agent.service.input_usd=1000", "agent.service.output_usd=2000")
+    agent = open_agents(connected(server, kind, tmp_path, f"agent.calls={calls}", *prices))["react"]
+    (trajectory,) = agent.run_many([assignment()], lambda *_: None)
+    assert (trajectory.answer, trajectory.stop) == ("Tal", "answered")
+    assert [call.result for call in trajectory.calls] == ["Ossin", "Tal"]
+    assert server.asked[0].tools == (["search", "calculate"] if calls == "auto" else [])
+    assert trajectory.turns[0].text.startswith("the capital" if calls == "auto" else "Thought")
+    assert "Oslo" not in trajectory.turns[0].text
+    # tokens and cost are those of the bill
+    assert trajectory.input_tokens == sum(sum(charge[:3]) for charge in server.charged)
+    assert trajectory.output_tokens == sum(charge[3] for charge in server.charged)
+    assert trajectory.cost_usd > 0
+    assert all(turn.latency_s > 0 and not turn.stored for turn in trajectory.turns)
+    # once more: from the store, for nothing
+    (again,) = agent.run_many([assignment()], lambda *_: None)
+    assert (again.answer, again.cost_usd, server.billed_requests) == ("Tal", 0, 3)
+    assert all(turn.stored for turn in again.turns)
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+def test_a_run_that_failed_goes_on_and_pays_nothing_twice(server, kind, tmp_path):
+    server.answer = native
+    questions = [assignment(f"{number}: who is the mayor of the capital of Velmora?") for number in range(3)]
+    server.always = lambda asked: status(500) if asked.number >= 5 else None
+    agent = open_agents(connected(server, kind, tmp_path, "agent.service.parallel=1"))["react"]
+    done = {}
+    with pytest.raises(JudgeUnavailable):
+        agent.run_many(questions, done.__setitem__)
+    assert server.billed_requests == 5
+    assert done == {}
+    server.always = lambda asked: None
+    trajectories = agent.run_many(questions, done.__setitem__)
+    assert [trajectory.answer for trajectory in trajectories] == ["Tal"] * 3
+    assert server.billed_requests == 9
+    assert sum(turn.stored for trajectory in trajectories for turn in trajectory.turns) == 5
+
+
+def test_the_budget_is_that_of_the_run_and_named_as_the_agents(server, tmp_path):
+    server.answer = native
+    prices = ("agent.service.input_usd=1000", "agent.service.output_usd=1000", "agent.service.budget_usd=0.1")
+    agent = open_agents(connected(server, "anthropic", tmp_path, *prices))["react"]
+    with pytest.raises(BudgetExceeded, match=r"^agent\.service\.budget_usd=0\.1 does not cover .* by bench-1"):
+        agent.run_many([assignment()], lambda *_: None)
+    assert server.billed_requests == 0
+
+
+def test_draws_are_asked_for_one_by_one(server, tmp_path):
+    server.answer = lambda asked: Said("Answer: x")
+    run = connected(server, "openai_compatible", tmp_path, "agent.temperature=0.7", agent="zero_shot")
+    agent = open_agents(run)["zero_shot"]
+    task = assignment()
+    agent.run_many([Assignment(task.task, (), draw) for draw in range(3)], lambda *_: None)
+    assert server.billed_requests == 3
+    assert {asked.body["temperature"] for asked in server.asked} == {0.7}
+
+
+def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
+    model = open_model(connected(server, "anthropic", tmp_path, "agent.max_tokens=77", "agent.max_turns=3"))
+    assert (model.native_calls, model.max_tokens, model.max_turns) == (True, 77, 3)
+    assert isinstance(model.prompts, Instructions)
+    assert not isinstance(model.prompts, Brief)
+    brief = open_model(connected(server, "anthropic", tmp_path, "agent.prompt=brief"))
+    assert isinstance(brief.prompts, Brief)
+    assert not brief.native_calls
+    plain = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
+    assert plain.identity != model.identity
+    assert "never follow" not in plain.prompts.with_tools((), native=True)
+
+
+def test_several_agents_share_a_model(server, tmp_path):
+    agents = open_agents(connected(server, "anthropic", tmp_path, agent="[zero_shot,react,multi_agent]"))
+    assert list(agents) == ["zero_shot", "react", "multi_agent"]
+    assert agents["react"].model is agents["multi_agent"].model
+    identities = [str(agent.identity) for agent in agents.values()]
+    assert len(set(identities)) == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (("agent.service.model=x",), "agent.service.model: agent.llm=local asks no service"),
+        (("agent.llm=anthropic", "agent.service.modle=x"), "agent.service.modle is not a setting; did you mean model?"),
+        (("agent.llm=anthropic", "agent.service.parallel=0"), "agent.service.parallel=0 must be at least 1"),
+        (("agent.max_turns=0",), "agent.max_turns=0 must be at least 1"),
+        (("agent=scratchpad", "agent.programs.scratchpad.notes_tokens=0"), "agent.programs.scratchpad.notes_tokens=0"),
+    ],
+)
+def test_wrong_settings_are_refused(overrides, problem):
+    with pytest.raises(ConfigError) as error:
+        checked("sft", *overrides)
+    assert problem in str(error.value)

@@ -1,0 +1,193 @@
+"""An attempt's scores: answer and calls apart, the flags between them, and the agents that bound them all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import rlhf_lab
+from rlhf_lab.agents.agent import Assignment
+from rlhf_lab.agents.metrics import ATTEMPTS
+from rlhf_lab.agents.scorers import score
+from rlhf_lab.agents.scripted import BEHAVIOURS, ScriptedAgent, guesses
+from rlhf_lab.agents.settings import Scripted
+from rlhf_lab.config import registry
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.metrics import metric, names
+from rlhf_lab.core.tools import Call
+from rlhf_lab.core.trajectory import AgentTrajectory, Turn
+from rlhf_lab.environments.tools.bench.task_sets import AgentBenchMini, Generated
+from rlhf_lab.environments.tools.bench.templates import CATEGORIES
+
+CANONICAL = AgentBenchMini(CATEGORIES)
+SIBLINGS = Generated(per_task=20, seed=1)
+
+
+def attempt(task: Task, answer: str | None, *calls: Call) -> dict[str, float]:
+    turns = tuple(Turn("agent", task.prompt, "", (call,), input_tokens=10, output_tokens=3) for call in calls)
+    return score(AgentTrajectory(answer, turns, wall_s=0.5), task)
+
+
+def task_of(id: str) -> Task:
+    return next(task for task in CANONICAL.tasks("test") if task.facts["id"] == id)
+
+
+def search(entity: str, relation: str, result: str = "", *, failed: bool = False) -> Call:
+    return Call("search", {"entity": entity, "relation": relation}, result, failed)
+
+
+MAYOR = task_of("mayor_of_the_capital")
+RIGHT_CALLS = (search("Velmora", "capital", "Ossin"), search("Ossin", "mayor", "Tine Aldou"))
+
+
+def test_every_score_is_a_declared_metric():
+    scores = attempt(MAYOR, None)
+    assert set(scores) == names(ATTEMPTS)
+    assert all(isinstance(value, float) for value in scores.values())
+    assert (metric("answer_score").better, metric("extra_calls").better) == ("higher", "lower")
+
+
+def test_right_by_the_right_calls():
+    scores = attempt(MAYOR, "Tine Aldou.", *RIGHT_CALLS)
+    assert scores["answer_score"] == scores["answer_right"] == scores["sequence_score"] == scores["calls_f1"] == 1
+    assert scores["right_by_wrong_process"] == scores["lucky_guess"] == scores["extra_calls"] == 0
+    assert (scores["tool_calls"], scores["agent_input_tokens"], scores["agent_output_tokens"]) == (2, 20, 6)
+    assert scores["agent_wall_s"] == 0.5
+
+
+def test_right_without_any_call_is_a_lucky_guess():
+    scores = attempt(MAYOR, "Tine Aldou")
+    assert scores["answer_right"] == scores["lucky_guess"] == scores["right_by_wrong_process"] == 1
+    assert scores["sequence_score"] == 0
+
+
+def test_right_by_calls_of_other_things():
+    # two searches, as needed, but of nothing that helps: the tools are right, no needed call was made
+    scores = attempt(MAYOR, "Tine Aldou", search("Karth", "mayor"), search("Tarrel", "mayor"))
+    assert scores["sequence_score"] == 1
+    assert scores["right_by_wrong_process"] == 1
+    assert scores["lucky_guess"] == 0
+
+
+def test_wrong_after_all_the_right_calls():
+    scores = attempt(MAYOR, "Ossin", *RIGHT_CALLS)
+    assert (scores["answer_right"], scores["calls_f1"], scores["right_by_wrong_process"]) == (0, 1, 0)
+
+
+def test_refusing_what_can_be_answered():
+    scores = attempt(MAYOR, "I could not find the mayor of Velmora's capital", *RIGHT_CALLS)
+    assert (scores["answer_score"], scores["refused_wrongly"], scores["no_answer"]) == (0, 1, 0)
+    assert attempt(MAYOR, None, *RIGHT_CALLS)["no_answer"] == 1
+
+
+def test_a_refusal_may_repeat_what_the_tools_said_of_it():
+    half = task_of("half_of_a_difference")
+    calls = (search("Ostrel", "population", "2650"), search("Yarrick", "population", "no entry", failed=True))
+    answer = "Ostrel has 2650 people, but there is no entry for Yarrick."
+    assert attempt(half, answer, *calls)["answer_score"] == 1
+    assert attempt(half, answer)["answer_score"] == 0  # without the search it is invented
+    assert attempt(half, "Yarrick is not listed; the difference is 1200.", *calls)["answer_score"] == 0
+    bridge = task_of("unknown_bridge")
+    missing = search("Andrel Bridge", "builder", "no entry for Andrel Bridge", failed=True)
+    other = search("Quillon Bridge", "builder", "Odo Frell")
+    blamed = "No entry for the Andrel Bridge, perhaps it was Odo Frell."
+    assert attempt(bridge, "There is no entry for the Andrel Bridge.", missing, other)["answer_score"] == 1
+    assert attempt(bridge, blamed, missing, other)["answer_score"] == 0
+
+
+def run(behaviour: str, tasks, seed: int = 0) -> list[dict[str, float]]:
+    assignments = [Assignment(task, tuple(tasks.tools(task, seed))) for task in tasks.tasks("test")]
+    trajectories = ScriptedAgent(behaviour, seed).run_many(assignments, lambda position, trajectory: None)
+    return [score(trajectory, job.task) for trajectory, job in zip(trajectories, assignments, strict=True)]
+
+
+@pytest.mark.parametrize("tasks", [CANONICAL, AgentBenchMini(), SIBLINGS], ids=["all", "mini", "siblings"])
+def test_always_refusing_scores_the_share_of_refusals(tasks):
+    facts = [task.facts for task in tasks.tasks("test")]
+    is_refusal = np.array([fact["scorer"] == "refusal" for fact in facts])
+    answers = np.array([scores["answer_score"] for scores in run("always_refuse", tasks)])
+    assert (answers == is_refusal).all()
+    assert 0.05 < is_refusal.mean() < 0.15
+
+
+def test_always_guessing_scores_what_chance_gives():
+    tasks = SIBLINGS.tasks("test")
+    # one of the values that the tools hold, or of the question; each as probable: the share of them that is right
+    chances = []
+    for task in tasks:
+        candidates = guesses(task.facts)
+        chances.append(np.mean([attempt(task, guess)["answer_right"] for guess in candidates]))
+    chance = float(np.mean(chances))
+    assert chance < 0.1
+    spread = np.sqrt(np.sum(np.multiply(chances, np.subtract(1, chances)))) / len(tasks)
+    observed = np.mean([scores["answer_right"] for scores in run("always_guess", SIBLINGS)])
+    assert abs(observed - chance) <= 3 * spread
+
+
+def test_random_calls_are_worth_little_but_the_sequence_alone_does_not_say_so():
+    scores = run("random_tools", SIBLINGS)
+    means = {name: np.mean([each[name] for each in scores]) for name in scores[0]}
+    assert means["answer_right"] < 0.1
+    assert means["calls_f1"] < 0.2
+    # of few tools a random one is often the needed one: compare a sequence score with this, not with 0
+    assert 0.3 < means["sequence_score"] < 0.65
+    assert means["tool_calls"] > 1
+
+
+def test_every_score_lies_between_the_bounds():
+    oracle = run("oracle", CANONICAL)
+    for behaviour in BEHAVIOURS:
+        for best, scores in zip(oracle, run(behaviour, CANONICAL), strict=True):
+            for name in ("answer_score", "sequence_score", "calls_f1", "arguments_score"):
+                assert 0 <= scores[name] <= best[name] == 1
+
+
+def test_scripted_agents_are_the_same_every_time():
+    first, again, other = (run("random_tools", CANONICAL, seed) for seed in (0, 0, 1))
+    for scores in (*first, *again, *other):
+        scores.pop("agent_wall_s")
+    assert first == again != other
+    identity = ScriptedAgent("random_tools", 3).identity
+    assert json.loads(json.dumps(identity)) == {"agent": "scripted", "behaviour": "random_tools", "seed": 3}
+    with pytest.raises(ConfigError, match="write one of oracle, always_refuse, always_guess, random_tools"):
+        ScriptedAgent("genius")
+
+
+def test_a_task_that_hides_its_fixture_is_guessed_from_its_question():
+    facts = {key: value for key, value in MAYOR.facts.items() if key != "fixture"}
+    assert guesses(facts) == ["Who", "is", "the", "mayor", "of", "capital", "Velmora"]
+
+
+@pytest.mark.parametrize("behaviour", list(BEHAVIOURS))
+def test_each_behaviour_can_be_chosen(behaviour):
+    chosen = yaml.safe_load((Path(rlhf_lab.__file__).parents[1] / "conf" / "agent" / f"{behaviour}.yaml").read_text())
+    assert chosen == {"kind": "scripted", "behaviour": behaviour}
+    settings = Scripted(behaviour=behaviour, seed=4)
+    assert registry.build("agent", settings, None) == ScriptedAgent(behaviour, 4)
+    assert not settings.asks_model
+
+
+def test_draws_of_one_task_differ_and_each_is_handed_on():
+    task = task_of("mayor")
+    jobs = [Assignment(task, tuple(CANONICAL.tools(task, draw)), draw) for draw in range(8)]
+    done: list[int] = []
+    trajectories = ScriptedAgent("random_tools").run_many(jobs, lambda position, trajectory: done.append(position))
+    assert done == list(range(8))
+    assert len({str(trajectory.calls) for trajectory in trajectories}) > 1
+
+
+def test_turns_are_written_as_a_model_would_write_them():
+    [trajectory] = ScriptedAgent("oracle").run_many(
+        [Assignment(MAYOR, tuple(CANONICAL.tools(MAYOR, 0)))], lambda position, trajectory: None
+    )
+    assert [turn.text for turn in trajectory.turns] == [
+        "Action: search[Velmora ; capital]",
+        "Action: search[Ossin ; mayor]",
+        "Answer: Tine Aldou",
+    ]
+    assert trajectory.stop == "answered"

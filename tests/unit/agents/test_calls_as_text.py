@@ -1,0 +1,58 @@
+"""Calls as text are read as they are written, and a base of facts says what it has, what moved and what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_lab.core.tools import ToolError, call_tool
+from rlhf_lab.environments.tools.knowledge import KnowledgeBase, calculate, calculator_tool, search_tool
+from rlhf_lab.environments.tools.table import Table, TableBase, table_tools
+from rlhf_lab.environments.tools.text_calls import read_move, write_call
+
+BASE = KnowledgeBase({"Velmora": {"capital": "Ossin"}}, {"Old Velmora": "Velmora"})
+TOOLS = {
+    tool.name: tool
+    for tool in (search_tool(BASE), calculator_tool(), *table_tools(TableBase({"t": Table(["n"], [[1]])})))
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search", {"entity": "Velmora", "relation": "capital"}),
+        ("calculate", {"expression": "(1 + 2) * 3"}),
+        ("sql", {"statement": "SELECT n FROM t WHERE n IN (1, 2);"}),
+        ("schema", {}),
+    ],
+)
+def test_a_written_call_is_read_back(name, arguments):
+    move = read_move(f"Thought: so\nAction: {write_call(name, arguments)}\nObservation: made up", TOOLS)
+    assert (move.name, move.arguments, move.thought, move.problem) == (name, arguments, "Thought: so", "")
+
+
+def test_a_call_may_be_json_and_an_answer_ends_the_turn():
+    move = read_move('Action: search {"entity": "A; B", "relation": "r"}', TOOLS)
+    assert move.arguments == {"entity": "A; B", "relation": "r"}
+    assert read_move("Answer: Ossin\nAction: search[A ; r]", TOOLS).answer == "Ossin"
+    assert read_move("no idea", TOOLS).problem.startswith("error: write Action:")
+    assert "is no call" in read_move("Action: just look", TOOLS).problem
+
+
+def test_too_many_arguments_are_told():
+    move = read_move("Action: search[A ; r ; x]", TOOLS)
+    call = call_tool(TOOLS, move.name, move.arguments or {})
+    assert call.failed
+    assert call.result == "error: search takes entity, relation; got entity, relation, argument 3"
+    assert "there is no tool 'fly'; tools: search, calculate" in call_tool(TOOLS, "fly", {}).result
+
+
+def test_a_base_of_facts():
+    assert BASE.search("Velmora", "capital") == "Ossin"
+    assert BASE.search("Old Velmora", "capital") == "moved see Velmora"
+    with pytest.raises(ToolError, match="no entry for Karth"):
+        BASE.search("Karth", "capital")
+    with pytest.raises(ToolError, match="Velmora has no mayor"):
+        BASE.search("Velmora", "mayor")
+    assert calculate("(1 + 2) * 3 / 2") == "4.5"
+    with pytest.raises(ToolError, match="is no expression"):
+        calculate("two + 3")

@@ -1,0 +1,94 @@
+"""code_executor: rounds of code, its output, its files."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from agent_support import FakeModel, last, run, script
+
+from rlhf_lab.agents.agent import Assignment
+from rlhf_lab.agents.code_executor import code_executor, read_code, shortened
+from rlhf_lab.core.episodes import Task
+from rlhf_lab.sandbox.sandbox import Sandbox
+
+TASK = Assignment(Task("\n\nHuman: How many rows has data.csv?\n\nAssistant:", {"files": {"data.csv": "a\nb\n"}}), ())
+
+
+def block(code: str) -> str:
+    return f"Let us see.\n```python\n{code}\n```"
+
+
+class Machine:
+    """Runs nothing: each program has an outcome of its own, and every run writes a file."""
+
+    def __init__(self, **outcomes):
+        self.outcomes = outcomes
+        self.files = []
+
+    def __call__(self, code, files):
+        self.files.append(dict(files))
+        status, stdout, stderr = self.outcomes.get(code.strip(), ("ok", "2\n", ""))
+        return SimpleNamespace(status=status, stdout=stdout, stderr=stderr, files={**files, f"{len(self.files)}": b""})
+
+
+def program(machine, *, code=False, rounds=6, most=1000):
+    return partial(code_executor, run_code=machine, rounds=rounds, answer_is_code=code, output_chars=most)
+
+
+def test_code_is_run_its_error_read_and_revised():
+    machine = Machine(bad=("error", "half\n", "Traceback\nNameError: bad\n"))
+    model = FakeModel(script(block("bad"), block("print(2)"), "Answer: 2"))
+    (trajectory,) = run(program(machine), model, TASK)
+    assert (trajectory.answer, trajectory.stop) == ("2", "answered")
+    assert last(model.asked[1]) == "The run failed:\n<result>\nhalf\nTraceback\nNameError: bad\n</result>"
+    assert last(model.asked[2]) == "The run printed:\n<result>\n2\n</result>"
+    assert [call.failed for call in trajectory.calls] == [True, False]
+    assert "data.csv" in model.asked[0].system
+
+
+def test_files_stay_between_rounds():
+    machine = Machine()
+    run(program(machine), FakeModel(script(block("1"), block("2"), "Answer: 2")), TASK)
+    assert machine.files == [{"data.csv": b"a\nb\n"}, {"data.csv": b"a\nb\n", "1": b""}]
+
+
+def test_rounds_run_out():
+    machine = Machine()
+    (trajectory,) = run(program(machine, rounds=2), FakeModel(lambda request: block("again")), TASK)
+    assert (trajectory.answer, trajectory.stop, len(machine.files)) == (None, "call_limit", 2)
+    (trajectory,) = run(program(machine, rounds=2, code=True), FakeModel(lambda request: block("again")), TASK)
+    assert (trajectory.answer, trajectory.stop) == ("again\n", "call_limit")
+
+
+def test_the_answer_may_be_the_code():
+    model = FakeModel(script("Answer: done", block("x = 1"), "Answer: done"))
+    (trajectory,) = run(program(Machine(), code=True), model, TASK)
+    assert (trajectory.answer, trajectory.stop) == ("x = 1\n", "answered")
+    assert "there is no program" in last(model.asked[1])
+
+
+def test_a_limit_is_named_and_long_output_is_cut_in_the_middle():
+    machine = Machine(slow=("timeout", "a" * 500 + "z" * 500, ""))
+    model = FakeModel(script(block("slow"), "Answer: x"))
+    run(program(machine, most=100), model, TASK)
+    shown = last(model.asked[1])
+    assert "… 917 characters left out …" in shown
+    assert shown.endswith("zz\nstopped: timeout\n</result>")
+    assert shortened("abc", 3) == "abc"
+
+
+def test_the_last_block_is_the_program():
+    assert read_code("```python\na\n```\nor\n```py\nb\n```") == "b\n"
+    assert read_code("```\nc") == "c"
+    assert read_code("no code") is None
+
+
+def test_it_runs_in_the_sandbox():
+    sandbox = Sandbox()
+    machine = lambda code, files: sandbox.run(code, files=files, keep=True)  # noqa: E731
+    count = "rows = open('data.csv').read().split()\nopen('n', 'w').write(str(len(rows)))\nprint(rows[9])"
+    model = FakeModel(script(block(count), block("print(open('n').read())"), "Answer: 2"))
+    (trajectory,) = run(program(machine), model, TASK)
+    assert "IndexError" in trajectory.calls[0].result
+    assert trajectory.calls[1].result == "2"

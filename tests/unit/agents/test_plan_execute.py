@@ -1,0 +1,90 @@
+"""plan_execute: the plan is made without any result, and is not changed on the way."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from agent_support import FakeModel, last, run, script, tools
+
+from rlhf_lab.agents.brief import Brief
+from rlhf_lab.agents.plan_execute import plan_execute, read_call, read_plan, with_results
+from rlhf_lab.agents.program import Ended
+
+program = partial(plan_execute, steps=4, step_turns=2)
+PLAN = "1. search[Velmora ; capital]\n2. search[#1 ; mayor]"
+
+
+def test_calls_of_a_plan_are_made_and_references_filled_in():
+    model = FakeModel(script(PLAN, "So:\nAnswer: Tal"))
+    (trajectory,) = run(program, model)
+    assert trajectory.answer == "Tal"
+    assert [call.arguments["entity"] for call in trajectory.calls] == ["Velmora", "Ossin"]
+    assert [turn.agent for turn in trajectory.turns] == ["planner", "answer"]
+    # the planner offers no tools natively and sees no result; the last part sees them all
+    planner, answer = model.asked
+    assert "<result>" not in planner.system + last(planner)
+    assert "1. search[Velmora ; capital]\n<result>\nOssin\n</result>\n2. search[#1 ; mayor]" in last(answer)
+
+
+def test_a_redirect_is_taken_for_the_value():
+    """What the first result teaches comes too late for the plan."""
+    model = FakeModel(script("1. search[Old Velmora ; capital]\n2. search[#1 ; mayor]", "Answer: unknown"))
+    (trajectory,) = run(program, model)
+    assert [call.result for call in trajectory.calls] == ["moved see Velmora", "no entry for moved see Velmora"]
+
+
+def test_a_step_that_is_no_call_is_given_to_a_part_of_its_own():
+    def answer(request):
+        turns = {"What is the capital of Velmora?": "Action: search[Velmora ; capital]", "Observation": "Answer: Ossin"}
+        for begin, turn in turns.items():
+            if last(request).startswith(begin):
+                return turn
+        if "results of the plan" in request.system:
+            return "Answer: Tal"
+        return "1. What is the capital of Velmora?\n2. search[#1 ; mayor]"
+
+    model = FakeModel(answer)
+    (trajectory,) = run(program, model)
+    assert trajectory.answer == "Tal"
+    assert [turn.agent for turn in trajectory.turns] == ["planner", "step", "step", "answer"]
+    assert {call.result for call in trajectory.calls} == {"Ossin", "Tal"}
+    # the part sees its step alone
+    assert [m["content"] for m in model.asked[1].messages] == ["What is the capital of Velmora?"]
+
+
+def test_the_last_part_may_make_one_more_call_whose_result_joins_the_others():
+    plan = "1. search[Ossin ; population]\n2. search[Quorin ; population]"
+    model = FakeModel(script(plan, "Action: calculate[1200 + 800]", "Answer: 2000"))
+    (trajectory,) = run(program, model)
+    assert (trajectory.answer, trajectory.calls[-1].result) == ("2000", "2000")
+    assert 'calculate {"expression": "1200 + 800"}\n<result>\n2000' in last(model.asked[-1])
+
+
+def test_a_small_model_is_asked_in_the_phrases_that_it_was_trained_on():
+    model = FakeModel(script("1. search[ Velmora ; capital ]\n2. search[ #1 ; mayor ]", "Answer: Tal"))
+    run(program, model, prompts=Brief())
+    question = "Who is the mayor of the capital of Velmora?"
+    assert [last(request) for request in model.asked] == [
+        f"Plan: {question}",
+        f"Combine: {question} Found: Ossin; Tal.",
+    ]
+
+
+@pytest.mark.parametrize(("text", "error"), [("I would search.", "no numbered step"), ("1. a\n" * 5, "at most 4")])
+def test_what_is_no_plan_is_an_error_of_the_agent(text, error):
+    (trajectory,) = run(program, FakeModel(script(text)))
+    assert (trajectory.stop, trajectory.answer) == ("failed", None)
+    assert error in trajectory.error
+    with pytest.raises(Ended):
+        read_plan(text, 4)
+
+
+def test_steps_are_read():
+    assert read_plan("Plan:\n1. a\n 2) b \n\nDone", 4) == ["a", "b"]
+    by_name = {tool.name: tool for tool in tools()}
+    call = read_call("search[ Velmora ; capital ]", by_name)
+    assert call is not None
+    assert call.arguments == {"entity": "Velmora", "relation": "capital"}
+    assert read_call("find the capital", by_name) is None
+    assert with_results("calculate[#1 + #2 + #3]", ["4", "5"]) == "calculate[4 + 5 + #3]"

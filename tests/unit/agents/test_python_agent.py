@@ -1,0 +1,121 @@
+"""Agents of others: in threads, their calls recorded, their errors their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from agent_support import assignment
+
+from rlhf_lab.agents.python import ThreadedAgent, load_agent
+from rlhf_lab.agents.settings import PythonAgent
+from rlhf_lab.core.errors import BudgetExceeded, ConfigError
+from rlhf_lab.core.trajectory import AgentTrajectory
+
+MINE = """
+from helper import NAME
+
+class Mine:
+    def run(self, prompt, tools):
+        search = {tool.name: tool for tool in tools}["search"]
+        capital = search.run(entity="Velmora", relation="capital")
+        return f"{NAME}: {search.run(entity=capital, relation='mayor')}"
+
+shared = Mine()
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "helper.py").write_text("NAME = 'it'")
+    return str(tmp_path / "mine.py")
+
+
+class Fixed:
+    """Runs a function of (prompt, tools)."""
+
+    def __init__(self, function):
+        self.run = function
+
+
+def threaded(function, threads=4):
+    return ThreadedAgent(lambda: Fixed(function), {}, threads)
+
+
+@pytest.mark.parametrize("name", ["Mine", "shared"])
+def test_a_class_or_an_object_of_a_file_attempts_tasks(mine, name):
+    settings = PythonAgent(path=f"{mine}:{name}")
+    agent = ThreadedAgent(load_agent(settings), {}, 2)
+    done = {}
+    trajectories = agent.run_many([assignment(), assignment()], done.__setitem__)
+    assert [trajectory.answer for trajectory in trajectories] == ["it: Tal", "it: Tal"]
+    assert [call.result for call in trajectories[0].calls] == ["Ossin", "Tal"]
+    assert trajectories == [done[0], done[1]]
+    assert trajectories[0].turns[0].prompt == "Who is the mayor of the capital of Velmora?"
+
+
+def test_what_is_no_agent_is_refused(mine):
+    with pytest.raises(ConfigError, match=r"agent.programs.python.path=.*:number is int"):
+        load_agent(PythonAgent(path=f"{mine}:number"))
+    with pytest.raises(ConfigError, match="has no function absent"):
+        load_agent(PythonAgent(path=f"{mine}:absent"))
+    with pytest.raises(ConfigError, match=r"is not FILE\.py:NAME"):
+        PythonAgent(path="mine")
+
+
+def test_a_trajectory_is_taken_as_it_is_and_other_things_are_errors():
+    own = AgentTrajectory("x", stop="truncated")
+    (trajectory,) = threaded(lambda prompt, tools: own).run_many([assignment()], lambda *_: None)
+    assert (trajectory.answer, trajectory.stop) == ("x", "truncated")
+    assert trajectory.wall_s > 0
+    (trajectory,) = threaded(lambda prompt, tools: 3).run_many([assignment()], lambda *_: None)
+    assert trajectory.stop == "failed"
+    assert "run() returned int; expected an AgentTrajectory or text" in trajectory.error
+
+
+def test_an_error_of_an_agent_is_its_own_with_the_calls_before_it():
+    def broken(prompt, tools):
+        tools[0].run(entity="Velmora", relation="capital")
+        raise ZeroDivisionError("oh")
+
+    (trajectory,) = threaded(broken).run_many([assignment()], lambda *_: None)
+    assert (trajectory.stop, len(trajectory.calls)) == ("failed", 1)
+    assert trajectory.error.startswith("ZeroDivisionError: oh (test_python_agent.py, line ")
+
+
+def test_an_error_of_the_infrastructure_starts_no_further_attempt():
+    started = []
+
+    def poor(prompt, tools):
+        started.append(prompt)
+        if prompt == "1":
+            raise BudgetExceeded("nothing left")
+        time.sleep(0.05)
+        return prompt
+
+    done = {}
+    with pytest.raises(BudgetExceeded):
+        threaded(poor, 1).run_many([assignment(str(number)) for number in range(4)], done.__setitem__)
+    assert started[:2] == ["0", "1"]
+    assert len(started) < 4
+    assert done[0].answer == "0"
+
+
+def test_threads_are_bounded():
+    lock = threading.Lock()
+    now, most = [0], [0]
+
+    def counted(prompt, tools):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.02)
+        with lock:
+            now[0] -= 1
+        return prompt
+
+    threaded(counted, 3).run_many([assignment(str(number)) for number in range(9)], lambda *_: None)
+    assert most[0] == 3

@@ -1,0 +1,124 @@
+"""Code is graded by what it computes: nothing that it does to its own process makes a wrong answer right."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rlhf_lab.sandbox.grader import Grader, HiddenTests
+from rlhf_lab.sandbox.harness import candidate, plain, tests
+from rlhf_lab.sandbox.outcome import SandboxError
+from rlhf_lab.sandbox.probes.candidates import CANDIDATES, HIDDEN_TEST
+
+SQUARE = "def answer(n):\n    return n * n"
+
+
+@pytest.fixture(scope="module")
+def grader(best) -> Grader:
+    return Grader(best)
+
+
+def test_right_and_wrong(grader):
+    asked = HiddenTests(("assert f(1) == 2", "assert f(2) == 4, 'twice'"))
+    right = grader.grade("def f(x):\n    return 2 * x", asked)
+    assert (right.status, right.passed, right.total, right.message) == ("passed", 2, 2, "")
+    assert right.level == "namespaces+seccomp" and right.seconds > 0 and right.cpu_s > 0
+    half = grader.grade("def f(x):\n    return x + 1", asked)
+    assert (half.status, half.passed) == ("failed", 1)
+    assert half.message == "assert f(2) == 4, 'twice'; AssertionError: twice; f(2) returned 3"
+
+
+def test_the_hidden_test_of_the_probes_can_be_passed(grader):
+    assert grader.grade(SQUARE, HiddenTests((HIDDEN_TEST,), "answer")).status == "passed"
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_no_trick_passes(grader, name):
+    grade = grader.grade(CANDIDATES[name], HiddenTests((HIDDEN_TEST,), "answer"))
+    assert grade.status in ("failed", "error", "killed") and grade.passed == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("def f(x): return", "failed", "f(1) returned None"),
+        ("def f(x) return", "error", "SyntaxError"),
+        ("", "failed", "name 'f' is not defined"),
+        ("import os\nos._exit(0)", "error", "ended before"),
+        ("def f(x):\n    while True: pass", "timeout", "ended before"),
+        ("def f(x):\n    return (n for n in [2])", "failed", "returned a generator, expected plain data"),
+        ("def f(x):\n    a = []\n    a.append(a)\n    return a", "failed", "contains itself"),
+        ("def f(x):\n    raise KeyError('k')", "failed", "f(1) raised KeyError"),
+        ("import os\ndef f(x):\n    os.write(1, b'x' * (32 << 20))", "output", "ended before"),
+    ],
+)
+def test_statuses(best, code, status, message):
+    from rlhf_lab.config.sections import Sandboxing
+    from rlhf_lab.sandbox.sandbox import Sandbox
+
+    quick = Grader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
+    channel = code.replace("os.write(1", "os.write(4")  # the descriptor of its answers
+    grade = quick.grade(channel, HiddenTests(("assert f(1) == 2",), "f"))
+    assert grade.status == status and message in grade.message, grade
+
+
+def test_values_arrive_as_they_were(grader):
+    values = [None, True, -1, 2**80, 1.5, math.inf, 1j, "ä\udc80\n", b"\0", bytearray(b"x"), (1, (2,)), {1, 2}]
+    values += [frozenset({1}), {"a": {(1, 2): [3]}}, [], {}, ""]
+    test = "for value in VALUES:\n    back = same(value)\n    assert back == value and type(back) is type(value)"
+    setup = f"inf = float('inf')\nVALUES = {values!r} + [10**5000]"
+    grade = grader.grade("def same(value):\n    return value", HiddenTests((test,), "same", setup))
+    assert grade.status == "passed", grade.message
+
+
+def test_subclasses_arrive_as_what_they_are_built_on():
+    class Loud(list):
+        def __eq__(self, other):
+            return True
+
+    assert type(plain.loads(plain.dumps(Loud([1])))) is list
+    assert plain.loads(plain.dumps(Loud([1]))) != [2]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"tuple": 1}', '{"dict": [[[], 1]]}', '{"exec": "x"}', "[" * 10**5, '{"a": 1, "b": 2}']
+)
+def test_other_messages_are_refused(text):
+    with pytest.raises(ValueError):
+        plain.loads(text)
+
+
+def test_functions_that_work_in_place(grader):
+    asked = HiddenTests(("x = [3, 1]\ny = {}\nfill(x, y)\nassert x == [1, 3] and y == {'n': 2}",))
+    assert grader.grade("def fill(x, y):\n    x.sort()\n    y['n'] = len(x)", asked).status == "passed"
+    assert grader.grade("def fill(x, y):\n    pass", asked).status == "failed"
+
+
+def test_tests_may_expect_errors(grader):
+    test = "try:\n    f(-1)\nexcept ValueError as error:\n    assert str(error) == 'negative'\nelse:\n    assert False"
+    assert grader.grade("def f(x):\n    raise ValueError('negative')", HiddenTests((test,), "f")).status == "passed"
+    assert grader.grade("def f(x):\n    raise TypeError('negative')", HiddenTests((test,), "f")).status == "failed"
+
+
+def test_tests_that_need_more_than_values_are_unsupported(grader):
+    grade = grader.grade("def f(g):\n    return g(1)", HiddenTests(("assert f(lambda x: x) == 1",), "f"))
+    assert grade.status == "unsupported" and "function" in grade.message
+
+
+def test_tests_that_do_not_run_are_nobodys_fault(grader):
+    with pytest.raises(SandboxError, match="whatever the program"):
+        grader.grade(SQUARE, HiddenTests(("assert True",), "answer", setup="1 / 0"))
+
+
+def test_names_that_tests_ask_for():
+    asked = tests.asked_names(
+        "import math as m\ndef check(f):\n    for x in y: assert f(x) == g(m.pi, len(x))", {"y": 1}
+    )
+    assert asked == {"g"}
+
+
+def test_the_candidates_process_answers_calls():
+    names = {"f": lambda x: x + 1}
+    assert candidate.answer(names, {"name": "f", "args": [1], "kwargs": {}}) == {"value": 2, "args": [1]}
+    assert candidate.answer(names, {"name": "g", "args": [], "kwargs": {}})["error"] == "NameError"

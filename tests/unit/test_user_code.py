@@ -1,0 +1,33 @@
+"""Python files of the user, and where the lab's own YAML lies."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_lab.config.files import folder, read_yaml
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.user_code import files_behind, load_from_file
+
+
+def test_what_a_file_names_is_loaded_anew_each_time(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from beside import N\nvalue = N + 1\n")
+    (tmp_path / "beside.py").write_text("N = 1\n")
+    assert load_from_file("setting", f"{file}:value") == 2
+    (tmp_path / "beside.py").write_text("N = 5\n")
+    assert load_from_file("setting", f"{file}:value") == 6
+    assert [path.name for path in files_behind(f"{file}:value")] == ["beside.py", "mine.py"]
+
+
+def test_what_cannot_be_loaded_is_named_with_its_setting(tmp_path):
+    file = tmp_path / "mine.py"
+    with pytest.raises(ConfigError, match="here: there is no file"):
+        load_from_file("here", f"{file}:value")
+    file.write_text("1/0")
+    with pytest.raises(ConfigError, match=r"here cannot be imported \(ZeroDivisionError"):
+        load_from_file("here", f"{file}:value")
+    assert files_behind(f"{tmp_path}/absent.py:value") == []
+
+
+def test_the_files_of_conf_are_read_without_the_settings_classes():
+    assert read_yaml(folder("conf") / "agent" / "react.yaml") == {"kind": "react"}

@@ -1,0 +1,80 @@
+"""The JSON verifier: what is JSON, what is valid, and where the JSON of a reply is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.rewards.verifiers.json import JsonVerifier, reply_json
+from rlhf_lab.rewards.verifiers.settings import Json
+
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "number", "minimum": 0}, "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}}},
+    "required": ["x"],
+    "additionalProperties": False,
+    "$defs": {"tag": {"enum": ["a", "b"]}},
+}
+FACTS = {"schema": POINT}
+VALID = ['{"x": 1}', ' {"x": 0.5, "tags": ["a", "b"]}\n', '{"x": 1e3}', '```json\n{"x": 1}\n```', '```\n{"x": 2}\n```']
+INVALID = ['{"x": -1}', '{"y": 1}', '{"x": 1, "y": 2}', '{"x": "1"}', '{"x": 1, "tags": ["c"]}', "[]", "null", "3"]
+NO_JSON = ["", "x", "{'x': 1}", '{"x": 1,}', '{"x": NaN}', '{"x": 1e999}', '{"x": 1} and more', "[" * 100_000]
+
+
+@pytest.mark.parametrize("reply", VALID)
+def test_valid(reply):
+    assert JsonVerifier(Json()).verdict(FACTS, "p", reply).parts == {"parses": 1, "valid": 1}
+    assert JsonVerifier(Json()).score(FACTS, "p", reply) == 1
+
+
+@pytest.mark.parametrize("reply", INVALID)
+def test_json_that_is_not_valid(reply):
+    verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", reply)
+    assert verdict.parts == {"parses": 1, "valid": 0}
+    assert verdict.score == 0.2
+    assert JsonVerifier(Json()).score(FACTS, "p", reply) == 0
+
+
+@pytest.mark.parametrize("reply", NO_JSON, ids=lambda reply: reply[:20])
+def test_no_json(reply):
+    verdict = JsonVerifier(Json(parses=0.2)).verdict(FACTS, "p", reply)
+    assert (verdict.score, verdict.parts) == (0, {"parses": 0, "valid": 0})
+
+
+def test_where_the_json_is():
+    block = 'Here:\n```json\n{"x": 1}\n```\nDone.'
+    assert reply_json(block, "allow") == reply_json(block, "require") == '{"x": 1}'
+    assert reply_json(block, "refuse") == block
+    assert reply_json("{}", "allow") == "{}"
+    assert reply_json("{}", "require") == ""
+    two = f"{block}\n{block}"  # which of them is meant is not said
+    assert reply_json(two, "allow") == reply_json(two, "require") == ""
+
+
+def test_a_schema_as_text_one_for_all_rows_and_none():
+    assert JsonVerifier(Json()).score({"schema": '{"type": "array"}'}, "p", "[]") == 1
+    general = JsonVerifier(Json(schema='{"type": "array"}'))
+    assert general.score({}, "p", "[]") == 1
+    assert general.score(FACTS, "p", "[]") == 0  # the row's own schema counts
+    assert math.isnan(JsonVerifier(Json()).score({}, "p", "[]"))
+    assert JsonVerifier(Json(column="form")).score({"form": {"type": "array"}, "schema": POINT}, "p", "[]") == 1
+    assert JsonVerifier(Json()).score({"schema": {}}, "p", "null") == 1  # {} accepts every value
+
+
+@pytest.mark.parametrize("schema", [{"type": "obect"}, "{", {"properties": 3}])
+def test_a_row_whose_schema_is_none(schema):
+    with pytest.raises(DataError, match="no JSON schema"):
+        JsonVerifier(Json()).score({"schema": schema}, "p", "{}")
+
+
+def test_nothing_is_fetched():
+    with pytest.raises(DataError, match="refers to another document"):
+        JsonVerifier(Json()).score({"schema": {"$ref": "https://example.invalid/schema.json"}}, "p", "{}")
+
+
+@pytest.mark.parametrize("values", [{"parses": 1.0}, {"parses": -0.1}, {"schema": "[]"}, {"schema": "{"}])
+def test_settings_that_make_no_verifier(values):
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        Json(**values)

@@ -1,0 +1,305 @@
+"""The mathematics verifier: which answers are the same, which near misses are not, and that no answer can hang it."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
+from rlhf_lab.rewards.verifiers import equivalence, equivalence_worker
+from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, exactly_same, plain_number
+from rlhf_lab.rewards.verifiers.math import MathVerifier
+from rlhf_lab.rewards.verifiers.settings import Math
+from rlhf_lab.rewards.verifiers.stated import last_boxed, stated_answer
+
+needs_library = pytest.mark.skipif(find_spec("math_verify") is None, reason="pip install 'rlhf_lab[math]'")
+
+STATED = [
+    ("3 + 4 = 7\n#### 7", "7"),
+    ("#### $1,000.\nThat is all", "$1,000"),
+    ("#### 7\n#### 8", "7"),  # the first mark counts: a reply cannot try several answers
+    (r"#### \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+    (r"so \boxed{41}, no: $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+    (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+    (r"\boxed{\text{A}} it is", r"\text{A}"),
+    (r"\boxed{1", None),
+    (r"\boxed{}", None),
+    ("The answer is 3.5. So much for that.", "3.5"),
+    ("The final answer is: **x + 1**.", "x + 1"),
+    ("the answer is 4.\nNo, the answer is 5", "5"),
+    ("Answer: (1, 2)", "(1, 2)"),
+    (r"The answer is \boxed{9}", "9"),
+    ("it is 7", None),
+    ("", None),
+    ("####", None),
+]
+
+
+@pytest.mark.parametrize(("reply", "answer"), STATED)
+def test_what_a_reply_states(reply, answer):
+    assert stated_answer(reply) == answer
+
+
+def test_leniently_the_last_number_is_the_answer():
+    assert stated_answer("3 apples and 1,200 pears", lenient=True) == "1200"
+    assert stated_answer("none", lenient=True) is None
+    assert last_boxed(r"\boxed{a}\boxed{b") == "a"
+
+
+EXACT = [
+    ("7", "7.0", True),
+    ("7", "+7", True),
+    ("7", "7.", True),
+    ("7", "$7", True),
+    ("7", r"\$7.00", True),
+    ("-3", "− 3", True),
+    ("1000", "1,000", True),
+    ("1234567", "1,234,567", True),
+    ("1000", "1{,}000", True),
+    ("1000", "1 000", True),
+    ("1000", "1e3", True),
+    ("0.5", ".5", True),
+    ("0.5", "1/2", True),
+    ("1/2", r"\frac{1}{2}", True),
+    ("-1/2", r"-\frac{1}{2}", True),
+    (r"\frac12", r"\dfrac{2}{4}", True),
+    ("10%", r"10\%", True),
+    ("10%", "10", True),
+    ("10%", "0.1", True),
+    ("0.1", "10%", True),
+    ("10", "10%", True),
+    (r"\text{Monday}", "monday", True),
+    ("no  solution", "No solution", True),
+    # near misses
+    ("7", "7.0001", False),
+    ("7", "-7", False),
+    ("7", "17", False),
+    ("12", "1,2", None),  # two numbers, not twelve
+    ("1000", "1,00", None),
+    ("1000", "1.000", False),
+    ("1/3", "0.333333", False),
+    ("1/2", r"\frac{2}{1}", False),
+    ("10%", "1000", False),
+    ("0.1", "10", False),
+    ("10%", "20%", False),
+    ("east", "seat", False),
+    (r"\text{east}", "west", False),
+    ("none", "5", False),
+    ("1/0", "1/0", True),  # no number, but the same text
+    ("1/0", "2/0", None),
+    (r"5\text{ cm}", r"5\text{ m}", False),
+    (r"5\text{ cm}^2", r"5\text{ cm}^3", False),
+    ("(1, 2)", r"\{1, 2\}", False),
+]
+"""Gold, stated, and whether they are the same without any library; None where it takes one."""
+
+
+@pytest.mark.parametrize(("gold", "stated", "same"), EXACT)
+def test_numbers_and_words_need_no_library(gold, stated, same):
+    assert exactly_same(gold, stated) is same
+    assert exactly_same(stated, gold) is same
+    exact = MathVerifier(Math(equivalence="exact"))
+    assert exact.score({"answer": gold}, "p", rf"\boxed{{{stated}}}") == float(same is True)
+
+
+def test_plain_numbers_are_exact():
+    assert plain_number("0.1")[0] * 3 == plain_number("0.3")[0]
+    assert plain_number("1e999") == (10**999, False)
+    assert plain_number("1e9999") is None  # a number nobody can hold
+    assert plain_number("x") is None and plain_number("") is None
+
+
+SAME = [
+    (r"(x+1)^2", "x^2+2x+1"),
+    ("x^2-1", "(x-1)(x+1)"),
+    ("x+1", "1+x"),
+    (r"\frac{x}{2}", "0.5x"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
+    (r"\sqrt{2}", "2^{1/2}"),
+    (r"\sqrt{2}", "1.414214"),
+    (r"2\frac{1}{2}", "2.5"),
+    ("1024", "2^{10}"),
+    ("120", "5!"),
+    (r"e^{x+y}", "e^x e^y"),
+    ("1", r"\sin^2 x + \cos^2 x"),
+    (r"\{1,2\}", r"\{2,1\}"),
+    (r"\{1,2\}", "2, 1"),
+    (r"\pm 3", r"\{-3, 3\}"),
+    (r"1\pm\sqrt{2}", r"1-\sqrt2, 1+\sqrt2"),
+    ("x=5", "5"),
+    ("y=2x+1", "y-2x=1"),
+    ("[0,1)", r"0 \le x < 1"),
+    (r"(2,\infty)", "x>2"),
+    (r"[0,1]\cup[2,3]", r"[2,3]\cup[0,1]"),
+    ("(1,2,3)", "(1, 2, 3)"),
+    (r"(1,\frac{1}{2})", "(1, 0.5)"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}"),
+    (r"5\text{ cm}", "5"),
+    ("5", "5 apples"),
+    (r"90^\circ", "90"),
+    (r"\$5", "5"),
+    (r"\emptyset", r"\{\}"),
+    ("3+4i", "4i+3"),
+]
+OTHER = [
+    (r"(x+1)^2", "x^2+1"),
+    (r"(x+1)^2", "x^2+2x"),
+    ("x+1", "x-1"),
+    ("x", "y"),
+    (r"\frac{x}{2}", r"\frac{2}{x}"),
+    (r"\sqrt{8}", r"2\sqrt{3}"),
+    (r"3\sqrt{2}", r"3+\sqrt{2}"),
+    (r"\sqrt{2}", "1.41"),
+    (r"\pi", "3.14"),
+    (r"\frac{1}{3}", "0.33"),
+    (r"2\frac{1}{2}", "1"),
+    (r"\{1,2\}", r"\{1,3\}"),
+    (r"\{1,2\}", r"\{1,2,3\}"),
+    (r"\pm 3", "3"),
+    ("2", "2 or 3"),
+    ("2", "2, 3"),
+    ("3, 5", "3"),
+    ("x=5", "y=5"),
+    ("[0,1]", "[0,1)"),
+    ("[0,1]", "(0,1)"),
+    (r"x\ge 3", "x>3"),
+    (r"(2,\infty)", r"(-\infty,2)"),
+    ("(1,2)", "(2,1)"),
+    ("(1,2,3)", "(1,3,2)"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
+    ("3+4i", "3-4i"),
+    (r"\infty", r"-\infty"),
+    ("12", "1,2"),
+    ("5", ""),
+    ("5", r"\frac{"),
+    ("1/0", "2/0"),
+]
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    made = MathVerifier(Math(answer_timeout_s=20))
+    yield made
+    made._symbolic.close()
+
+
+@needs_library
+@pytest.mark.parametrize(("gold", "stated"), SAME)
+def test_the_same_mathematics(verifier, gold, stated):
+    assert verifier.equal(gold, stated) is True
+    assert verifier.score({"answer": gold}, "p", f"#### {stated}") == 1
+
+
+@needs_library
+@pytest.mark.parametrize(("gold", "stated"), OTHER)
+def test_near_misses(verifier, gold, stated):
+    assert not verifier.equal(gold, stated)
+    assert not verifier.equal(stated, gold)
+
+
+@needs_library
+def test_an_answer_that_takes_too_long_is_wrong_and_the_next_one_is_compared():
+    verifier = MathVerifier(Math(answer_timeout_s=20))
+    assert verifier.equal("x+1", "1+x") is True
+    verifier._symbolic.timeout_s = 1.0
+    began = time.monotonic()
+    hanging = "9^{9^{9^{9}}}+x"
+    verdict = verifier.verdict({"answer": "x+2"}, "p", rf"\boxed{{{hanging}}}")
+    assert verdict.score == 0
+    assert verdict.parts["stated"] == 1
+    assert verdict.parts["undecided"] == verifier._symbolic.undecided
+    assert time.monotonic() - began < 10
+    verifier._symbolic.timeout_s = 20.0
+    assert verifier.equal("x+1", "1+ x") is True
+
+
+@needs_library
+def test_a_process_that_is_killed_is_replaced():
+    symbolic = SymbolicEquivalence(timeout_s=20)
+    assert symbolic("x+1", "1+x") is True
+    symbolic._process.kill()
+    symbolic._process.wait()
+    assert symbolic("x+2", "2+x") is True
+    assert symbolic.undecided == 0
+    symbolic.close()
+
+
+@needs_library
+def test_threads_share_one_process():
+    symbolic = SymbolicEquivalence(timeout_s=20)
+    results: dict[int, bool | None] = {}
+
+    def ask(i: int) -> None:
+        results[i] = symbolic(f"x+{i}", f"{i + i % 2}+x")
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: i % 2 == 0 for i in range(8)}
+    symbolic.close()
+
+
+def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
+    """With a stand-in for the worker: the first answer never comes, and later ones do."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import json, os, sys, time\n"
+        "print(json.dumps({'ready': True}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    gold, stated = json.loads(line)\n"
+        "    if stated == 'hang': time.sleep(600)\n"
+        "    if stated == 'die': os._exit(1)\n"
+        "    print(json.dumps({'equal': gold == stated}), flush=True)\n"
+    )
+    monkeypatch.setattr(equivalence, "WORKER", worker)
+    monkeypatch.setattr(equivalence, "find_spec", lambda name: True)
+    symbolic = SymbolicEquivalence(timeout_s=1.0)
+    assert symbolic("a", "a") is True
+    first = symbolic._process
+    assert symbolic("a", "hang") is None
+    assert first.poll() is not None  # ended, and waited for
+    assert symbolic("a", "die") is None
+    assert symbolic("a", "b") is False
+    assert symbolic.undecided == 2
+    symbolic.close()
+    if hasattr(os, "fork"):
+        symbolic("a", "c")
+        symbolic._owner = -1  # as in a fork: the parent's process is not this one's to end
+        parents = symbolic._process
+        symbolic.close()
+        assert parents.poll() is None
+        parents.kill()
+        parents.wait()
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(equivalence, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"pip install 'rlhf_lab\[math\]'"):
+        MathVerifier(Math())
+    assert MathVerifier(Math(equivalence="exact")).score({"answer": 7}, "p", "#### 7") == 1
+    assert equivalence_worker.__doc__
+
+
+def test_rows_without_an_answer_are_unscored_and_odd_ones_are_errors():
+    verifier = MathVerifier(Math(equivalence="exact"))
+    assert math.isnan(verifier.score({}, "p", "#### 7"))
+    assert math.isnan(verifier.score({"answer": " "}, "p", "#### 7"))
+    assert verifier.score({"answer": 7.0}, "p", "#### 7") == 1
+    assert verifier.score({"answer": r"So \boxed{7}."}, "p", "#### 7") == 1
+    assert verifier.verdict({"answer": 7}, "p", "seven").parts == {"stated": 0, "undecided": 0}
+    with pytest.raises(DataError, match="expected text or a number"):
+        verifier.score({"answer": [7]}, "p", "#### 7")
+
+
+def test_settings_that_make_no_verifier():
+    with pytest.raises(ConfigError, match="answer_timeout_s"):
+        Math(answer_timeout_s=0)

@@ -1,0 +1,93 @@
+"""pass@k and maj@k of an evaluation: from rows to estimates, what each kind of data counts as one answer, settings."""
+
+from __future__ import annotations
+
+import pytest
+from support import checked
+
+from rlhf_lab.config import schema, smoke
+from rlhf_lab.config.sections import Evaluation
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.metrics import metric, undeclared
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.arithmetic import build as build_arithmetic
+from rlhf_lab.data.gsm8k import AnswerKey
+from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.evaluations.repeated_samples import repeated_samples
+from rlhf_lab.rewards.verifiers.math import MathVerifier
+from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
+from rlhf_lab.rewards.verifiers.settings import Json, Math
+from rlhf_lab.rewards.verifiers.verifier import verifier_of
+
+
+def rows(*prompts):
+    """(reply, correct) pairs of each prompt → rows of evaluation.jsonl."""
+    return [
+        {"prompt_id": i, "response": reply, "correct": correct}
+        for i, replies in enumerate(prompts)
+        for reply, correct in replies
+    ]
+
+
+RIGHT, WRONG, SILENT = ("#### 1.0", 1), ("#### 2", 0), ("no answer", 0)
+PROMPTS = [[RIGHT, ("#### 1", 1), WRONG, SILENT], [WRONG, SILENT, SILENT, SILENT], [RIGHT] * 4]
+
+
+def test_from_rows_to_estimates():
+    """By prompt: pass@1 is 2/4, 0, 1; pass@2 is 1 − C(2, 2)/C(4, 2) = 5/6, 0, 1; maj@2 is 4/6, 0, 1."""
+    metrics = repeated_samples(rows(*PROMPTS), [1, 2], AnswerKey({}))
+    assert metrics["pass@1"].mean == pytest.approx((2 / 4 + 0 + 1) / 3)
+    assert metrics["pass@2"].mean == pytest.approx((5 / 6 + 0 + 1) / 3)
+    assert metrics["maj@1"].mean == pytest.approx(metrics["pass@1"].mean)
+    assert metrics["maj@2"].mean == pytest.approx((4 / 6 + 0 + 1) / 3)
+    assert {estimate.clusters for estimate in metrics.values()} == {3}
+    assert not undeclared(metrics)
+    assert metric("pass@2").better == metric("maj@2").better == "higher"
+    assert metric("pass@2").heading == "pass@2"
+
+
+def test_nothing_to_measure():
+    assert repeated_samples(rows(*PROMPTS), [], AnswerKey({})) == {}
+    unknown = rows([("a", None), ("b", None)])
+    assert repeated_samples(unknown, [1], None) == {}
+    assert set(repeated_samples(rows(*PROMPTS), [1], None)) == {"pass@1"}  # nobody reads answers
+
+
+def test_what_counts_as_one_answer():
+    assert AnswerKey({}).read_answers(["#### 0.50", "#### 1/2", "it is 3", "#### 1,000"]) == [
+        "1/2",
+        "1/2",
+        None,
+        "1000",
+    ]
+    assert AnswerKey({}, lenient=True).read_answers(["it is 3"]) == ["3"]
+    world = build_arithmetic(Arithmetic(train_problems=4, test_problems=4)).oracle
+    assert world.read_answers(["#### 07", "7"]) == ["7", None]
+    assert world.leniently().read_answers(["it is 7"]) == ["7"]
+    exact = MathVerifier(Math(equivalence="exact"))
+    assert [exact.read_answer(reply) for reply in (r"\boxed{50\%}", "#### 50", r"\boxed{X + 1}", "x")] == [
+        "50", "50", "x+1", None,
+    ]  # fmt: skip
+    corpus = Corpus("planted", [], [], "0")
+    assert VerifierOracle(exact, corpus).read_answers(["#### 5"]) == ["5"]
+    assert VerifierOracle(verifier_of(Json()), corpus).read_answers(["{}"]) is None
+
+
+def test_settings():
+    assert Evaluation(pass_at=(1, 4)).pass_at == (1, 4)
+    with pytest.raises(ConfigError, match=r"pass_at=\[1, 8\] needs at least 8 samples per prompt; set samples_per_"):
+        Evaluation(pass_at=(1, 8))
+    with pytest.raises(ConfigError, match="k starts at 1"):
+        Evaluation(pass_at=(0,))
+    with pytest.raises(ConfigError, match=r"evaluation.pass_at=\[1, 4\] needs replies that can be checked"):
+        checked("grpo", "evaluation.pass_at=[1,4]")
+    assert checked("grpo_math", "evaluation.pass_at=[1,4]").evaluation.pass_at == (1, 4)
+
+
+def test_at_smoke_size_only_what_its_samples_allow():
+    values = dict(schema.plain(checked("grpo_math").evaluation)) | {"samples_per_prompt": 8, "pass_at": [1, 2, 8]}
+    composed = {"size": "smoke", "evaluation": values, "model": {"kind": "scratch"}}
+    shrunk = smoke._shrink_section(composed, "evaluation", "evaluation", [])
+    assert (shrunk["samples_per_prompt"], shrunk["pass_at"]) == (2, [1, 2])
+    written = smoke._shrink_section(composed, "evaluation", "evaluation", ["evaluation.pass_at"])
+    assert written["pass_at"] == [1, 2, 8]
