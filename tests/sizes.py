@@ -44,6 +44,8 @@ SMALL: dict[str, Any] = {
     "critic_warmup": 1,
     "folds": 2,
     "prompts": 64,
+    "limit": 2,
+    "siblings": 1,
     "log_every_steps": 1,
 }
 """Setting → size, for those of them that an algorithm has."""

@@ -11,12 +11,19 @@ ATTEMPTS = (
         title="answer score",
         better="higher",
     ),
-    Metric("answer_right", "share of attempts whose answer is right", title="right answers", better="higher"),
+    Metric(
+        "success",
+        "share of attempts whose answer is right",
+        title="success",
+        better="higher",
+        column="success",
+    ),
     Metric(
         "sequence_score",
         "F1 of the longest common subsequence of the tools called and those a task needs",
         title="sequence score",
         better="higher",
+        column="sequence",
     ),
     Metric(
         "calls_f1",
@@ -35,6 +42,7 @@ ATTEMPTS = (
         "share of attempts whose answer is right though tools or their order are not, or no needed call was made",
         title="right by a wrong process",
         better="lower",
+        column="wrong process",
     ),
     Metric(
         "lucky_guess",
@@ -51,12 +59,16 @@ ATTEMPTS = (
     Metric("no_answer", "share of attempts that end without an answer", title="no answer", better="lower"),
     Metric("extra_calls", "calls per attempt that pair with no needed one", title="extra calls", better="lower"),
     Metric("retried_calls", "calls per attempt that found a tool busy and were repeated", title="retried calls"),
-    Metric("tool_calls", "calls of tools per attempt", title="tool calls"),
+    Metric("zero_calls", "share of attempts that call no tool", title="no call", column="no call"),
+    Metric("tool_calls", "calls of tools per attempt", title="tool calls", column="calls"),
     Metric("failed_calls", "calls per attempt that gave no result", title="failed calls"),
     Metric("model_turns", "turns of the model per attempt", title="turns of the model"),
     Metric("agent_input_tokens", "tokens that the model read per attempt", title="tokens read", better="lower"),
     Metric("agent_output_tokens", "tokens that the model wrote per attempt", title="tokens written", better="lower"),
     Metric("agent_cost_usd", "cost of an attempt", title="cost of an attempt", unit="USD", better="lower"),
+    Metric(
+        "agent_latency_s", "time that a model took for the turns of an attempt", title="time of the model", unit="s"
+    ),
     Metric("agent_wall_s", "time from an attempt's start to its end", title="time of an attempt", unit="s"),
 )
 """scorers.py"""

@@ -27,7 +27,7 @@ def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
     refused = trajectory.answer is not None and is_refusal(trajectory.answer)
     return {
         "answer_score": answer_score,
-        "answer_right": float(is_right),
+        "success": float(is_right),
         "sequence_score": calls.sequence,
         "calls_f1": calls.matched_f1,
         "arguments_score": calls.arguments,
@@ -36,14 +36,23 @@ def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
         "right_by_wrong_process": float(is_right and is_wrong_process),
         "lucky_guess": float(is_right and needs_calls and not made),
         "refused_wrongly": float(refused and facts["scorer"] != "refusal" and not is_right),
+        **effort(trajectory),
+    }
+
+
+def effort(trajectory: AgentTrajectory) -> dict[str, float]:
+    """What an attempt took, of any benchmark."""
+    return {
         "no_answer": float(trajectory.answer is None),
-        "tool_calls": float(len(made)),
-        "failed_calls": float(sum(call.failed for call in made)),
+        "zero_calls": float(not trajectory.calls),
+        "tool_calls": float(len(trajectory.calls)),
+        "failed_calls": float(sum(call.failed for call in trajectory.calls)),
         "model_turns": float(len(trajectory.turns)),
         "agent_input_tokens": float(trajectory.input_tokens),
         "agent_output_tokens": float(trajectory.output_tokens),
         "agent_cost_usd": float(trajectory.cost_usd),
-        "agent_wall_s": trajectory.wall_s,
+        "agent_latency_s": float(sum(turn.latency_s for turn in trajectory.turns)),
+        "agent_wall_s": float(trajectory.wall_s),
     }
 
 

@@ -19,6 +19,7 @@ from rlhf_lab.core.files import write_bytes, write_text
 from rlhf_lab.figures import render
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import DARK, LIGHT, dark_rules
+from rlhf_lab.reports.attempts.view import attempts_view
 from rlhf_lab.reports.drawing import PageFigures
 from rlhf_lab.reports.run.run_view import run_markdown, run_view
 from rlhf_lab.reports.study.study_view import primary_dots, study_view
@@ -48,13 +49,17 @@ def write_report(folder: Path | str) -> Path:
 
 def write_run_report(folder: Path | str) -> Path:
     """Write `report.html` into a run directory, however far the run came; `table.md`, `plot.svg` and `plot.png` when it
-    compares policies; the plots alone when it audits a reward."""
+    compares policies; the plots alone when it audits a reward; `attempts.html` when it ran agents."""
     return write_report_of(read_run(folder))
 
 
 def write_report_of(run: Run) -> Path:
     """`write_run_report` of a run that is already read."""
     view = run_view(run)
+    attempts = attempts_view(run)
+    if attempts:
+        write_page(run.path / "attempts.html", "attempts.html.j2", **attempts)
+    view["attempts"] = attempts
     if view["frontier"]:
         write_plot(run.path / "plot", view["frontier"])
         write_text(run.path / "table.md", run_markdown(view))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.config import registry
+from rlhf_lab.results.answer_agents import agents
 from rlhf_lab.results.answer_corpora import corpus_made
 from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
 from rlhf_lab.results.answer_rewards import (
@@ -31,6 +32,7 @@ from rlhf_lab.training.settings import StageSettings
 ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
     function.__name__: function
     for function in (
+        agents,
         against_one_pass,
         against_reference,
         benchmark,

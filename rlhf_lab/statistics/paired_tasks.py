@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.statistics.estimates import LEVEL, POWER, Comparison, format_estimate
-from rlhf_lab.statistics.inference import holm, paired_difference
+from rlhf_lab.statistics.inference import holm, least_sd_of_outcomes, paired_difference
 from rlhf_lab.statistics.paired_rates import Outcomes, paired_by_prompt
 
 MOST_FLIPPED = 20
@@ -95,14 +95,19 @@ def paired_by_task(a: Outcomes, b: Outcomes, template_of: Mapping[Any, Hashable]
     shared = [task for task in a if task in b and len(a[task]) and len(b[task])]
     units = [template_of.get(task, task) for task in shared]
     position = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
-    if len(position) == len(shared):
-        comparison = paired_by_prompt({task: a[task] for task in shared}, {task: b[task] for task in shared})
-        if "McNemar" in comparison.test:
-            return _with_exact_effect(comparison, a, b, shared)
     a_T = np.array([np.mean(a[task]) for task in shared])
     b_T = np.array([np.mean(b[task]) for task in shared])
     unit_T = np.array([position[unit] for unit in units], dtype=int)
-    comparison = paired_difference(b_T, a_T, unit_T)
+    is_binary = bool(np.isin([*a_T, *b_T], (0.0, 1.0)).all())
+    is_constant = len(set(b_T - a_T)) == 1
+    # agents that differ alike on every task of a few, or on none, need not do so on the next one
+    least_sd_T = least_sd_of_outcomes(b_T, a_T) if is_binary and is_constant else None
+    comparison = paired_difference(b_T, a_T, unit_T, least_sd_N=least_sd_T)
+    if len(position) == len(shared):
+        exact = paired_by_prompt({task: a[task] for task in shared}, {task: b[task] for task in shared})
+        if "McNemar" in exact.test:
+            comparison = dataclasses.replace(comparison, p_value=exact.p_value, test=exact.test)
+            return _with_exact_effect(comparison, a, b, shared)
     if not 2 <= len(position) <= MOST_FLIPPED:
         return comparison
     sums_G = np.bincount(unit_T, weights=b_T - a_T).astype(np.float64)

@@ -17,8 +17,8 @@ from rlhf_lab.studies.frame import read_study
 RECIPES = sorted(inventory.recipes())
 RUNS = [name for name in RECIPES if not name.startswith("study/")]
 STUDIES = [name for name in RECIPES if name.startswith("study/")]
-ASKED = ("safety_eval", "eval_suite", "domain_assistant")
-"""Recipes that ask policies what a suite or a safety evaluation asks."""
+ASKED = ("safety_eval", "eval_suite", "domain_assistant", "agent_bench", "gaia")
+"""Recipes that ask policies, or agents, what a suite, a safety evaluation or a benchmark asks."""
 QUICK_STUDIES = ("study/model_scale", "study/rubric_vs_bt")
 """Those that `make test` runs; a study takes seconds, and all of them take minutes."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.tools import Tool
@@ -54,6 +54,7 @@ class ToolTaskFacts(TypedDict):
     fixture: NotRequired[dict[str, Any]]
 
 
+@runtime_checkable
 class TaskSet(Protocol):
     """Tasks, and the tools that each attempt at one gets."""
 

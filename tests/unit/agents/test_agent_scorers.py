@@ -54,7 +54,7 @@ def test_every_score_is_a_declared_metric():
 
 def test_right_by_the_right_calls():
     scores = attempt(MAYOR, "Tine Aldou.", *RIGHT_CALLS)
-    assert scores["answer_score"] == scores["answer_right"] == scores["sequence_score"] == scores["calls_f1"] == 1
+    assert scores["answer_score"] == scores["success"] == scores["sequence_score"] == scores["calls_f1"] == 1
     assert scores["right_by_wrong_process"] == scores["lucky_guess"] == scores["extra_calls"] == 0
     assert (scores["tool_calls"], scores["agent_input_tokens"], scores["agent_output_tokens"]) == (2, 20, 6)
     assert scores["agent_wall_s"] == 0.5
@@ -62,7 +62,7 @@ def test_right_by_the_right_calls():
 
 def test_right_without_any_call_is_a_lucky_guess():
     scores = attempt(MAYOR, "Tine Aldou")
-    assert scores["answer_right"] == scores["lucky_guess"] == scores["right_by_wrong_process"] == 1
+    assert scores["success"] == scores["lucky_guess"] == scores["right_by_wrong_process"] == 1
     assert scores["sequence_score"] == 0
 
 
@@ -76,7 +76,7 @@ def test_right_by_calls_of_other_things():
 
 def test_wrong_after_all_the_right_calls():
     scores = attempt(MAYOR, "Ossin", *RIGHT_CALLS)
-    assert (scores["answer_right"], scores["calls_f1"], scores["right_by_wrong_process"]) == (0, 1, 0)
+    assert (scores["success"], scores["calls_f1"], scores["right_by_wrong_process"]) == (0, 1, 0)
 
 
 def test_refusing_what_can_be_answered():
@@ -121,18 +121,18 @@ def test_always_guessing_scores_what_chance_gives():
     chances = []
     for task in tasks:
         candidates = guesses(task.facts)
-        chances.append(np.mean([attempt(task, guess)["answer_right"] for guess in candidates]))
+        chances.append(np.mean([attempt(task, guess)["success"] for guess in candidates]))
     chance = float(np.mean(chances))
     assert chance < 0.1
     spread = np.sqrt(np.sum(np.multiply(chances, np.subtract(1, chances)))) / len(tasks)
-    observed = np.mean([scores["answer_right"] for scores in run("always_guess", SIBLINGS)])
+    observed = np.mean([scores["success"] for scores in run("always_guess", SIBLINGS)])
     assert abs(observed - chance) <= 3 * spread
 
 
 def test_random_calls_are_worth_little_but_the_sequence_alone_does_not_say_so():
     scores = run("random_tools", SIBLINGS)
     means = {name: np.mean([each[name] for each in scores]) for name in scores[0]}
-    assert means["answer_right"] < 0.1
+    assert means["success"] < 0.1
     assert means["calls_f1"] < 0.2
     # of few tools a random one is often the needed one: compare a sequence score with this, not with 0
     assert 0.3 < means["sequence_score"] < 0.65

@@ -15,9 +15,9 @@ from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.rewards.verifiers.code import code_tests
 from rlhf_lab.rewards.verifiers.code.code_tests import build, hidden_tests, make
-from rlhf_lab.rewards.verifiers.verifier import verifier_of
 from rlhf_lab.rewards.verifiers.code.extraction import program_of, prompt_code
 from rlhf_lab.rewards.verifiers.code.settings import CodeTests
+from rlhf_lab.rewards.verifiers.verifier import verifier_of
 from rlhf_lab.stages import artifacts
 
 GIVEN = 'from math import sqrt\n\ndef root(x):\n    """The root of x."""\n'
