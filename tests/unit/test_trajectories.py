@@ -72,7 +72,7 @@ def test_shares_by_category():
 
 def test_the_world_shows_what_its_own_rows_show(tmp_path):
     """A made row reads like a demonstration of the data without habits, and is learned from the same tokens."""
-    none = HabitSettings(swap_key=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+    none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
     corpus = build(Tools(train_tasks=40, test_tasks=5, habits=none))
     environment = corpus.environment
     for pair, task in zip(corpus.train, corpus.tasks("train"), strict=True):
