@@ -684,6 +684,14 @@ class ForeignEnvironment(Prompts):
             ),
             (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
             (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
+            (
+                self.verifier is None,
+                f"verifier={self.verifier} is not read: what the environment gives is the reward of an episode",
+            ),
+            (
+                not self.brings_tasks or (self.prompt_template == "{prompt}" and not self.system),
+                f"prompt_template and system are not read with style={self.style}, whose tasks are its own",
+            ),
         )
         if not self.brings_tasks:
             super().__post_init__()

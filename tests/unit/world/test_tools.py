@@ -279,13 +279,13 @@ def test_an_attempt_that_makes_the_same_calls_has_the_same_luck():
 
 
 def test_every_kind_can_be_made_flaky():
-    world = ToolWorld(ToolWorldSize({"lookup": 1}, busy=0.9, test_tasks=20), 0)
+    world = ToolWorld(ToolWorldSize({"lookup": 1}, busy=0.7, test_tasks=20), 0)
     results = []
     for task in world.tasks("test"):
         tools = {tool.name: tool for tool in world.tools(task, 5)}
         first = task.facts["calls"][0]
         results.append(call_tool(tools, first["name"], first["arguments"]).result)
-    assert 12 < results.count(BUSY) < 20, "every task has luck of its own"
+    assert 8 < results.count(BUSY) < 20, "every task has luck of its own"
 
 
 # demonstrations
