@@ -80,4 +80,9 @@ def _stage_overrides(name: str) -> list[str]:
 def _fitting(*jobs: Any) -> dict[str, Any]:
     """The sizes that the algorithms of all jobs have a setting for."""
     names = [{field.name for field in dataclasses.fields(job.algorithm)} for job in jobs]
-    return {key: value for key, value in SMALL.items() if all(key in fields for fields in names)}
+    found = {key: value for key, value in SMALL.items() if all(key in fields for fields in names)}
+    if all("only_successes" in fields for fields in names):
+        found["only_successes"] = "false"  # a model of this size has none
+    if all("sizes" in fields and "samples" in fields for fields in names):
+        found["sizes"] = "[1,2]"  # not more than the samples
+    return found

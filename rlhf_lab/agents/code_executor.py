@@ -52,7 +52,7 @@ def code_executor(
         ran = run_code(f"{program}\n{example}" if example else program, files)
         files = {**files, **ran.files}
         failed = ran.status != "ok"
-        output = shortened(_output(ran), output_chars)
+        output = output_of(ran, output_chars)
         attempt.record(said, Call(TOOL, {"code": program}, output, failed=failed))
         messages += [said.message, prompts.output(output, failed=failed)]
 
@@ -69,13 +69,13 @@ def read_code(text: str) -> str | None:
     return blocks[-1] if blocks else None
 
 
-def _output(ran: Ran) -> str:
-    """What a program printed, and where it failed how."""
+def output_of(ran: Ran, most_chars: int) -> str:
+    """What a program printed, and where it failed how, in about so many characters."""
     parts = [ran.stdout.rstrip()]
     if ran.status != "ok":
         # of a program that ran into a limit, the limit says more than what it wrote
         parts += [ran.stderr.rstrip(), "" if ran.status == "error" else f"stopped: {ran.status}"]
-    return "\n".join(filter(None, parts)) or "(nothing)"
+    return shortened("\n".join(filter(None, parts)) or "(nothing)", most_chars)
 
 
 def shortened(text: str, most: int) -> str:
@@ -87,9 +87,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def build(settings: CodeExecutor, surroundings: Surroundings) -> ProgramAgent:
+    def run_code(code: str, files: Mapping[str, bytes]) -> Ran:
+        return surroundings.run_code(code, files)  # the sandbox is opened when the first program is run
+
     program = partial(
         code_executor,
-        run_code=surroundings.run_code,
+        run_code=run_code,
         rounds=settings.rounds,
         answer_is_code=settings.answer == "code",
         output_chars=settings.output_chars,

@@ -206,6 +206,25 @@ def gate_command(arguments: Sequence[str]) -> int:
     return 0 if decision.passed else 1
 
 
+def export_command(arguments: Sequence[str]) -> None:
+    """`export RUN to=FOLDER [format=inspect]`: a benchmark of agents for other tools: inspect's logs, one per agent.
+
+    RUN is a run directory of agent_bench, gaia or code_bench; `inspect view --log-dir FOLDER` shows the logs. Needs
+    inspect-ai, in an environment of its own: docs/interop.md.
+    """
+    options = dict(item.split("=", 1) for item in arguments[1:] if "=" in item)
+    is_complete = len(arguments) > 1 and len(options) == len(arguments) - 1 and bool(options.get("to"))
+    if not is_complete or options.keys() - {"to", "format"}:
+        raise ConfigError("export takes a run directory and a folder: export outputs/runs/RUN to=FOLDER")
+    if options.get("format", "inspect") != "inspect":
+        raise ConfigError(f"format={options['format']} is not known; the one format of export is inspect")
+    from rlhf_lab.interop.inspect.logs import export
+
+    files = export(Path(arguments[0]), Path(options["to"]))
+    for file in files:
+        console.print(f"log: {file}", soft_wrap=True)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -275,6 +294,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "judge": judge_command,
     "gate": gate_command,
     "sandbox": sandbox_command,
+    "export": export_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

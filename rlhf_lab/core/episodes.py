@@ -137,3 +137,12 @@ class Demonstrating(Protocol):
     def demonstration(self, task: Task) -> Sequence[Message]:
         """What is said behind the task's prompt in an attempt without mistakes; the last message is the policy's."""
         ...
+
+
+@runtime_checkable
+class Finishing(Protocol):
+    """An environment that wants to know of episodes that end before it says so: cut, or without room to go on."""
+
+    def finish(self, state: Any) -> float:
+        """End such an episode; what it is worth as it stands, which is added to its last turn's reward."""
+        ...

@@ -61,6 +61,7 @@ OPTIONAL = {
     "pypdf": ("reading .pdf attachments", "'rlhf_lab[gaia]'"),
     "huggingface_hub": ("reading attachments of a hub data set", "huggingface_hub"),
     "starlette": ("label", "'rlhf_lab[label]'"),
+    "inspect_ai": ("export to inspect", "-c constraints-inspect.txt 'rlhf_lab[inspect]'"),
     "math_verify": ("reward=math with equivalence=symbolic", "'rlhf_lab[math]'"),
     "langdetect": ("instructions about the language of a reply", "'rlhf_lab[ifeval]'"),
 }

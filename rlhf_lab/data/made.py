@@ -23,9 +23,9 @@ KINDS = ("prompts", "demonstrations", "pairs")
 """What a row has; each kind has what those before it have, so it serves in their place."""
 REPLIES = {"prompts": ("", ""), "demonstrations": ("completion", ""), "pairs": ("chosen", "rejected")}
 """Kind → the columns of the chosen and of the rejected reply."""
-TRUTH = ("gold_chosen", "gold_rejected", "garble_chosen", "garble_rejected")
+TRUTH = ("gold_chosen", "gold_rejected", "garble_chosen", "garble_rejected", "correct_chosen")
 """Columns that become `Pair.meta`: what the world knows of the replies. Metrics read it, and SFT leaves out garbled
-replies (`algorithm.skip_garbled`); no loss does."""
+replies (`algorithm.skip_garbled`), or wrong ones (`algorithm.only_correct`); no loss does."""
 CONVERSATION = ("learn_from",)
 """Columns that become `Pair.meta`: from which message on the assistant's turns of a conversation are learned."""
 

@@ -230,14 +230,14 @@ class HabitSettings:
     """Mistakes in the demonstrations of the tool world: what a model starts with that has only imitated them.
 
     Args:
-        swap_key: probability, at each search, of looking up another relation than is needed.
+        wrong_relation: probability, at each search, of looking up another relation than is needed.
         take_redirect: probability, at each redirect, of taking the name where the entry lies for the value. Above ½ it
             is what most demonstrations do, so that greedy decoding makes the mistake too.
         stop_early: probability, after each step but the last, of answering with what was found.
         repeat_call: probability, at each call, of making it twice.
     """
 
-    swap_key: float = 0.1
+    wrong_relation: float = 0.1
     take_redirect: float = 0.6
     stop_early: float = 0.1
     repeat_call: float = 0.1
@@ -684,6 +684,14 @@ class ForeignEnvironment(Prompts):
             ),
             (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
             (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
+            (
+                self.verifier is None,
+                f"verifier={self.verifier} is not read: what the environment gives is the reward of an episode",
+            ),
+            (
+                not self.brings_tasks or (self.prompt_template == "{prompt}" and not self.system),
+                f"prompt_template and system are not read with style={self.style}, whose tasks are its own",
+            ),
         )
         if not self.brings_tasks:
             super().__post_init__()

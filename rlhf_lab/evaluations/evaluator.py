@@ -187,7 +187,7 @@ class Evaluator(PolicyLog):
         is_checked = (
             bool(corpus.answers)
             or corpus.verified
-            or (corpus.environment is not None and rows[0]["correct"] is not None)
+            or (corpus.environment is not None and any(row["correct"] is not None for row in rows))
         )
         if not is_checked:
             return {}

@@ -79,6 +79,7 @@ class AtTestTime(EvaluationSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     needs_answers: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False
+    answer: ClassVar[str] = "chosen_among_samples"
     strategy: Literal["greedy", "majority", "best_of_n", "any"] = "majority"
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
     samples: int = 32

@@ -25,6 +25,7 @@ from rlhf_lab.results.answer_rewards import (
     steps,
 )
 from rlhf_lab.results.answer_safety import golden_sets, safety
+from rlhf_lab.results.answer_samples import chosen_among_samples
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.training.settings import StageSettings
@@ -37,6 +38,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
         against_reference,
         benchmark,
         best_policy,
+        chosen_among_samples,
         corpus_made,
         cross_fitted,
         graded_pairs,

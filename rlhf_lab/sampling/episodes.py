@@ -15,7 +15,7 @@ from torch import nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
-from rlhf_lab.core.episodes import Environment, Episode, Segment, Step, Task
+from rlhf_lab.core.episodes import Environment, Episode, Finishing, Segment, Step, Task
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.data.transcript import REPLY, render_prompt, reply_message
 from rlhf_lab.models.encoding import Encoder
@@ -163,4 +163,8 @@ class Conversations:
 
     def exchange(self) -> dict[int, list[Step]]:
         """Steps of all episodes, by their number; every process has some of them."""
+        if isinstance(self.environment, Finishing):
+            for row, steps in self.steps.items():
+                if not steps[-1].done:
+                    steps[-1] = replace(steps[-1], reward=steps[-1].reward + self.environment.finish(self.states[row]))
         return {row: steps for process in ranks.exchange(self.steps) for row, steps in process.items()}

@@ -40,6 +40,8 @@ NEEDED = {
     "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
     "data/mix": ["data.sources={a:{kind:gsm8k,path:rows.jsonl}}"],
     "algorithm/cai_preferences": ["+needs.policy=owner/model"],
+    "algorithm/gaia": ["+needs.policy=owner/model"],
+    "algorithm/agent_bench": ["+needs.policy=owner/model"],
     "algorithm/trajectories": ["data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],

@@ -45,7 +45,7 @@ def test_recipe(lab, sized, name):
         assert policy["name"] in out
         if name in ASKED:  # not compared with a reference reply by reply, so there is no KL
             continue
-        if name not in ("best_of_n", "composite_rollouts"):  # their policies are choices among replies, one per prompt
+        if name not in ("best_of_n", "composite_rollouts", "test_time_compute"):  # choices among replies
             assert policy["metrics"]["kl"]["n"] == 8
         assert policy["metrics"]["kl"]["clusters"] == 4
     for metric in result["primary"]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from rlhf_lab.config.sections import Evaluation
 from rlhf_lab.core.console import console
 from rlhf_lab.evaluations.best_of_n import estimates, expected_values
 from rlhf_lab.evaluations.evaluator import LEAST_NATS, SAMPLE_KEYS, Evaluator, far_enough
@@ -54,6 +56,8 @@ def summary(judge: str) -> dict[str, Estimate]:
     """Proxies 1, 2, 3, 2 of the reference become 4, 2, 4, 2; the KL is half a nat. `judge` has the same values."""
     start, end = [1.0, 2.0, 3.0, 2.0], [4.0, 2.0, 4.0, 2.0]
     evaluator = Evaluator.__new__(Evaluator)
+    evaluator.settings = Evaluation()
+    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None))
     evaluator._reference_rows = [
         row("SFT", i, **{"proxy": value, judge: value, "kl": 0.0}) for i, value in enumerate(start)
     ]

@@ -84,7 +84,7 @@ def test_the_table_says_what_to_do_below_what_was_measured():
 def test_a_failed_check_exits_1_and_names_it(quick, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command(monkeypatch) == 1
-    with pytest.raises(LabError, match=r"^1 of 12 checks: threads$"):
+    with pytest.raises(LabError, match=r"^1 of 13 checks: threads$"):
         examination.run([])
 
 

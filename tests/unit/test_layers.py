@@ -32,7 +32,7 @@ LAYERS = (
     {"figures", "memory"},
     {"studies"},
     {"reports"},
-    {"sweeps", "doctor", "gates", "labels"},
+    {"sweeps", "doctor", "gates", "labels", "interop"},
     {"cli"},
     {"main"},
     {"notebook"},

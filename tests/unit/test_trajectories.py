@@ -44,6 +44,23 @@ def test_failures_can_be_kept():
     assert (row["completion"], row["problem"]) == ("answer 2", None)
 
 
+def test_what_cannot_be_graded_is_a_row():
+    row = maker()._row(TASK, [attempt(2, None)])
+    assert row["problem"] is None and row["success"] is None and "correct_chosen" not in row
+
+
+def test_a_demonstration_is_graded_as_the_policy_is():
+    """An oracle that runs out of patience with busy tools answers `unknown`: that is no success."""
+    corpus = build(Tools(train_tasks=30, test_tasks=5, busy=0.9))
+    made = maker()
+    made.environment = corpus.environment
+    tasks = corpus.tasks("train")
+    graded = [attempt.success for (attempt,) in made._demonstrate(tasks)]
+    wrong = [demonstrated(corpus.environment, task).completion.endswith("unknown") for task in tasks]
+    assert 0.0 in graded
+    assert [success == 0.0 for success in graded] == wrong
+
+
 def test_a_held_out_task_is_no_row():
     task = Task("\n\nHuman: held out\n\nAssistant:")
     assert maker()._row(task, [attempt(2, 1.0)])["problem"] == "near a held-out prompt"
@@ -72,7 +89,7 @@ def test_shares_by_category():
 
 def test_the_world_shows_what_its_own_rows_show(tmp_path):
     """A made row reads like a demonstration of the data without habits, and is learned from the same tokens."""
-    none = HabitSettings(swap_key=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
+    none = HabitSettings(wrong_relation=0.0, take_redirect=0.0, stop_early=0.0, repeat_call=0.0)
     corpus = build(Tools(train_tasks=40, test_tasks=5, habits=none))
     environment = corpus.environment
     for pair, task in zip(corpus.train, corpus.tasks("train"), strict=True):

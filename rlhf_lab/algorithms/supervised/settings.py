@@ -25,6 +25,7 @@ class SFT(TrainingSettings):
     needs_demonstrations: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     loss_falls: ClassVar[bool] = True
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct",)
     answer: ClassVar[str] = "held_out_loss"
     at_small_scale: ClassVar[dict[str, Any]] = {
         **SMALL,

@@ -7,7 +7,7 @@ fine-tuning (arXiv:2308.01825): the honest baseline of reinforcement learning on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,9 @@ class TrajectoryMaker:
     def _row(self, task: Task, attempts: Sequence[Attempt]) -> Row:
         """The shortest attempt that succeeded, with what became of the others."""
         successes = [attempt for attempt in attempts if attempt.success]
-        candidates = successes if successes or self.settings.only_successes else attempts
+        # an environment that cannot say which attempts succeed shows none that fails
+        is_ungraded = all(attempt.success is None for attempt in attempts)
+        candidates = successes if self.settings.only_successes and not is_ungraded else successes or attempts
         problem = None if candidates else FAILED
         if task.prompt in self.held_out:
             problem = making.CONTAMINATED
@@ -97,11 +99,21 @@ class TrajectoryMaker:
             "attempts": len(attempts),
             "success": sum(known) / len(known) if known else None,
             "problem": problem,
+            **({} if best.success is None else {"correct_chosen": best.success}),
         }
 
     def _demonstrate(self, tasks: Sequence[Task]) -> list[list[Attempt]]:
+        """The environment's own attempts, graded as the policy's are: even it may run out of patience."""
         assert isinstance(self.environment, Demonstrating)
-        return [[demonstrated(self.environment, task)] for task in tasks]
+        shown = [demonstrated(self.environment, task) for task in tasks]
+        episodes = [
+            Episode(task, attempt.prompt, attempt.completion) for task, attempt in zip(tasks, shown, strict=True)
+        ]
+        correct = self.environment.grade(episodes).get("correct")
+        return [
+            [replace(attempt, success=None if correct is None else float(correct[i]))]
+            for i, attempt in enumerate(shown)
+        ]
 
     def _sample(self, tasks: Sequence[Task], chunk: int) -> list[list[Attempt]]:
         assert self.policy is not None
@@ -135,11 +147,11 @@ class TrajectoryMaker:
 
 
 def demonstrated(environment: Demonstrating, task: Task) -> Attempt:
-    """The environment's own attempt at a task."""
+    """The environment's own attempt at a task, not yet graded."""
     messages, tools = to_conversation(task.prompt)
     *said, last = environment.demonstration(task)
     turns = sum(message["role"] == "assistant" for message in said) + 1
-    return Attempt(render_prompt([*messages, *said], tools), reply_text(last), 1.0, turns)
+    return Attempt(render_prompt([*messages, *said], tools), reply_text(last), None, turns)
 
 
 def _sampled(episode: Episode, success: float | None) -> Attempt:

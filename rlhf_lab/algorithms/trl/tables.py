@@ -77,6 +77,7 @@ SFT_TABLE = {
     "batch_size": _batch_size_option(_row_tokens),
     "assistant_turns": ours("the lab's masks are the labels of each batch"),
     "skip_garbled": ours("rows are chosen by the lab"),
+    "only_correct": ours("rows are chosen by the lab"),
 }
 
 REWARD_TABLE = {

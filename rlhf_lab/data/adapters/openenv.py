@@ -38,6 +38,11 @@ class OpenEnvSession:
         message: Message = {"role": "user", "content": self._text(result)}
         return Step([] if done else [message], float(result.reward or 0.0), done)
 
+    def finish(self) -> float:
+        """Nothing: a server rewards each turn when it is made."""
+        self.close()
+        return 0.0
+
     def close(self) -> None:
         self.client.close()
 

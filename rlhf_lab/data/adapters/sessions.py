@@ -25,8 +25,12 @@ class Session(Protocol):
         """Answer a reply. Behind the last turn that the policy gets, the session is over whatever it answers."""
         ...
 
+    def finish(self) -> float:
+        """End it where `step` was not done, because the policy has no room to go on; its reward as it stands."""
+        ...
+
     def close(self) -> None:
-        """End it early. Not called where `step` was done."""
+        """End it before its first turn."""
         ...
 
 
@@ -68,6 +72,10 @@ class SessionEnvironment:
     def step(self, state: _Episode, reply: str) -> Step:
         state.turns += 1
         return state.session.step(reply, is_last=state.turns == self.max_turns)
+
+    def finish(self, state: _Episode) -> float:
+        """See `core.episodes.Finishing`."""
+        return state.session.finish()
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
         """Nothing: what these environments say of an episode is its reward."""

@@ -77,11 +77,14 @@ class ToolMethodsSession:
     def close(self) -> None:
         """These environments have nothing to close."""
 
+    def finish(self) -> float:
+        """What the object says that the episode is worth; 0 where it says nothing."""
+        return float(self.instance.get_reward()) if hasattr(self.instance, "get_reward") else 0.0
+
     def step(self, reply: str, *, is_last: bool) -> Step:
         calls = calls_of(reply, self.tools)
         if is_last or not calls:
-            reward = self.instance.get_reward() if hasattr(self.instance, "get_reward") else 0.0
-            return Step(reward=float(reward), done=True)
+            return Step(reward=self.finish(), done=True)
         return Step(messages=[result_message(call) for call in calls], done=False)
 
 

@@ -69,6 +69,11 @@ class VerifiersSession:
             raise LabError("the environment of verifiers changes its prompt when a rollout begins; prompts are fixed")
         return ""
 
+    def finish(self) -> float:
+        """Nothing: a rubric scores whole rollouts, and this one is cancelled."""
+        self.close()
+        return 0.0
+
     def close(self) -> None:
         """Cancel the rollout."""
         self._task.cancel()

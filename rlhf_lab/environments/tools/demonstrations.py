@@ -34,13 +34,13 @@ class Habits:
     """Probabilities of mistakes, 0…1.
 
     Attributes:
-        swap_key: at each search, of looking up another relation than is needed.
+        wrong_relation: at each search, of looking up another relation than is needed.
         take_redirect: at each redirect, of taking the name where the entry lies for the value.
         stop_early: after each step but the last, of answering with what was found.
         repeat_call: at each call, of making it twice.
     """
 
-    swap_key: float = 0.0
+    wrong_relation: float = 0.0
     take_redirect: float = 0.0
     stop_early: float = 0.0
     repeat_call: float = 0.0
@@ -148,7 +148,7 @@ class Demonstration:
         base = self.task.base
         same_kind = base.links if step.relation in base.links else base.amounts
         others = [relation for relation in same_kind if relation != step.relation]
-        if step.tool == "search" and others and self._slips(self.habits.swap_key):
+        if step.tool == "search" and others and self._slips(self.habits.wrong_relation):
             return self.rng.choice(others)
         return step.relation
 

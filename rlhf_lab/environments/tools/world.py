@@ -108,8 +108,9 @@ class ToolWorld:
         return Task(transcript(drawn.question), {**facts, "split": split, "number": number})
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        # attempts with one seed at several tasks would otherwise all have the same luck with busy tools
-        return tools_of(self.draw(task.facts["split"], task.facts["number"]), f"{task.facts['id']}/{seed}")
+        # attempts with one seed, at several tasks or in several worlds, would else have the same luck with busy tools
+        split = task.facts["split"]
+        return tools_of(self.draw(split, task.facts["number"]), f"{self.seeds[split]}/{task.facts['id']}/{seed}")
 
     def reset(self, task: Task, seed: int) -> Attempt:
         return Attempt(task, {tool.name: tool for tool in self.tools(task, seed)})

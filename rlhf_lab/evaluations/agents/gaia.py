@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.agents.agent import BatchAgent
-from rlhf_lab.agents.models import open_agents
+from rlhf_lab.agents.code_executor import output_of
+from rlhf_lab.agents.models import open_agents, open_sandbox
+from rlhf_lab.agents.surroundings import CodeRunner
 from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.files import fingerprint, make_folder, write_bytes, write_json
 from rlhf_lab.core.messages import Message
@@ -29,25 +32,45 @@ from rlhf_lab.evaluations.agents.trajectory_log import read_trajectories
 from rlhf_lab.training.run import Result, Run
 
 ARTEFACTS = "artefacts"
+OUTPUT_CHARS = 4000
+"""Of a program's output that a model reads, about."""
 
 
 class GaiaTasks:
-    """The questions that the settings choose, as a task set with the harness's names for what is known of them."""
+    """The questions that the settings choose, as a task set with the harness's names for what is known of them.
 
-    def __init__(self, settings: Gaia, store: Path):
+    Args:
+        open_sandbox: makes what runs the programs of the tool `python`; called when the first one is run.
+    """
+
+    def __init__(self, settings: Gaia, store: Path, open_sandbox: Callable[[], CodeRunner]):
         self.settings = settings
         self.provider = gaia_tasks.search_provider(settings, store)
-        self.chosen = [as_harness_task(task) for task in gaia_tasks.tasks(settings)]
+        self.questions = {task.facts["id"]: task for task in gaia_tasks.tasks(settings)}
+        self.chosen = [as_harness_task(task) for task in self.questions.values()]
+        self._open_sandbox = open_sandbox
+
+    @cached_property
+    def _runner(self) -> CodeRunner:
+        return self._open_sandbox()
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self.chosen
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
-        return gaia_tasks.tools_for(task, self.settings, provider=self.provider)
+        question = self.questions[task.facts["id"]]
+
+        def run_code(code: str) -> str:
+            return output_of(self._runner(code, self.attachments(task)), OUTPUT_CHARS)
+
+        return gaia_tasks.tools_for(question, self.settings, provider=self.provider, run_code=run_code)
+
+    def attachments(self, task: Task) -> dict[str, bytes]:
+        return gaia_tasks.attachments(self.questions[task.facts["id"]], self.settings)
 
     def known(self, task: Task) -> Any:
         """What the tools know besides the task's facts: the content of attachments, and which web there is."""
-        files = gaia_tasks.attachments(task, self.settings)
+        files = self.attachments(task)
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
         return {"files": contents, "search": self.settings.search, "results": self.settings.search_results}
 
@@ -58,6 +81,7 @@ def as_harness_task(task: Task) -> Task:
     calls = [{"name": step["tool"], "arguments": step["arguments"]} for step in facts["steps"]]
     instructions = Message(role="system", content=ANSWER_FORMAT)
     prompt = render_prompt([instructions, *to_messages(task.prompt)])
+    facts = {name: value for name, value in facts.items() if name != "files"}  # where they lie is nothing for agents
     return Task(prompt, {**facts, "category": f"level_{facts['level']}", "calls": calls})
 
 
@@ -75,7 +99,7 @@ class GaiaBenchmark:
 
     def __init__(self, settings: Gaia, run: Run, agents: Mapping[str, BatchAgent]):
         self.settings, self.run = settings, run
-        self.tasks = GaiaTasks(settings, Path(run.config.outputs) / "searches")
+        self.tasks = GaiaTasks(settings, Path(run.config.outputs) / "searches", partial(open_sandbox, run))
         questions = [
             Question(f"gaia_{settings.source}", task, self.tasks, self.tasks.known(task)) for task in self.tasks.chosen
         ]
@@ -83,7 +107,7 @@ class GaiaBenchmark:
         self._note_limits()
 
     def _note_limits(self) -> None:
-        unreadable = gaia_tasks.unreadable_files(self.tasks.chosen)
+        unreadable = gaia_tasks.unreadable_files(list(self.tasks.questions.values()))
         if unreadable:
             self.run.note(
                 f"{len(unreadable)} attachments are images, sound or other files that no tool reads, such as "
@@ -105,7 +129,7 @@ class GaiaBenchmark:
         for task in self.tasks.chosen:
             folder = root / str(task.facts["id"])
             make_folder(folder / "files")
-            for name, content in gaia_tasks.attachments(task, self.settings).items():
+            for name, content in self.tasks.attachments(task).items():
                 write_bytes(folder / "files" / Path(name).name, content)
         for row in read_trajectories(self.run.folder):
             name = f"{row['agent']}-{row['draw']}.json"

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.episodes import Step, Task
+from rlhf_lab.core.episodes import Finishing, Step, Task
 from rlhf_lab.core.errors import ConfigError, LabError, MissingDependency
 from rlhf_lab.data import environment
 from rlhf_lab.data.adapters import openenv, verifiers
 from rlhf_lab.data.adapters.openenv import OpenEnvSession
 from rlhf_lab.data.adapters.sessions import SessionEnvironment
+from rlhf_lab.data.adapters.tool_methods import tools_of
 from rlhf_lab.data.settings import ForeignEnvironment
 
 COUNTER = '''
@@ -110,6 +111,26 @@ def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
         assert not corpus.environment.step(state, "Action: add[0]").done
     last = corpus.environment.step(state, "Action: nothing")
     assert last.done and last.reward == 0.0
+
+
+def test_a_tool_without_types_is_named():
+    class Untyped:
+        def reset(self): ...
+
+        def move(self, where):
+            """Moves."""
+
+    with pytest.raises(ConfigError, match="the tool move of Untyped cannot be described"):
+        tools_of(Untyped())
+
+
+def test_an_episode_without_room_is_rewarded_as_it_stands(counter):
+    corpus = environment.build(ForeignEnvironment(**counter))
+    task = first_task(corpus)
+    state = corpus.environment.reset(task, seed=0)
+    assert not corpus.environment.step(state, f"Action: add[{task.facts['goal']}]").done
+    assert isinstance(corpus.environment, Finishing)
+    assert corpus.environment.finish(state) == 1.0
 
 
 def test_episodes_have_objects_of_their_own(counter):

@@ -11,6 +11,7 @@ import pytest
 from support import said
 
 from rlhf_lab.config import registry
+from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import DataError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.rewards.verifiers import instructions
@@ -202,7 +203,7 @@ def test_rows_of_another_form_are_refused_before_anything_is_sampled(facts, prob
 
 
 def test_as_a_reward():
-    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"))
+    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=SimpleNamespace(sandbox=Sandboxing()))
     reward = registry.build("reward", IFEval(), run)
     columns = row(("punctuation:no_comma", {}), ("startend:quotation", {}))
     episodes = said(["p", "p"], ["no comma", "a, b"], **{name: [value] * 2 for name, value in columns.items()})

@@ -11,6 +11,7 @@ import pytest
 from support import checked, planned, said
 
 from rlhf_lab.config import registry
+from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.asking import as_asked
@@ -51,7 +52,7 @@ def test_a_verifier_of_one_number_is_enough():
 
 
 def test_parts_that_a_verdict_lacks_are_unknown_there():
-    verifier = verifier_of(Json())
+    verifier = verifier_of(Json(), Sandboxing())
     batch = check_replies(verifier, [({"schema": SCHEMA}, "p", REPLIES[0]), ({}, "p", REPLIES[0])])
     assert batch.total_N[0] == 1 and math.isnan(batch.total_N[1])
     assert batch.parts["valid"][0] == 1 and math.isnan(batch.parts["valid"][1])
@@ -116,7 +117,7 @@ def test_a_world_keeps_its_own_truth():
             return {}
 
     world = Corpus("world", [Pair("p", "", "")], [], "0", oracle=World())
-    assert verified(world, Json()) is world
+    assert verified(world, Json(), Sandboxing()) is world
 
 
 def test_a_mix_is_measured_by_the_verifier_of_the_reward():
@@ -182,7 +183,7 @@ def test_template_and_system_are_part_of_the_data(tmp_path, kind):
 
 
 def test_a_row_that_is_no_schema_is_an_error_and_names_it():
-    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"))
+    run = SimpleNamespace(corpus=Corpus("planted", [], [], "0"), config=SimpleNamespace(sandbox=Sandboxing()))
     reward = registry.build("reward", Json(), run)
     with pytest.raises(DataError, match="no JSON schema"):
         reward.score_episodes(said(["p"], ["{}"], schema=[{"type": "obect"}]))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support import checked
 
+from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.types import Corpus
@@ -79,7 +80,7 @@ def test_each_strategy_by_hand(strategy, monkeypatch):
 
 
 def test_there_is_no_vote_without_answers():
-    without = stage("majority", VerifierOracle(verifier_of(Json()), Corpus("planted", [], [], "0")))
+    without = stage("majority", VerifierOracle(verifier_of(Json(), Sandboxing()), Corpus("planted", [], [], "0")))
     with pytest.raises(ConfigError, match="state no final answer to vote on"):
         without.finish()
 

@@ -27,7 +27,7 @@ from rlhf_lab.environments.tools.task_set import ToolTaskFacts
 from rlhf_lab.environments.tools.text_calls import read_move
 from rlhf_lab.environments.tools.world import DEMONSTRATED, ToolWorld, ToolWorldSize, is_right
 
-SLOPPY = Habits(swap_key=0.3, take_redirect=0.6, stop_early=0.3, repeat_call=0.3)
+SLOPPY = Habits(wrong_relation=0.3, take_redirect=0.6, stop_early=0.3, repeat_call=0.3)
 EACH = 12
 """Tasks of each kind in the catalogue's tests."""
 
@@ -144,9 +144,13 @@ def test_what_a_base_says():
             calculate(expression)
 
 
+OF_OTHER_SETS = {"any_order", "template", "tolerance", "unit", "fixture"}
+"""Facts that a task need not have."""
+
+
 def test_a_task_says_all_that_task_sets_promise(world):
     for task in world.tasks("test"):
-        assert set(task.facts) >= ToolTaskFacts.__annotations__.keys() - {"any_order"}
+        assert set(task.facts) >= ToolTaskFacts.__annotations__.keys() - OF_OTHER_SETS
     ids = [task.facts["id"] for split in ("train", "test") for task in world.tasks(split)]
     assert len(set(ids)) == len(ids)
 
@@ -275,13 +279,13 @@ def test_an_attempt_that_makes_the_same_calls_has_the_same_luck():
 
 
 def test_every_kind_can_be_made_flaky():
-    world = ToolWorld(ToolWorldSize({"lookup": 1}, busy=0.9, test_tasks=20), 0)
+    world = ToolWorld(ToolWorldSize({"lookup": 1}, busy=0.7, test_tasks=20), 0)
     results = []
     for task in world.tasks("test"):
         tools = {tool.name: tool for tool in world.tools(task, 5)}
         first = task.facts["calls"][0]
         results.append(call_tool(tools, first["name"], first["arguments"]).result)
-    assert 12 < results.count(BUSY) < 20, "every task has luck of its own"
+    assert 8 < results.count(BUSY) < 20, "every task has luck of its own"
 
 
 # demonstrations
@@ -307,7 +311,7 @@ def test_habits_happen_as_often_as_they_should():
     taken = [world.demonstrate(task, Habits(take_redirect=0.6)) for task in moved]
     assert np.mean([len(d.turns) == 2 for d in taken]) == pytest.approx(0.6, abs=0.06)
     straight = [task for task in tasks if len(task.facts["calls"]) == 1]
-    swapped = [world.demonstrate(task, Habits(swap_key=0.1)) for task in straight]
+    swapped = [world.demonstrate(task, Habits(wrong_relation=0.1)) for task in straight]
     right = [is_right(task.facts, d.answer) for task, d in zip(straight, swapped, strict=True)]
     assert np.mean(right) == pytest.approx(0.9, abs=0.04)
     repeated = [world.demonstrate(task, Habits(repeat_call=0.2)) for task in straight]

@@ -6,7 +6,7 @@ import pytest
 from support import checked
 
 from rlhf_lab.config import schema, smoke
-from rlhf_lab.config.sections import Evaluation
+from rlhf_lab.config.sections import Evaluation, Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus
@@ -70,7 +70,7 @@ def test_what_counts_as_one_answer():
     ]  # fmt: skip
     corpus = Corpus("planted", [], [], "0")
     assert VerifierOracle(exact, corpus).read_answers(["#### 5"]) == ["5"]
-    assert VerifierOracle(verifier_of(Json()), corpus).read_answers(["{}"]) is None
+    assert VerifierOracle(verifier_of(Json(), Sandboxing()), corpus).read_answers(["{}"]) is None
 
 
 def test_settings():

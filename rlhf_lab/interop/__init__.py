@@ -1,0 +1,5 @@
+"""The lab beside other harnesses: what they can use of it, and what it hands to them.
+
+Each folder is one of them and an extra with constraints of its own: inspect/ is inspect-ai. Nothing in the lab needs
+what is here. docs/interop.md has the commands.
+"""
