@@ -2,7 +2,7 @@
 
 Programs run in the sandbox, each from its first line; the files that one leaves are there for the next. A task brings
 files of its own as the fact `files` (name → content, as bytes or text), and code that runs after each program, such as
-a public example, as the fact `example`.
+a public example, as the fact `example_code`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def code_executor(
     """Write code, run it, read what came of it."""
     prompts = attempt.model.prompts
     files = _files(attempt)
-    example = attempt.task.facts.get("example", "")
+    example = attempt.task.facts.get("example_code", "")
     system = prompts.code(answer_is_code=answer_is_code, files=list(files))
     messages = list(attempt.messages)
     code = None

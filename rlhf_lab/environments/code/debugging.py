@@ -42,7 +42,7 @@ class CodeTaskFacts(TypedDict):
         category: its tier, `tier_1` to `tier_3`.
         question: what an agent reads.
         program: with the bugs.
-        example: Python that runs after an agent's program in every round.
+        example_code: Python that runs after an agent's program in every round.
         tests: hidden; each is Python that raises where the program is wrong.
         solution: a program that passes them.
     """
@@ -51,7 +51,7 @@ class CodeTaskFacts(TypedDict):
     category: str
     question: str
     program: str
-    example: str
+    example_code: str
     tests: list[str]
     solution: str
 
@@ -94,7 +94,7 @@ def _facts(category: str, entry: dict[str, Any]) -> CodeTaskFacts:
         question=QUESTION.format(**shown),
         program=entry["program"],
         # without a word of it, a run that went well would look like one that did nothing
-        example=entry["example"] + 'print("The example passes.")\n',
+        example_code=entry["example"] + 'print("The example passes.")\n',
         tests=entry["tests"],
         solution=entry["solution"],
     )

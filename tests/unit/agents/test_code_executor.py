@@ -54,7 +54,7 @@ def test_the_example_of_a_task_runs_behind_every_program():
         ran.append(code)
         return SimpleNamespace(status="ok", stdout="", stderr="", files={})
 
-    task = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", {"example": "assert double(2) == 4\n"}), ())
+    task = Assignment(Task("\n\nHuman: Repair it.\n\nAssistant:", {"example_code": "assert double(2) == 4\n"}), ())
     model = FakeModel(script(block("first"), block("second"), "Answer: done"))
     (trajectory,) = run(program(machine, code=True), model, task)
     assert ran == ["first\n\nassert double(2) == 4\n", "second\n\nassert double(2) == 4\n"]

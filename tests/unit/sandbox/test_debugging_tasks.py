@@ -50,7 +50,7 @@ def test_three_tiers_of_four():
 def test_the_prompt_shows_program_and_example_and_no_hidden_test():
     for task in TASKS.values():
         facts = task.facts
-        assert facts["program"] in task.prompt and facts["example"].splitlines()[0] in task.prompt
+        assert facts["program"] in task.prompt and facts["example_code"].splitlines()[0] in task.prompt
         assert not [test for test in facts["tests"] if test.strip() in task.prompt]
         assert facts["solution"] not in task.prompt
 
@@ -82,8 +82,8 @@ def test_what_the_example_shows_is_what_the_tier_says(sandbox):
     failed = set()
     for name, task in TASKS.items():
         facts = task.facts
-        assert sandbox.run(facts["solution"] + "\n" + facts["example"]).stdout == "The example passes.\n"
-        outcome = sandbox.run(facts["program"] + "\n" + facts["example"])
+        assert sandbox.run(facts["solution"] + "\n" + facts["example_code"]).stdout == "The example passes.\n"
+        outcome = sandbox.run(facts["program"] + "\n" + facts["example_code"])
         if outcome.status != "ok":
             failed.add(name)
         if facts["category"] == "tier_1":
