@@ -94,4 +94,5 @@ def build(settings: CodeExecutor, surroundings: Surroundings) -> ProgramAgent:
         answer_is_code=settings.answer == "code",
         output_chars=settings.output_chars,
     )
-    return ProgramAgent("code_executor", program, surroundings.model, settings.identity())
+    identity = {**settings.identity(), "sandbox": dict(surroundings.limits)}
+    return ProgramAgent("code_executor", program, surroundings.model, identity)

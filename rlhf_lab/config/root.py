@@ -113,8 +113,10 @@ class Config:
 
     @property
     def runs_code(self) -> bool:
-        """Whether a term of the stage's reward runs replies as programs, in the sandbox."""
-        return "reward" in self.algorithm.uses and any(term.runs_code for term in self.reward.terms.values())
+        """Whether the stage runs programs in the sandbox: a term of its reward, an agent, or a tool of its tasks."""
+        rewards = self.reward.terms.values() if "reward" in self.algorithm.uses else ()
+        programs = self.agent.programs.values() if self.runs_agents else ()
+        return self.algorithm.tools_run_code or any(part.runs_code for part in (*rewards, *programs))
 
     @property
     def gold_rubric(self) -> str:

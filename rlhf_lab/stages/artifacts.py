@@ -137,8 +137,8 @@ class Stage:
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
             if isinstance(self.config.judge, LocalModel):
                 material["judge"]["content"] = model_identity(self.config.judge.path)
-        if self.config.runs_code:  # limits decide what a program can do; how well it is isolated does not
-            material["sandbox"] = _without(values["sandbox"], "level", "image")
+        if self.config.runs_code:
+            material["sandbox"] = self.config.sandbox.limits
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine

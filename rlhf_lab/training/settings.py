@@ -73,6 +73,7 @@ class StageSettings:
         compares_policies: whether its evaluation measures the KL of policies, if it uses `evaluation` at all.
         calls_reward: whether models of the reward graph are loaded, if it uses `reward` at all.
         asks_judge: whether it asks `judge` itself; a term of its reward may ask as well.
+        tools_run_code: whether tools of its tasks run programs in the sandbox.
         takes_turns: whether it can work with episodes of several turns, where the data's environment answers.
         loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
             has to fall.
@@ -108,6 +109,7 @@ class StageSettings:
     compares_policies: ClassVar[bool] = True
     calls_reward: ClassVar[bool] = True
     asks_judge: ClassVar[bool] = False
+    tools_run_code: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = True
     loss_falls: ClassVar[bool] = False
     chance_metric: ClassVar[str] = ""

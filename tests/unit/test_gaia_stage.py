@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
+from rlhf_lab.agents.code_executor import build
+from rlhf_lab.agents.settings import CodeExecutor
+from rlhf_lab.agents.surroundings import Surroundings
+from rlhf_lab.config import compose
+from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.evaluations.agents.gaia import GaiaTasks
 from rlhf_lab.evaluations.agents.settings import Gaia
+from rlhf_lab.stages import artifacts
+
+
+def settings_key(recipe, *words):
+    config = compose.check_command([f"+recipe={recipe}", *words]).configs[0]
+    return artifacts.plan(config, recipe).settings_key
 
 
 def test_programs_run_with_the_attachments_of_their_question(tmp_path):
@@ -16,7 +29,7 @@ def test_programs_run_with_the_attachments_of_their_question(tmp_path):
         return SimpleNamespace(status="error", stdout="12\n", stderr="ValueError: no", files={})
 
     opened = []
-    tasks = GaiaTasks(Gaia(), tmp_path, lambda: opened.append(1) or runner)
+    tasks = GaiaTasks(Gaia(), tmp_path, lambda: opened.append(1) or runner, {})
     with_files = next(task for task in tasks.tasks("test") if tasks.attachments(task))
     tools = {tool.name: tool for tool in tasks.tools(with_files, seed=0)}
     assert not opened  # a machine without a sandbox runs the questions that need none
@@ -26,6 +39,27 @@ def test_programs_run_with_the_attachments_of_their_question(tmp_path):
 
 
 def test_agents_are_not_told_where_attachments_lie(tmp_path):
-    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None)
+    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
     assert all("files" not in task.facts for task in tasks.tasks("test"))
     assert {task.facts["category"] for task in tasks.tasks("test")} == {"level_1", "level_2", "level_3"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "agent", "runs_code"),
+    [("agent_bench", "code_executor", True), ("agent_bench", "react", False), ("gaia", "react", True)],
+)
+def test_limits_of_programs_are_in_the_key_of_stages_that_run_them(recipe, agent, runs_code):
+    chosen = f"agent={agent}"
+    key = settings_key(recipe, chosen)
+    for limit in ("sandbox.timeout_s=2", "sandbox.memory_mib=64"):
+        assert (settings_key(recipe, chosen, limit) != key) == runs_code
+    assert settings_key(recipe, chosen, "sandbox.level=namespaces", "sandbox.image=python:3.12") == key
+
+
+def test_limits_of_programs_are_in_the_key_of_attempts(tmp_path):
+    limits = Sandboxing(timeout_s=2, level="rlimits").limits
+    assert limits["timeout_s"] == 2 and not {"level", "image"} & limits.keys()
+    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, limits)
+    assert all(tasks.known(task)["sandbox"] == limits for task in tasks.tasks("test"))
+    surroundings = Surroundings(lambda: SimpleNamespace(identity={}), lambda: None, limits)
+    assert build(CodeExecutor(), surroundings).identity["sandbox"] == limits

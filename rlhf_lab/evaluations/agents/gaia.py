@@ -41,10 +41,17 @@ class GaiaTasks:
 
     Args:
         open_sandbox: makes what runs the programs of the tool `python`; called when the first one is run.
+        limits: of these programs, see `Sandboxing.limits`.
     """
 
-    def __init__(self, settings: Gaia, store: Path, open_sandbox: Callable[[], CodeRunner]):
-        self.settings = settings
+    def __init__(
+        self,
+        settings: Gaia,
+        store: Path,
+        open_sandbox: Callable[[], CodeRunner],
+        limits: Mapping[str, float],
+    ):
+        self.settings, self.limits = settings, limits
         self.provider = gaia_tasks.search_provider(settings, store)
         self.questions = {task.facts["id"]: task for task in gaia_tasks.tasks(settings)}
         self.chosen = [as_harness_task(task) for task in self.questions.values()]
@@ -69,10 +76,15 @@ class GaiaTasks:
         return gaia_tasks.attachments(self.questions[task.facts["id"]], self.settings)
 
     def known(self, task: Task) -> Any:
-        """What the tools know besides the task's facts: the content of attachments, and which web there is."""
+        """What decides the tools besides the task's facts: attachments by content, the web, limits of programs."""
         files = self.attachments(task)
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
-        return {"files": contents, "search": self.settings.search, "results": self.settings.search_results}
+        return {
+            "files": contents,
+            "search": self.settings.search,
+            "results": self.settings.search_results,
+            "sandbox": dict(self.limits),
+        }
 
 
 def as_harness_task(task: Task) -> Task:
@@ -99,7 +111,8 @@ class GaiaBenchmark:
 
     def __init__(self, settings: Gaia, run: Run, agents: Mapping[str, BatchAgent]):
         self.settings, self.run = settings, run
-        self.tasks = GaiaTasks(settings, Path(run.config.outputs) / "searches", partial(open_sandbox, run))
+        store = Path(run.config.outputs) / "searches"
+        self.tasks = GaiaTasks(settings, store, partial(open_sandbox, run), run.config.sandbox.limits)
         questions = [
             Question(f"gaia_{settings.source}", task, self.tasks, self.tasks.known(task)) for task in self.tasks.chosen
         ]

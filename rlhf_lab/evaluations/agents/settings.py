@@ -91,6 +91,7 @@ class AgentBench(AgentStage):
 class Gaia(AgentStage, GaiaChoices):
     """GAIA: questions for assistants with tools, scored as the leaderboard does (`success`) and leniently."""
 
+    tools_run_code: ClassVar[bool] = True
     smoke: ClassVar[dict[str, float]] = {"limit": 2}
 
     def rules(self) -> tuple[Rule, ...]:
