@@ -103,13 +103,21 @@ def _question(values: Mapping[str, Any], folder: Path | None, split: str) -> Gai
     name = values.get("file_name") or ""
     files = {name: _location(name, values, folder, split)} if name else {}
     return GaiaQuestion(
-        id=text_column(values, "task_id"),
+        id=_id(values),
         question=text_column(values, "Question"),
         level=_level(column(values, "Level")),
         answer=_answer(column(values, "Final answer")),
         files=files,
         notes=_notes(values.get("Annotator Metadata")),
     )
+
+
+def _id(values: Mapping[str, Any]) -> str:
+    """The id, which names a folder of what a run writes. Raises RowProblem."""
+    task_id = text_column(values, "task_id")
+    if not _is_plain_name(task_id):
+        raise RowProblem(f"column 'task_id' is {describe(task_id)}; expected a plain name without / \\ : and not ..")
+    return task_id
 
 
 def _level(value: Any) -> int:
@@ -145,7 +153,7 @@ def _location(name: Any, values: Mapping[str, Any], folder: Path | None, split: 
 
 def _is_plain_name(name: Any) -> bool:
     """Whether a value is the name of a file and leads nowhere else."""
-    return isinstance(name, str) and name not in (".", "..") and not set(name) & set("/\\\0:")
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0:")
 
 
 def _notes(value: Any) -> str:
