@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.environments.tools.bench import templates
+from rlhf_lab.evaluations.agents import settings as agent_settings
 from rlhf_lab.evaluations.agents.settings import AgentBench, Gaia
 from rlhf_lab.results.answer_agents import agents
 from rlhf_lab.results.rundir import Policy
@@ -76,3 +79,22 @@ def test_settings_that_cannot_work_are_refused_together():
     with pytest.raises(ConfigError) as problems:
         Gaia(attempts=0, levels=(1, 1))
     assert len(problems.value.problems) == 2
+
+
+def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypatch):
+    chosen = AgentBench(inject=2)
+    before = chosen.contents()
+    assert before.keys() == {"task_files", "injections"}
+    assert AgentBench(tasks=("generated",)).contents() == {"task_files": before["task_files"]}
+    assert AgentBench(tasks=("world",)).contents() == {}
+
+    monkeypatch.setattr(templates, "TASKS", shutil.copytree(templates.TASKS, tmp_path / "tasks"))
+    attacks = shutil.copy(agent_settings.INJECTIONS, tmp_path)
+    monkeypatch.setattr(agent_settings, "INJECTIONS", tmp_path / "injections.yml")
+    (tmp_path / "tasks" / "flaky.yml").write_text("[]")  # of a category that is not asked
+    assert chosen.contents() == before
+    for file in (tmp_path / "tasks" / "multi_step.yml", attacks):
+        with open(file, "a") as opened:
+            opened.write("# changed\n")
+    after = chosen.contents()
+    assert all(after[name] != before[name] for name in before)

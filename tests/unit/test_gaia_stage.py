@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from rlhf_lab.agents.settings import CodeExecutor
 from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.config import compose
 from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.environments.gaia import mini
 from rlhf_lab.evaluations.agents.gaia import GaiaTasks
 from rlhf_lab.evaluations.agents.settings import Gaia
 from rlhf_lab.stages import artifacts
@@ -63,3 +65,19 @@ def test_limits_of_programs_are_in_the_key_of_attempts(tmp_path):
     assert all(tasks.known(task)["sandbox"] == limits for task in tasks.tasks("test"))
     surroundings = Surroundings(lambda: SimpleNamespace(identity={}), lambda: None, limits)
     assert build(CodeExecutor(), surroundings).identity["sandbox"] == limits
+
+
+def test_fixtures_are_in_the_keys_by_content(tmp_path, monkeypatch):
+    key = settings_key("gaia")
+    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
+    known = tasks.known(tasks.chosen[0])
+    fixtures = shutil.copytree(mini.FIXTURES, tmp_path / "fixtures")
+    monkeypatch.setattr(mini, "FIXTURES", fixtures)
+    assert settings_key("gaia") == key
+    for name in ("files.yml", "questions.yml", "pages.yml"):
+        (fixtures / name).write_text((fixtures / name).read_text() + "# changed\n")
+        changed = settings_key("gaia")
+        assert changed != key
+        key = changed
+    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
+    assert tasks.known(tasks.chosen[0]) == {**known, "pages": mini.fixture_digests()["pages.yml"]} != known

@@ -24,6 +24,7 @@ from rlhf_lab.core.tools import Tool
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.environments.gaia.answers import ANSWER_FORMAT, final_answer
+from rlhf_lab.environments.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.evaluations.agents import gaia_tasks
 from rlhf_lab.evaluations.agents.attempts import Question
 from rlhf_lab.evaluations.agents.benchmark import Benchmark, Scores
@@ -61,6 +62,11 @@ class GaiaTasks:
     def _runner(self) -> CodeRunner:
         return self._open_sandbox()
 
+    @cached_property
+    def _pages(self) -> str:
+        """Digest of our own web; empty where the run has another, whose pages are not known before they are read."""
+        return fixture_digests()[PAGES] if self.settings.search == "own" else ""
+
     def tasks(self, split: str) -> Sequence[Task]:
         return self.chosen
 
@@ -81,6 +87,7 @@ class GaiaTasks:
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
         return {
             "files": contents,
+            "pages": self._pages,
             "search": self.settings.search,
             "results": self.settings.search_results,
             "sandbox": dict(self.limits),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.files import file_digest
+from rlhf_lab.environments.gaia.mini import fixture_digests
+from rlhf_lab.environments.tools.bench.templates import files_digest
 from rlhf_lab.evaluations.agents.gaia_settings import GaiaChoices
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.training.settings import Rule
@@ -14,6 +18,8 @@ from rlhf_lab.training.settings import Rule
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
+INJECTIONS = Path(__file__).with_name("injections.yml")
+"""The forms of attacks, see injections.py."""
 TaskSetName = Literal["mini", "generated", "world"]
 Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"]
 
@@ -62,7 +68,14 @@ class AgentBench(AgentStage):
     regressions: str = ""
 
     def contents(self) -> dict[str, str]:
-        return {"regressions": content_digest(self.regressions, "regressions")} if self.regressions else {}
+        contents = {}
+        if {"mini", "generated"} & set(self.tasks):
+            contents["task_files"] = files_digest(self.categories)
+        if self.inject or self.regressions:
+            contents["injections"] = file_digest(INJECTIONS)
+        if self.regressions:
+            contents["regressions"] = content_digest(self.regressions, "regressions")
+        return contents
 
     def contradictions(self, config: Config) -> list[str]:
         if "world" in self.tasks and registry.kind_of("data", config.data) != "tools":
@@ -93,6 +106,9 @@ class Gaia(AgentStage, GaiaChoices):
 
     tools_run_code: ClassVar[bool] = True
     smoke: ClassVar[dict[str, float]] = {"limit": 2}
+
+    def contents(self) -> dict[str, str]:
+        return fixture_digests() if self.source == "mini" else {}
 
     def rules(self) -> tuple[Rule, ...]:
         return (*AgentStage.rules(self), *GaiaChoices.rules(self))
