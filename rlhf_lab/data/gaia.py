@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
+from rlhf_lab.core.files import file_digest, fingerprint
 from rlhf_lab.data.reading import HUB_ID, read_rows
 from rlhf_lab.data.rows import BadRows, RowProblem, column, describe, text_column
 from rlhf_lab.environments.gaia.questions import GaiaQuestion
@@ -61,6 +62,18 @@ def gaia_attachment(source: str, split: str, location: str) -> Path:
     if not path.is_file():
         raise DataError(f"{path}: the attachment is not there; attachments lie beside {file.name}")
     return path
+
+
+def source_digest(source: str, split: str) -> str | None:
+    """SHA-256 of the metadata and the attachments of a local source; None for a hub id.
+
+    Raises DataError as `read_gaia` does.
+    """
+    file = _metadata_file(source, split)
+    if file is None:
+        return None
+    attached = [location for question in read_gaia(source, split) for location in question.files.values()]
+    return fingerprint([file_digest(file), {name: file_digest(file.parent / name) for name in sorted(attached)}])
 
 
 def _metadata_file(source: str, split: str) -> Path | None:

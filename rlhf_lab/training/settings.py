@@ -59,6 +59,7 @@ class StageSettings:
         late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
             algorithm calls `Run.await_need` before it reads one.
         any_needs: whether other roles are welcome, each naming a policy.
+        digested_paths: settings with a path of which `contents` has the digest.
         measures_gold: whether it measures what replies are worth, so that `needs.gold` may name a reward model for it.
         reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
         data_roles: roles that want what a stage wrote into its directory, not the model it made.
@@ -99,6 +100,7 @@ class StageSettings:
     reads_rows: ClassVar[dict[str, str]] = {}
     makes_rows: ClassVar[str] = ""
     reseeded_roles: ClassVar[tuple[str, ...]] = ()
+    digested_paths: ClassVar[tuple[str, ...]] = ()
     trains_on_reward: ClassVar[bool] = False
     measures_gold: ClassVar[bool] = False
     reads_reward: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -81,3 +82,29 @@ def test_fixtures_are_in_the_keys_by_content(tmp_path, monkeypatch):
         key = changed
     tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
     assert tasks.known(tasks.chosen[0]) == {**known, "pages": mini.fixture_digests()["pages.yml"]} != known
+
+
+def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
+    def write_copy(name):
+        folder = tmp_path / name / "2023" / "validation"
+        folder.mkdir(parents=True)
+        row = {"task_id": "a", "Question": "How many?", "Level": 1, "Final answer": "2", "file_name": "a.txt"}
+        (folder / "metadata.jsonl").write_text(json.dumps(row) + "\n")
+        (folder / "a.txt").write_text("one two")
+        return folder
+
+    def key(source):
+        words = ("algorithm.source=official", "algorithm.search=none", f"algorithm.path={source}")
+        return settings_key("gaia", *words)
+
+    folder, other = write_copy("one"), write_copy("two")
+    first = key(tmp_path / "one")
+    assert key(tmp_path / "two") == key(folder) == key(folder / "metadata.jsonl") == first
+    (other / "unused.txt").write_text("x")
+    assert key(tmp_path / "two") == first
+    (other / "a.txt").write_text("one two three")
+    assert key(tmp_path / "two") != first
+    with (folder / "metadata.jsonl").open("a") as metadata:
+        metadata.write("\n")
+    assert key(tmp_path / "one") != first
+    assert key("gaia-benchmark/GAIA") == key("gaia-benchmark/GAIA") != key("owner/GAIA")

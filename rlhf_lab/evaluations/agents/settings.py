@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.files import file_digest
+from rlhf_lab.data.gaia import source_digest
 from rlhf_lab.environments.gaia.mini import fixture_digests
 from rlhf_lab.environments.tools.bench.templates import files_digest
 from rlhf_lab.evaluations.agents.gaia_settings import GaiaChoices
@@ -105,10 +106,14 @@ class Gaia(AgentStage, GaiaChoices):
     """GAIA: questions for assistants with tools, scored as the leaderboard does (`success`) and leniently."""
 
     tools_run_code: ClassVar[bool] = True
+    digested_paths: ClassVar[tuple[str, ...]] = ("path",)
     smoke: ClassVar[dict[str, float]] = {"limit": 2}
 
     def contents(self) -> dict[str, str]:
-        return fixture_digests() if self.source == "mini" else {}
+        if self.source == "mini":
+            return fixture_digests()
+        digest = source_digest(self.path, self.split)
+        return {"path": digest} if digest else {}
 
     def rules(self) -> tuple[Rule, ...]:
         return (*AgentStage.rules(self), *GaiaChoices.rules(self))
