@@ -1,7 +1,7 @@
 """Writes Python, reads what running it gave, and revises, until it is done.
 
 Programs run in the sandbox, each from its first line; the files that one leaves are there for the next. A task brings
-files of its own as the fact `files` (name → content, as bytes or text).
+files of its own as the fact `files` (name → content, as bytes or text), or with its assignment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def code_executor(
 
 def _files(attempt: Attempt) -> dict[str, bytes]:
     """The files of the task."""
-    files: Mapping[str, bytes | str] = attempt.task.facts.get("files") or {}
+    files: Mapping[str, bytes | str] = {**(attempt.task.facts.get("files") or {}), **attempt.files}
     return {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
 
 

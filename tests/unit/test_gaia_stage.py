@@ -14,14 +14,20 @@ from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.config import compose
 from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.environments.gaia import mini
-from rlhf_lab.evaluations.agents.gaia import GaiaTasks
+from rlhf_lab.evaluations.agents.attempts import plan_attempts
+from rlhf_lab.evaluations.agents.gaia import GaiaTasks, as_question
 from rlhf_lab.evaluations.agents.settings import Gaia
 from rlhf_lab.stages import artifacts
+from rlhf_lab.stages.preflight import _data_problems
+
+
+def planned(recipe, *words):
+    config = compose.check_command([f"+recipe={recipe}", *words]).configs[0]
+    return artifacts.plan(config, recipe)
 
 
 def settings_key(recipe, *words):
-    config = compose.check_command([f"+recipe={recipe}", *words]).configs[0]
-    return artifacts.plan(config, recipe).settings_key
+    return planned(recipe, *words).settings_key
 
 
 def test_programs_run_with_the_attachments_of_their_question(tmp_path):
@@ -93,12 +99,16 @@ def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
         (folder / "a.txt").write_text("one two")
         return folder
 
+    def stage(source):
+        return planned("gaia", "algorithm.source=official", "algorithm.search=none", f"algorithm.path={source}")
+
     def key(source):
-        words = ("algorithm.source=official", "algorithm.search=none", f"algorithm.path={source}")
-        return settings_key("gaia", *words)
+        return stage(source).settings_key
 
     folder, other = write_copy("one"), write_copy("two")
     first = key(tmp_path / "one")
+    assert not _data_problems(stage(tmp_path / "one"))
+    assert "no such file or folder" in "".join(_data_problems(stage(tmp_path / "three")))
     assert key(tmp_path / "two") == key(folder) == key(folder / "metadata.jsonl") == first
     (other / "unused.txt").write_text("x")
     assert key(tmp_path / "two") == first
@@ -108,3 +118,10 @@ def test_a_copy_of_the_official_repository_is_planned_by_content(tmp_path):
         metadata.write("\n")
     assert key(tmp_path / "one") != first
     assert key("gaia-benchmark/GAIA") == key("gaia-benchmark/GAIA") != key("owner/GAIA")
+
+
+def test_attachments_come_with_the_assignment(tmp_path):
+    tasks = GaiaTasks(Gaia(), tmp_path, lambda: None, {})
+    with_files = next(task for task in tasks.tasks("test") if tasks.attachments(task))
+    (attempt,) = plan_attempts("code_executor", {}, [as_question(with_files, tasks)], 1, 0)
+    assert attempt.assignment.files == tasks.attachments(with_files)

@@ -104,6 +104,12 @@ def as_harness_task(task: Task) -> Task:
     return Task(prompt, {**facts, "category": f"level_{facts['level']}", "calls": calls})
 
 
+def as_question(task: Task, tasks: GaiaTasks) -> Question:
+    """A task with what its tools know and the files that come with it."""
+    read_files = partial(tasks.attachments, task)
+    return Question(f"gaia_{tasks.settings.source}", task, tasks, tasks.known(task), read_files=read_files)
+
+
 def score(trajectory: AgentTrajectory, question: Question) -> Scores:
     """Both scores of an attempt; None where the gold answer is kept back."""
     said = trajectory.answer
@@ -120,9 +126,7 @@ class GaiaBenchmark:
         self.settings, self.run = settings, run
         store = Path(run.config.outputs) / "searches"
         self.tasks = GaiaTasks(settings, store, partial(open_sandbox, run), run.config.sandbox.limits)
-        questions = [
-            Question(f"gaia_{settings.source}", task, self.tasks, self.tasks.known(task)) for task in self.tasks.chosen
-        ]
+        questions = [as_question(task, self.tasks) for task in self.tasks.chosen]
         self.benchmark = Benchmark(run, agents, questions, settings.attempts, score)
         self._note_limits()
 
