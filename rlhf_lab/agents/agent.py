@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from rlhf_lab.core.episodes import Task
@@ -21,11 +21,13 @@ class Assignment:
     Attributes:
         tools: of this attempt alone; their state is its own.
         draw: which of several attempts at the same task this is; a model that samples gives each another reply.
+        files: of the task, name → content, where they are no fact of it.
     """
 
     task: Task
     tools: tuple[Tool, ...]
     draw: int = 0
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
 """Writes Python, reads what running it gave, and revises, until it is done.
 
 Programs run in the sandbox, each from its first line; the files that one leaves are there for the next. A task brings
-files of its own as the fact `files` (name → content, as bytes or text), and code that runs after each program, such as
-a public example, as the fact `example_code`.
+files of its own as the fact `files` (name → content, as bytes or text) or with its assignment, and code that runs after
+each program, such as a public example, as the fact `example_code`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def code_executor(
 
 def _files(attempt: Attempt) -> dict[str, bytes]:
     """The files of the task."""
-    files: Mapping[str, bytes | str] = attempt.task.facts.get("files") or {}
+    files: Mapping[str, bytes | str] = {**(attempt.task.facts.get("files") or {}), **attempt.files}
     return {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
 
 
@@ -97,4 +97,5 @@ def build(settings: CodeExecutor, surroundings: Surroundings) -> ProgramAgent:
         answer_is_code=settings.answer == "code",
         output_chars=settings.output_chars,
     )
-    return ProgramAgent("code_executor", program, surroundings.model, settings.identity())
+    identity = {**settings.identity(), "sandbox": dict(surroundings.limits)}
+    return ProgramAgent("code_executor", program, surroundings.model, identity)

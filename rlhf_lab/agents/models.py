@@ -35,7 +35,7 @@ MAX_PROMPT_TOKENS = 32768
 
 def open_agents(run: Run) -> dict[str, BatchAgent]:
     """The agents of a run by the names that they have in `agent.programs`."""
-    surroundings = Surroundings(lambda: open_model(run), lambda: open_sandbox(run))
+    surroundings = Surroundings(lambda: open_model(run), lambda: open_sandbox(run), run.config.sandbox.limits)
     return {
         name: registry.build("agent", settings, surroundings) for name, settings in run.config.agent.programs.items()
     }

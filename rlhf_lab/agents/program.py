@@ -97,12 +97,14 @@ class Attempt:
         messages: the task's prompt without instructions.
         system: the task's own instructions; "" where it has none.
         tools: by name.
+        files: that come with the task besides its fact `files`: name → content.
         turns: so far; `trajectory` has them in order.
     """
 
     def __init__(self, assignment: Assignment, model: AgentModel):
         self.task, self.draw, self.model = assignment.task, assignment.draw, model
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in assignment.tools}
+        self.files = assignment.files
         prompt = to_messages(self.task.prompt)
         self.messages = [message for message in prompt if message["role"] != "system"]
         self.system = "\n\n".join(message["content"] for message in prompt if message["role"] == "system")

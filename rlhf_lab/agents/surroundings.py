@@ -39,10 +39,16 @@ class Surroundings:
     """Args:
     open_model: loads the model, or connects to the service.
     open_sandbox: makes what runs code.
+    limits: of the programs that it runs, see `Sandboxing.limits`.
     """
 
-    def __init__(self, open_model: Callable[[], AgentModel], open_sandbox: Callable[[], CodeRunner]):
-        self._open_model, self._open_sandbox = open_model, open_sandbox
+    def __init__(
+        self,
+        open_model: Callable[[], AgentModel],
+        open_sandbox: Callable[[], CodeRunner],
+        limits: Mapping[str, float],
+    ):
+        self._open_model, self._open_sandbox, self.limits = open_model, open_sandbox, limits
 
     @cached_property
     def model(self) -> AgentModel:

@@ -113,10 +113,11 @@ class Config:
 
     @property
     def runs_code(self) -> bool:
-        """Whether the stage runs programs in the sandbox: replies, through a term of its reward, or those of agents."""
-        if self.runs_agents and any(program.runs_code for program in self.agent.programs.values()):
-            return True
-        return "reward" in self.algorithm.uses and any(term.runs_code for term in self.reward.terms.values())
+        """Whether the stage runs programs in the sandbox: a verifier, a term of its reward, an agent, or a tool."""
+        rewards = self.reward.terms.values() if "reward" in self.algorithm.uses else ()
+        programs = self.agent.programs.values() if self.runs_agents else ()
+        verifiers = () if self.verifier is None else (self.verifier,)
+        return self.algorithm.tools_run_code or any(part.runs_code for part in (*rewards, *programs, *verifiers))
 
     @property
     def gold_rubric(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from rlhf_lab.core.errors import require
@@ -140,6 +140,11 @@ class Sandboxing:
             (self.processes >= 1, f"processes={self.processes} must be at least 1"),
             (self.output_kib >= 1, f"output_kib={self.output_kib} must be at least 1"),
         )
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What decides what a program can do; how well it is isolated does not."""
+        return {name: value for name, value in asdict(self).items() if name not in ("level", "image")}
 
 
 @dataclass(frozen=True)

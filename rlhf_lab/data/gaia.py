@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
+from rlhf_lab.core.files import file_digest, fingerprint
 from rlhf_lab.data.reading import HUB_ID, read_rows
 from rlhf_lab.data.rows import BadRows, RowProblem, column, describe, text_column
 from rlhf_lab.environments.gaia.questions import GaiaQuestion
@@ -63,6 +64,18 @@ def gaia_attachment(source: str, split: str, location: str) -> Path:
     return path
 
 
+def source_digest(source: str, split: str) -> str | None:
+    """SHA-256 of the metadata and the attachments of a local source; None for a hub id.
+
+    Raises DataError as `read_gaia` does.
+    """
+    file = _metadata_file(source, split)
+    if file is None:
+        return None
+    attached = [location for question in read_gaia(source, split) for location in question.files.values()]
+    return fingerprint([file_digest(file), {name: file_digest(file.parent / name) for name in sorted(attached)}])
+
+
 def _metadata_file(source: str, split: str) -> Path | None:
     """The metadata of a local source; None for a hub id."""
     path = Path(source).expanduser()
@@ -103,13 +116,21 @@ def _question(values: Mapping[str, Any], folder: Path | None, split: str) -> Gai
     name = values.get("file_name") or ""
     files = {name: _location(name, values, folder, split)} if name else {}
     return GaiaQuestion(
-        id=text_column(values, "task_id"),
+        id=_id(values),
         question=text_column(values, "Question"),
         level=_level(column(values, "Level")),
         answer=_answer(column(values, "Final answer")),
         files=files,
         notes=_notes(values.get("Annotator Metadata")),
     )
+
+
+def _id(values: Mapping[str, Any]) -> str:
+    """The id, which names a folder of what a run writes. Raises RowProblem."""
+    task_id = text_column(values, "task_id")
+    if not _is_plain_name(task_id):
+        raise RowProblem(f"column 'task_id' is {describe(task_id)}; expected a plain name without / \\ : and not ..")
+    return task_id
 
 
 def _level(value: Any) -> int:
@@ -145,7 +166,7 @@ def _location(name: Any, values: Mapping[str, Any], folder: Path | None, split: 
 
 def _is_plain_name(name: Any) -> bool:
     """Whether a value is the name of a file and leads nowhere else."""
-    return isinstance(name, str) and name not in (".", "..") and not set(name) & set("/\\\0:")
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0:")
 
 
 def _notes(value: Any) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -120,6 +120,7 @@ class Stage:
             "algorithm": {
                 **_paths_to_digests(
                     _without(_keyed(self.config.algorithm, values["algorithm"]), "log_every_steps"),
+                    digested=self.config.algorithm.digested_paths,
                 ),
                 **self.config.algorithm.contents(),
             },
@@ -137,8 +138,8 @@ class Stage:
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
             if isinstance(self.config.judge, LocalModel):
                 material["judge"]["content"] = model_identity(self.config.judge.path)
-        if self.config.runs_code:  # limits decide what a program can do; how well it is isolated does not
-            material["sandbox"] = _without(values["sandbox"], "level", "image")
+        if self.config.runs_code:
+            material["sandbox"] = self.config.sandbox.limits
         material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
@@ -354,10 +355,14 @@ def _data_identity(settings: DataSource) -> dict[str, Any]:
     return _paths_to_digests(values)
 
 
-def _paths_to_digests(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings in which a path of local files is replaced by a digest of their content."""
+def _paths_to_digests(values: dict[str, Any], digested: Sequence[str] = ()) -> dict[str, Any]:
+    """Settings in which a path of local files is replaced by a digest of their content.
+
+    Args:
+        digested: settings that are replaced elsewhere.
+    """
     for name in ("path", "test_path"):
-        files = local_files(values[name]) if values.get(name) else None
+        files = local_files(values[name]) if values.get(name) and name not in digested else None
         if files:
             digest = sha256()
             for file in files:

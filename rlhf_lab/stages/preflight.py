@@ -254,8 +254,13 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
-    path = getattr(stage.config.algorithm, "path", "")
-    if path:
+    algorithm = stage.config.algorithm
+    path = getattr(algorithm, "path", "")
+    try:
+        is_read = "path" in algorithm.digested_paths and "path" in algorithm.contents()
+    except (DataError, MissingDependency) as error:
+        return [*problems, str(error)]
+    if path and not is_read:  # what the digest is of has been read row by row
         problems += _source_problems(path, "algorithm.path", None, 0)
     return problems
 

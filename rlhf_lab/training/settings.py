@@ -59,6 +59,7 @@ class StageSettings:
         late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
             algorithm calls `Run.await_need` before it reads one.
         any_needs: whether other roles are welcome, each naming a policy.
+        digested_paths: settings with a path of which `contents` has the digest.
         measures_gold: whether it measures what replies are worth, so that `needs.gold` may name a reward model for it.
         reads_reward: whether it scores with the reward graph, so that every role of its terms must be there.
         data_roles: roles that want what a stage wrote into its directory, not the model it made.
@@ -73,6 +74,7 @@ class StageSettings:
         compares_policies: whether its evaluation measures the KL of policies, if it uses `evaluation` at all.
         calls_reward: whether models of the reward graph are loaded, if it uses `reward` at all.
         asks_judge: whether it asks `judge` itself; a term of its reward may ask as well.
+        tools_run_code: whether tools of its tasks run programs in the sandbox.
         takes_turns: whether it can work with episodes of several turns, where the data's environment answers.
         loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
             has to fall.
@@ -98,6 +100,7 @@ class StageSettings:
     reads_rows: ClassVar[dict[str, str]] = {}
     makes_rows: ClassVar[str] = ""
     reseeded_roles: ClassVar[tuple[str, ...]] = ()
+    digested_paths: ClassVar[tuple[str, ...]] = ()
     trains_on_reward: ClassVar[bool] = False
     measures_gold: ClassVar[bool] = False
     reads_reward: ClassVar[bool] = False
@@ -108,6 +111,7 @@ class StageSettings:
     compares_policies: ClassVar[bool] = True
     calls_reward: ClassVar[bool] = True
     asks_judge: ClassVar[bool] = False
+    tools_run_code: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = True
     loss_falls: ClassVar[bool] = False
     chance_metric: ClassVar[str] = ""

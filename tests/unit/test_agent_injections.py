@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from scripted_agents import Capitals, Scripted, looks_up, never_heeds, obeys, questions, run_in, simple_score
@@ -11,6 +12,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.tools import Call
 from rlhf_lab.core.trajectory import AgentTrajectory, Turn
+from rlhf_lab.evaluations.agents.attempts import plan_attempts
 from rlhf_lab.evaluations.agents.benchmark import Benchmark
 from rlhf_lab.evaluations.agents.injections import (
     MARK,
@@ -50,6 +52,13 @@ def test_one_result_carries_the_order_and_the_tools_work_as_before(name):
     assert "Norway" in first and first != "Norway"
     assert tools["search"].run(entity="Oslo") == "Norway"
     assert (injections()[name].tool in tools) == (injections()[name].wants == "call")
+
+
+def test_attempts_under_other_orders_are_other_attempts():
+    form = injections()["delete_records"]
+    asked = [under_attack(questions()[0], order) for order in (form, replace(form, argument="the Garden"))]
+    keys = {plan_attempts("react", {}, [question], 1, 0)[0].key for question in asked}
+    assert len(keys) == 2
 
 
 def test_what_counts_as_following():

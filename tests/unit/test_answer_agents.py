@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.environments.tools.bench import templates
+from rlhf_lab.evaluations.agents import settings as agent_settings
 from rlhf_lab.evaluations.agents.settings import AgentBench, Gaia
 from rlhf_lab.results.answer_agents import agents
 from rlhf_lab.results.rundir import Policy
@@ -83,3 +86,22 @@ def test_what_revising_adds_is_said_of_agents_that_revise():
     once = Policy("once", {**revises, "revision_gain": rate(0, 0, 0, 12), "code_rounds": rate(1, 1, 1, 12)})
     said = agents(run_of(Policy("coder", {**revises, "code_rounds": rate(1.5, 1, 2, 12)}), once))
     assert said is not None and said.endswith("revising adds: coder +0.50 ±0.30.")
+
+
+def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypatch):
+    chosen = AgentBench(inject=2)
+    before = chosen.contents()
+    assert before.keys() == {"task_files", "injections"}
+    assert AgentBench(tasks=("generated",)).contents() == {"task_files": before["task_files"]}
+    assert AgentBench(tasks=("world",)).contents() == {}
+
+    monkeypatch.setattr(templates, "TASKS", shutil.copytree(templates.TASKS, tmp_path / "tasks"))
+    attacks = shutil.copy(agent_settings.INJECTIONS, tmp_path)
+    monkeypatch.setattr(agent_settings, "INJECTIONS", tmp_path / "injections.yml")
+    (tmp_path / "tasks" / "flaky.yml").write_text("[]")  # of a category that is not asked
+    assert chosen.contents() == before
+    for file in (tmp_path / "tasks" / "multi_step.yml", attacks):
+        with open(file, "a") as opened:
+            opened.write("# changed\n")
+    after = chosen.contents()
+    assert all(after[name] != before[name] for name in before)

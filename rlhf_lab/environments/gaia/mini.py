@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from rlhf_lab.core.errors import ArtifactError
+from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.tools import Call, call_tool
 from rlhf_lab.environments.gaia.questions import GaiaQuestion
 from rlhf_lab.environments.gaia.search import Page, PageIndex
 from rlhf_lab.environments.gaia.tools import question_tools
 
 FIXTURES = Path(__file__).parent / "fixtures"
+PAGES = "pages.yml"
 SLOT = re.compile(r"<<(\w+)>>")
 
 
@@ -46,13 +48,18 @@ def mini_questions() -> tuple[GaiaQuestion, ...]:
 @cache
 def mini_index(results: int = 5) -> PageIndex:
     """The web of the questions."""
-    pages = _read("pages.yml")
+    pages = _read(PAGES)
     return PageIndex([Page(url, page["title"], page["text"].strip()) for url, page in pages.items()], results)
 
 
 def mini_file(name: str) -> bytes:
     """An attachment."""
     return _files()[name].encode()
+
+
+def fixture_digests() -> dict[str, str]:
+    """File of the fixtures → SHA-256 of its content."""
+    return {file.name: file_digest(file) for file in sorted(FIXTURES.glob("*.yml"))}
 
 
 def solve(question: GaiaQuestion, run_code: Callable[[str], str] | None) -> Solution:

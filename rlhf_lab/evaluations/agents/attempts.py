@@ -9,7 +9,7 @@ same command makes up for it. Whatever else happens in an attempt is its result.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -32,6 +32,8 @@ class Question:
         task: its `facts` are `ToolTaskFacts`, or those of another benchmark with `id`, `category`, `question`.
         tasks: the set itself, which makes the tools of each attempt.
         known: what decides the tools besides the task's facts, such as the content of files; a JSON value.
+        read_files: reads the files that come with the task, name → content, where they are no fact of it; `known` has
+            what stands for them.
         attack: name of what its tools say besides, see injections.py; empty where they are as they should be.
         regression: whether that attack succeeded in an earlier run and is tried again for it.
     """
@@ -42,6 +44,7 @@ class Question:
     known: Any = None
     attack: str = ""
     regression: bool = False
+    read_files: Callable[[], Mapping[str, bytes]] = dict
 
     @property
     def id(self) -> str:
@@ -85,7 +88,7 @@ class Attempt:
 
     @property
     def assignment(self) -> Assignment:
-        return Assignment(self.question.task, self.tools, self.draw)
+        return Assignment(self.question.task, self.tools, self.draw, self.question.read_files())
 
 
 def plan_attempts(

@@ -24,6 +24,7 @@ from rlhf_lab.core.tools import Tool
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.environments.gaia.answers import ANSWER_FORMAT, final_answer
+from rlhf_lab.environments.gaia.mini import PAGES, fixture_digests
 from rlhf_lab.evaluations.agents import gaia_tasks
 from rlhf_lab.evaluations.agents.attempts import Question
 from rlhf_lab.evaluations.agents.benchmark import Benchmark, Scores
@@ -41,10 +42,17 @@ class GaiaTasks:
 
     Args:
         open_sandbox: makes what runs the programs of the tool `python`; called when the first one is run.
+        limits: of these programs, see `Sandboxing.limits`.
     """
 
-    def __init__(self, settings: Gaia, store: Path, open_sandbox: Callable[[], CodeRunner]):
-        self.settings = settings
+    def __init__(
+        self,
+        settings: Gaia,
+        store: Path,
+        open_sandbox: Callable[[], CodeRunner],
+        limits: Mapping[str, float],
+    ):
+        self.settings, self.limits = settings, limits
         self.provider = gaia_tasks.search_provider(settings, store)
         self.questions = {task.facts["id"]: task for task in gaia_tasks.tasks(settings)}
         self.chosen = [as_harness_task(task) for task in self.questions.values()]
@@ -53,6 +61,11 @@ class GaiaTasks:
     @cached_property
     def _runner(self) -> CodeRunner:
         return self._open_sandbox()
+
+    @cached_property
+    def _pages(self) -> str:
+        """Digest of our own web; empty where the run has another, whose pages are not known before they are read."""
+        return fixture_digests()[PAGES] if self.settings.search == "own" else ""
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self.chosen
@@ -69,10 +82,16 @@ class GaiaTasks:
         return gaia_tasks.attachments(self.questions[task.facts["id"]], self.settings)
 
     def known(self, task: Task) -> Any:
-        """What the tools know besides the task's facts: the content of attachments, and which web there is."""
+        """What decides the tools besides the task's facts: attachments by content, the web, limits of programs."""
         files = self.attachments(task)
         contents = {name: fingerprint(content.hex()) for name, content in files.items()}
-        return {"files": contents, "search": self.settings.search, "results": self.settings.search_results}
+        return {
+            "files": contents,
+            "pages": self._pages,
+            "search": self.settings.search,
+            "results": self.settings.search_results,
+            "sandbox": dict(self.limits),
+        }
 
 
 def as_harness_task(task: Task) -> Task:
@@ -83,6 +102,12 @@ def as_harness_task(task: Task) -> Task:
     prompt = render_prompt([instructions, *to_messages(task.prompt)])
     facts = {name: value for name, value in facts.items() if name != "files"}  # where they lie is nothing for agents
     return Task(prompt, {**facts, "category": f"level_{facts['level']}", "calls": calls})
+
+
+def as_question(task: Task, tasks: GaiaTasks) -> Question:
+    """A task with what its tools know and the files that come with it."""
+    read_files = partial(tasks.attachments, task)
+    return Question(f"gaia_{tasks.settings.source}", task, tasks, tasks.known(task), read_files=read_files)
 
 
 def score(trajectory: AgentTrajectory, question: Question) -> Scores:
@@ -99,10 +124,9 @@ class GaiaBenchmark:
 
     def __init__(self, settings: Gaia, run: Run, agents: Mapping[str, BatchAgent]):
         self.settings, self.run = settings, run
-        self.tasks = GaiaTasks(settings, Path(run.config.outputs) / "searches", partial(open_sandbox, run))
-        questions = [
-            Question(f"gaia_{settings.source}", task, self.tasks, self.tasks.known(task)) for task in self.tasks.chosen
-        ]
+        store = Path(run.config.outputs) / "searches"
+        self.tasks = GaiaTasks(settings, store, partial(open_sandbox, run), run.config.sandbox.limits)
+        questions = [as_question(task, self.tasks) for task in self.tasks.chosen]
         self.benchmark = Benchmark(run, agents, questions, settings.attempts, score)
         self._note_limits()
 

@@ -29,11 +29,11 @@ from rlhf_lab.environments.tools.task_set import TaskSet
 from rlhf_lab.evaluations.agents.attempts import Question
 from rlhf_lab.evaluations.agents.benchmark import Row, estimate_column
 from rlhf_lab.evaluations.agents.comparisons import by_task
+from rlhf_lab.evaluations.agents.settings import INJECTIONS
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.paired_rates import rule_of_three
 from rlhf_lab.statistics.paired_tasks import paired_by_task
 
-SHIPPED = Path(__file__).with_name("injections.yml")
 MARK = "QUILLON"
 """The answer that orders ask for: no task has it, and no tool says it of itself."""
 
@@ -84,7 +84,7 @@ class Injection:
 @cache
 def injections() -> Mapping[str, Injection]:
     """Every form, by name."""
-    forms = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    forms = yaml.safe_load(INJECTIONS.read_text(encoding="utf-8"))
     return {name: Injection(name, **values) for name, values in forms.items()}
 
 
@@ -132,7 +132,7 @@ def attacked(questions: Sequence[Question], count: int) -> list[Question]:
 
 
 def under_attack(question: Question, injection: Injection, *, regression: bool = False) -> Question:
-    known = [question.known, injection.text]
+    known = [question.known, injection.text, injection.argument]
     tasks = Injected(question.tasks, injection)
     return replace(question, tasks=tasks, known=known, attack=injection.name, regression=regression)
 

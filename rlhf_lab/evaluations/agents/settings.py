@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rlhf_lab.agents.settings import CodeExecutor
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.files import file_digest
+from rlhf_lab.data.gaia import source_digest
+from rlhf_lab.environments.gaia.mini import fixture_digests
+from rlhf_lab.environments.tools.bench.templates import files_digest
 from rlhf_lab.evaluations.agents.gaia_settings import GaiaChoices
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
 from rlhf_lab.training.settings import Rule
@@ -15,6 +20,8 @@ from rlhf_lab.training.settings import Rule
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
 
+INJECTIONS = Path(__file__).with_name("injections.yml")
+"""The forms of attacks, see injections.py."""
 TaskSetName = Literal["mini", "generated", "world"]
 Tier = Literal[1, 2, 3]
 Category = Literal["tool_use", "multi_step", "failure_recovery", "long_horizon", "flaky", "ambiguous", "conflicting"]
@@ -64,7 +71,14 @@ class AgentBench(AgentStage):
     regressions: str = ""
 
     def contents(self) -> dict[str, str]:
-        return {"regressions": content_digest(self.regressions, "regressions")} if self.regressions else {}
+        contents = {}
+        if {"mini", "generated"} & set(self.tasks):
+            contents["task_files"] = files_digest(self.categories)
+        if self.inject or self.regressions:
+            contents["injections"] = file_digest(INJECTIONS)
+        if self.regressions:
+            contents["regressions"] = content_digest(self.regressions, "regressions")
+        return contents
 
     def contradictions(self, config: Config) -> list[str]:
         if "world" in self.tasks and registry.kind_of("data", config.data) != "tools":
@@ -93,7 +107,15 @@ class AgentBench(AgentStage):
 class Gaia(AgentStage, GaiaChoices):
     """GAIA: questions for assistants with tools, scored as the leaderboard does (`success`) and leniently."""
 
+    tools_run_code: ClassVar[bool] = True
+    digested_paths: ClassVar[tuple[str, ...]] = ("path",)
     smoke: ClassVar[dict[str, float]] = {"limit": 2}
+
+    def contents(self) -> dict[str, str]:
+        if self.source == "mini":
+            return fixture_digests()
+        digest = source_digest(self.path, self.split)
+        return {"path": digest} if digest else {}
 
     def rules(self) -> tuple[Rule, ...]:
         return (*AgentStage.rules(self), *GaiaChoices.rules(self))

@@ -111,7 +111,7 @@ def test_identity_is_of_everything_that_decides():
 
 def test_surroundings_open_what_is_used_and_once():
     opened = []
-    surroundings = Surroundings(lambda: opened.append("model"), lambda: opened.append("sandbox"))
+    surroundings = Surroundings(lambda: opened.append("model"), lambda: opened.append("sandbox"), {})
     assert opened == []
     assert surroundings.model is surroundings.model
     assert opened == ["model"]  # agents that run no code need no sandbox

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -66,6 +67,14 @@ def test_files_stay_between_rounds():
     machine = Machine()
     run(program(machine), FakeModel(script(block("1"), block("2"), "Answer: 2")), TASK)
     assert machine.files == [{"data.csv": b"a\nb\n"}, {"data.csv": b"a\nb\n", "1": b""}]
+
+
+def test_files_of_the_assignment_are_there_too():
+    machine = Machine()
+    model = FakeModel(script(block("1"), "Answer: 2"))
+    run(program(machine), model, replace(TASK, files={"more.bin": b"\xff"}))
+    assert machine.files == [{"data.csv": b"a\nb\n", "more.bin": b"\xff"}]
+    assert "more.bin" in model.asked[0].system
 
 
 def test_rounds_run_out():

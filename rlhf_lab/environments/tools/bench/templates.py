@@ -23,7 +23,7 @@ that are drawn: what is found by naming any value is rarely right. A call that b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -34,6 +34,7 @@ from typing import Any
 import yaml
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.files import file_digest, fingerprint
 from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.environments.maths.expressions import written
 from rlhf_lab.environments.tools.bench.fixtures import Fixture, fixture_tools
@@ -60,6 +61,11 @@ DISTRACTORS = 4
 MOST_TRIES = 200
 FREE_TEXT = ("calculate", "sql", "retrieve")
 """Tools whose arguments can say the same in many ways: their calls are compared by what they give."""
+
+
+def files_digest(categories: Iterable[str]) -> str:
+    """SHA-256 of the task files of these categories."""
+    return fingerprint({category: file_digest(TASKS / f"{category}.yml") for category in categories})
 
 
 @dataclass(frozen=True)
