@@ -139,3 +139,6 @@ def test_instructions_of_a_task_stand_in_front():
 def test_the_last_answer_of_a_text_counts():
     assert read_answer("Answer: 1\nno:\n **Answer: 2** ") == "2"
     assert read_answer(" just this ") == "just this"
+    assert read_answer("So:\n**Answer:**\n\n**Paris**\nas I said") == "Paris"
+    assert read_answer("**Answer**: Paris") == "Paris"
+    assert read_answer("Answer:\n") == ""
