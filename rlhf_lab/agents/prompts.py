@@ -7,6 +7,7 @@ on a few fixed phrases.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -111,6 +112,9 @@ TROUBLE = (
     "When a call fails, read why, and mend the call or try another one. When the tools cannot give the answer, answer "
     "with what is missing."
 )
+
+MARK = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
+"""The first letter of what reads as `<result>` or `</result>`."""
 
 
 class Instructions:
@@ -222,8 +226,8 @@ class Instructions:
 
 
 def marked(text: str) -> str:
-    """A tool's result as data: it cannot end itself."""
-    inside = text.replace("</result", "<\\/result")
+    """A tool's result as data. What it has of the marks themselves is disarmed, however it is spaced or capitalised."""
+    inside = MARK.sub(r"<\\", text)
     return f"<result>\n{inside}\n</result>"
 
 
