@@ -42,9 +42,11 @@ def code_executor(
         if program is None:
             return code if answer_is_code else Act(said, answer=read_answer(said.text)).final_answer
         code = program
+        # the last program is what an answer of code is, although nobody has seen it run
+        unseen = code if answer_is_code else None
         if runs == rounds:
-            # the last program is what an answer of code is, although nobody has seen it run
-            raise Ended("call_limit", code if answer_is_code else None)
+            raise Ended("call_limit", unseen)
+        attempt.count_call(unseen)
         runs += 1
         ran = run_code(program, files)
         files = {**files, **ran.files}
