@@ -82,3 +82,19 @@ def test_a_base_of_facts():
     assert calculate("(1 + 2) * 3 / 2") == "4.5"
     with pytest.raises(ToolError, match="is no expression"):
         calculate("two + 3")
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("(" * 3000 + "1" + ")" * 3000, "longer than 500 characters; split it"),
+        ("9" * 5000, "longer than 500 characters"),
+        (" * ".join(["9" * 100] * 60), "longer than 500 characters"),
+        ("(" * 400 + "1", "is no expression"),
+        ("9" * 400 + " / 7", "is no expression"),
+    ],
+)
+def test_an_expression_beyond_python_is_refused(expression, problem):
+    call = call_tool(TOOLS, "calculate", {"expression": expression})
+    assert call.failed
+    assert problem in call.result
