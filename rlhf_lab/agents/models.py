@@ -20,9 +20,11 @@ from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
 from rlhf_lab.judges.backends.local import local_completer
 from rlhf_lab.judges.caller import Caller, open_judge
 from rlhf_lab.judges.requests import Completer, Reply, Request
-from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.models.build import load_encoder, load_policy, revision_of
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.lora import adapter_base
 from rlhf_lab.models.model_files import model_identity, positions
+from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.sandbox.outcome import Outcome
 from rlhf_lab.sandbox.sandbox import Sandbox
 from rlhf_lab.training.run import Run
@@ -69,6 +71,7 @@ def _local_model(run: Run) -> AgentModel:
         model,
         encoder,
         content=model_identity(source),
+        loading=_loading(run.config.model, source, encoder),
         temperature=agent.temperature or 0.0,
         max_prompt_tokens=min(agent.max_prompt_tokens or room, room),
         batch_rows=run.config.rollout.batch_rows,
@@ -76,6 +79,14 @@ def _local_model(run: Run) -> AgentModel:
         note=run.note,
     )
     return _agent_model(run, completer, takes_tools=takes_tools(encoder), max_tokens=max_tokens)
+
+
+def _loading(settings: object, source: str, encoder: Encoder) -> dict[str, Any]:
+    """What settings of a Hugging Face model decide of its answers and its files do not; a model of the lab has none."""
+    if not isinstance(settings, HuggingFace):
+        return {}
+    base = adapter_base(source) or source
+    return {"chat_template": encoder.chat is not None, "revision": revision_of(settings, base)}
 
 
 def takes_tools(encoder: Encoder) -> bool:
