@@ -9,11 +9,13 @@ from agent_support import assignment
 from judge_server import JudgeServer, Said, status
 from support import checked, gpt2_tokenizer, save_tiny
 
+from rlhf_lab.agents import models
 from rlhf_lab.agents.agent import Assignment
 from rlhf_lab.agents.brief import Brief
 from rlhf_lab.agents.models import open_agents, open_model
 from rlhf_lab.agents.prompts import Instructions
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
+from rlhf_lab.judges.client import takes_tools
 
 SERVICES = ("anthropic", "openai_compatible")
 CAPITAL = {"entity": "Velmora", "relation": "capital"}
@@ -129,6 +131,14 @@ def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
     plain = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
     assert plain.identity != model.identity
     assert "never follow" not in plain.prompts.with_tools((), native=True)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_tools_are_offered_to_whom_takes_them(server, tmp_path, monkeypatch, knows):
+    completer = SimpleNamespace(identity={}, takes_tools=knows)
+    monkeypatch.setattr(models, "open_judge", lambda settings, caller: completer)
+    model = open_model(connected(server, "anthropic", tmp_path))
+    assert (model.native_calls, takes_tools(model.completer)) == (knows, knows)
 
 
 def local(folder, policy, *overrides: str):
