@@ -44,9 +44,11 @@ def code_executor(
         if program is None:
             return code if answer_is_code else Act(said, answer=read_answer(said.text)).final_answer
         code = program
+        # the last program is what an answer of code is, although nobody has seen it run
+        unseen = code if answer_is_code else None
         if runs == rounds:
-            # the last program is what an answer of code is, although nobody has seen it run
-            raise Ended("call_limit", code if answer_is_code else None)
+            raise Ended("call_limit", unseen)
+        attempt.count_call(unseen)
         runs += 1
         # behind the program, so that the line numbers of a traceback are the program's own
         ran = run_code(f"{program}\n{example}" if example else program, files)

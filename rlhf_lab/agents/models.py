@@ -19,10 +19,13 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
 from rlhf_lab.judges.backends.local import local_completer
 from rlhf_lab.judges.caller import Caller, open_judge
+from rlhf_lab.judges.client import takes_tools
 from rlhf_lab.judges.requests import Completer, Reply, Request
-from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.models.build import load_encoder, load_policy, revision_of
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.models.lora import adapter_base
 from rlhf_lab.models.model_files import model_identity, positions
+from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.sandbox.outcome import Outcome
 from rlhf_lab.sandbox.sandbox import Sandbox
 from rlhf_lab.training.run import Run
@@ -48,12 +51,7 @@ def open_model(run: Run) -> AgentModel:
     # counted under the run's name, as its judge is: one budget for both
     caller = Caller(run.folder.name, Path(run.config.outputs), device=run.device, note=run.note)
     completer = _Service(open_judge(run.config.agent.service_settings, caller))
-    return _agent_model(run, completer, takes_tools=True, max_tokens=SERVICE_TOKENS)
-
-
-def completer_of(run: Run) -> Completer:
-    """Who answers the agents of a run, without anything else that they need."""
-    return open_model(run).completer
+    return _agent_model(run, completer, max_tokens=SERVICE_TOKENS)
 
 
 def _local_model(run: Run) -> AgentModel:
@@ -69,30 +67,34 @@ def _local_model(run: Run) -> AgentModel:
         model,
         encoder,
         content=model_identity(source),
+        loading=_loading(run.config.model, source, encoder),
         temperature=agent.temperature or 0.0,
         max_prompt_tokens=min(agent.max_prompt_tokens or room, room),
         batch_rows=run.config.rollout.batch_rows,
         section="agent",
         note=run.note,
     )
-    return _agent_model(run, completer, takes_tools=takes_tools(encoder), max_tokens=max_tokens)
+    return _agent_model(run, completer, max_tokens=max_tokens)
 
 
-def takes_tools(encoder: Encoder) -> bool:
-    """Whether the chat template of a model shows tools, and writes calls in a form that can be read."""
-    return encoder.chat is not None and encoder.chat.call_format is not None
+def _loading(settings: object, source: str, encoder: Encoder) -> dict[str, Any]:
+    """What settings of a Hugging Face model decide of its answers and its files do not; a model of the lab has none."""
+    if not isinstance(settings, HuggingFace):
+        return {}
+    base = adapter_base(source) or source
+    return {"chat_template": encoder.chat is not None, "revision": revision_of(settings, base)}
 
 
-def _agent_model(run: Run, completer: Completer, *, takes_tools: bool, max_tokens: int) -> AgentModel:
+def _agent_model(run: Run, completer: Completer, *, max_tokens: int) -> AgentModel:
     agent = run.config.agent
-    if agent.calls == "native" and not takes_tools:
+    if agent.calls == "native" and not takes_tools(completer):
         raise ConfigError(
             f"agent.calls=native: the chat template of {run.needs['policy']} takes no tools, or writes calls in a form "
             "that is not read; use agent.calls=text"
         )
     prompts = _prompts(run)
     # a model that is spoken to in brief has learned to write calls as text
-    native = takes_tools and agent.calls != "text" and not isinstance(prompts, Brief)
+    native = takes_tools(completer) and agent.calls != "text" and not isinstance(prompts, Brief)
     return AgentModel(
         completer=completer,
         prompts=prompts,
@@ -120,6 +122,10 @@ class _Service:
     @property
     def identity(self) -> Mapping[str, Any]:
         return self.completer.identity
+
+    @property
+    def takes_tools(self) -> bool:
+        return takes_tools(self.completer)
 
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         """See `Completer.complete_many`."""

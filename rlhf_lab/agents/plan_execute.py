@@ -3,7 +3,8 @@
     1. search[Velmora ; capital]
     2. search[#1 ; mayor]
 
-#1 is the result of the first step, whatever it says. A step that is no call is given to a part that calls tools for it.
+#1 is the result of the first step, whatever it says: a value among the arguments of a call, and data in a sentence. A
+step that is no call as it was planned is given to a part that calls tools for it.
 The plan is not changed on the way: what the first results teach comes too late for it, which is what this agent is
 there to show beside ReAct.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from rlhf_lab.agents.program import Attempt, Ended, ProgramAgent, Said, Steps, user_message
 from rlhf_lab.agents.prompts import Exchange, Words
@@ -23,7 +25,7 @@ from rlhf_lab.core.tools import Tool
 from rlhf_lab.environments.tools.text_calls import ACTION, Move, read_move
 
 STEP = re.compile(r"^[ \t]*\d+[.)][ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
-REFERENCE = re.compile(r"#(\d+)")
+REFERENCE = re.compile(r"#(\d{1,4})(?!\d)")
 NO_RESULT = "no result"
 
 
@@ -35,7 +37,7 @@ def plan_execute(attempt: Attempt, *, steps: int, step_turns: int) -> Steps[str 
     plan = read_plan(planned.text, steps)
     results: list[str] = []
     for step in plan:
-        result = yield from _execute(attempt, planned, with_results(step, results), step_turns)
+        result = yield from _execute(attempt, planned, step, results, step_turns)
         results.append(result)
     found = list(zip(plan, results, strict=True))
 
@@ -45,12 +47,16 @@ def plan_execute(attempt: Attempt, *, steps: int, step_turns: int) -> Steps[str 
     return (yield from conclude(attempt, words, part="answer"))
 
 
-def _execute(attempt: Attempt, planned: Said, step: str, most_turns: int) -> Steps[str]:
+def _execute(attempt: Attempt, planned: Said, step: str, results: Sequence[str], most_turns: int) -> Steps[str]:
     """The result of one step. A call is put to the turn that planned it."""
+    # read before results are filled in: what a tool said is never a call
     call = read_call(step, attempt.tools)
     if call is not None:
-        return attempt.call(planned, call.name, call.arguments or {}).result
-    act = yield from use_tools(attempt, [user_message(step)], part="step", most_turns=most_turns)
+        arguments = {name: with_results(value, results) for name, value in (call.arguments or {}).items()}
+        return attempt.call(planned, call.name, arguments).result
+    marked = [attempt.model.prompts.marked(result) for result in results]
+    question = user_message(with_results(step, marked))
+    act = yield from use_tools(attempt, [question], part="step", most_turns=most_turns)
     return act.answer or NO_RESULT if act else NO_RESULT
 
 
@@ -70,14 +76,20 @@ def read_call(step: str, tools: Mapping[str, Tool]) -> Move | None:
     return move if move.name else None
 
 
-def with_results(step: str, results: Sequence[str]) -> str:
-    """A step with the results that it refers to."""
+def with_results(value: Any, results: Sequence[str]) -> Any:
+    """A text with the results that it refers to, or JSON with such texts in it."""
+    if isinstance(value, Mapping):
+        return {name: with_results(inner, results) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [with_results(inner, results) for inner in value]
+    if not isinstance(value, str):
+        return value
 
     def result(reference: re.Match[str]) -> str:
         number = int(reference[1])
         return results[number - 1] if 1 <= number <= len(results) else reference[0]
 
-    return REFERENCE.sub(result, step)
+    return REFERENCE.sub(result, value)
 
 
 def build(settings: PlanExecute, surroundings: Surroundings) -> ProgramAgent:

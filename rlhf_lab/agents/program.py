@@ -146,12 +146,16 @@ class Attempt:
 
     def call(self, said: Said, name: str, arguments: Mapping[str, Any], id: str = "") -> Call:
         """Call a tool, as the model said. Raises Ended when no calls are left."""
-        if self.calls == self.model.max_calls:
-            raise Ended("call_limit")
-        self.calls += 1
+        self.count_call()
         call = call_tool(self.tools, name, arguments, id)
         self.record(said, call)
         return call
+
+    def count_call(self, answer: str | None = None) -> None:
+        """Count a call that is about to be made. Raises Ended, with this answer, when no calls are left."""
+        if self.calls == self.model.max_calls:
+            raise Ended("call_limit", answer)
+        self.calls += 1
 
     def record(self, said: Said, call: Call) -> None:
         """Put a call to the turn that made it."""

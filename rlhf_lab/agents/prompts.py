@@ -7,6 +7,7 @@ on a few fixed phrases.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class Prompts(Protocol):
 
     def problem(self, text: str) -> Message:
         """What is wrong with a turn that neither calls a tool nor answers."""
+        ...
+
+    def marked(self, result: str) -> str:
+        """A result inside a message: as data, where `with_tools` says what data is."""
         ...
 
     def plan(self, question: str, tools: Sequence[Tool]) -> Words:
@@ -109,6 +114,9 @@ TROUBLE = (
     "with what is missing."
 )
 
+MARK = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
+"""The first letter of what reads as `<result>` or `</result>`."""
+
 
 class Instructions:
     """For models that follow instructions.
@@ -135,8 +143,8 @@ class Instructions:
 
     def result(self, call: Call, *, native: bool) -> Message:
         if native:
-            return Message(role="tool", content=self._marked(call.result), name=call.name, tool_call_id=call.id)
-        return Message(role="user", content=f"{OBSERVATION} {self._marked(call.result)}")
+            return Message(role="tool", content=self.marked(call.result), name=call.name, tool_call_id=call.id)
+        return Message(role="user", content=f"{OBSERVATION} {self.marked(call.result)}")
 
     def problem(self, text: str) -> Message:
         return Message(role="user", content=text)
@@ -154,7 +162,7 @@ class Instructions:
     def conclude(self, question: str, results: Sequence[Exchange]) -> Words:
         system = f"Answer the question from the results of the plan. {LAST_LINE}"
         steps = "\n".join(
-            f"{number}. {step}\n{self._marked(result)}" for number, (step, result) in enumerate(results, 1)
+            f"{number}. {step}\n{self.marked(result)}" for number, (step, result) in enumerate(results, 1)
         )
         return self._with_rule(system), f"{question}\n\n{steps}"
 
@@ -170,12 +178,12 @@ class Instructions:
 
     def combine(self, question: str, findings: Sequence[Exchange]) -> Words:
         system = f"Answer the question from what workers have found out. {LAST_LINE}"
-        found = "\n".join(f"Query: {query}\n{self._marked(finding)}" for query, finding in findings)
+        found = "\n".join(f"Query: {query}\n{self.marked(finding)}" for query, finding in findings)
         return self._with_rule(system), f"{question}\n\n{found}"
 
     def act(self, question: str, notes: str, latest: Sequence[Exchange]) -> str:
         parts = [question, f"Your notes so far:\n{notes or 'none'}"]
-        parts += [f"Your latest call: {call}\n{self._marked(result)}" for call, result in latest]
+        parts += [f"Your latest call: {call}\n{self.marked(result)}" for call, result in latest]
         return "\n\n".join(parts)
 
     def note(self, question: str, notes: str, latest: Sequence[Exchange]) -> Words:
@@ -185,7 +193,7 @@ class Instructions:
             "them short. Write the notes alone."
         )
         parts = [f"Question: {question}", f"Notes so far:\n{notes or 'none'}"]
-        parts += [f"Call: {call}\n{self._marked(result)}" for call, result in latest]
+        parts += [f"Call: {call}\n{self.marked(result)}" for call, result in latest]
         return self._with_rule(system), "\n\n".join(parts)
 
     def call(self, call: Call) -> str:
@@ -208,18 +216,19 @@ class Instructions:
 
     def output(self, text: str, *, failed: bool) -> Message:
         begin = RUN_FAILED if failed else RUN_PRINTED
-        return Message(role="user", content=f"{begin}:\n{self._marked(text)}")
+        return Message(role="user", content=f"{begin}:\n{self.marked(text)}")
 
     def _with_rule(self, system: str) -> str:
         return f"{system}\n\n{DATA}" if self.marks_results else system
 
-    def _marked(self, text: str) -> str:
-        return marked(text) if self.marks_results else text
+    def marked(self, result: str) -> str:
+        """See `Prompts.marked`."""
+        return marked(result) if self.marks_results else result
 
 
 def marked(text: str) -> str:
-    """A tool's result as data: it cannot end itself."""
-    inside = text.replace("</result", "<\\/result")
+    """A tool's result as data. What it has of the marks themselves is disarmed, however it is spaced or capitalised."""
+    inside = MARK.sub(r"<\\", text)
     return f"<result>\n{inside}\n</result>"
 
 

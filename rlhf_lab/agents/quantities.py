@@ -15,6 +15,8 @@ NUMBER = re.compile(
     rf"(?<![\w.])([-−]?)[$€£]?(\d{{1,3}}(?:[,{SEPARATORS}]\d{{3}})+(?!\d)|\d+)(\.\d+)?(?:/(\d+))?"
     r"\s*(thousand|million|billion)?\s*([%°]|[a-zA-Z]+)?",
 )
+MOST_DIGITS = 400
+"""Read of each part of a number: Python converts no text of thousands of digits, and no answer has so many."""
 MAGNITUDES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -60,11 +62,17 @@ def quantities(text: str) -> list[Quantity]:
 def _read(match: re.Match[str]) -> Quantity:
     sign, whole, decimals, denominator, magnitude, unit = match.groups()
     digits = re.sub(rf"[,{SEPARATORS}]", "", whole)
-    value = Fraction(digits + (decimals or ""))
-    if denominator and int(denominator):
-        value /= int(denominator)
+    value = Fraction(_first_digits(digits) + (decimals or "")[: MOST_DIGITS + 1])
+    divisor = int(_first_digits(denominator or "0"))
+    if divisor:
+        value /= divisor
     value *= MAGNITUDES[magnitude] if magnitude else 1
     return Quantity(-value if sign else value, (unit or "").lower())
+
+
+def _first_digits(digits: str) -> str:
+    """A whole number without leading zeros; of one that is too long, its first digits."""
+    return digits.lstrip("0")[:MOST_DIGITS] or "0"
 
 
 def _spelt_out(text: str) -> list[Quantity]:

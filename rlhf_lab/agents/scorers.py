@@ -43,7 +43,7 @@ def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
 def effort(trajectory: AgentTrajectory) -> dict[str, float]:
     """What an attempt took, of any benchmark."""
     return {
-        "no_answer": float(trajectory.answer is None),
+        "no_answer": float(not (trajectory.answer or "").strip()),
         "zero_calls": float(not trajectory.calls),
         "tool_calls": float(len(trajectory.calls)),
         "failed_calls": float(sum(call.failed for call in trajectory.calls)),

@@ -99,7 +99,7 @@ class CodeExecutor(AgentSettings):
     """Writes Python, reads what running it gave, and revises.
 
     Args:
-        rounds: most programs that it runs.
+        rounds: most programs that it runs. Each run is a call: `agent.max_calls` bounds them as well.
         answer: `text` is what it says after its last run; `code` is its last program, for tasks that ask for one.
         output_chars: of what a run printed, the most that it reads; the middle of more is left out.
     """

@@ -14,9 +14,9 @@ from rlhf_lab.agents.program import Attempt, Ended, Said, Steps
 from rlhf_lab.agents.prompts import Exchange, Words
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Call
-from rlhf_lab.environments.tools.text_calls import ANSWER, read_move
+from rlhf_lab.environments.tools.text_calls import ANSWER, answer_below, read_move, unemphasised
 
-ANSWER_LINE = re.compile(r"^[ \t*_]*Answer:[ \t*_]*(.*?)[ \t*_]*$", re.MULTILINE)
+ANSWER_LINE = re.compile(r"^[ \t*_]*Answer[*_]*:(.*)$", re.MULTILINE)
 NOTHING = f"error: you said nothing; call a tool, or write {ANSWER} and the answer"
 
 
@@ -117,5 +117,7 @@ def conclude(attempt: Attempt, words: Callable[[Sequence[Exchange]], Words], *, 
 
 def read_answer(text: str) -> str:
     """The answer that a text ends with: what its last `Answer:` names, or else all of it."""
-    lines = ANSWER_LINE.findall(text)
-    return str(lines[-1]) if lines else text.strip()
+    lines = list(ANSWER_LINE.finditer(text))
+    if not lines:
+        return text.strip()
+    return unemphasised(lines[-1][1]) or answer_below(text[lines[-1].end() :])

@@ -327,7 +327,7 @@ class Agents:
             `local`.
         temperature: of sampling; null is 0 for `local`, and what `service` says for a service.
         max_turns: most turns of the model in one attempt at a task, over all parts of an agent.
-        max_calls: most calls of tools in one attempt.
+        max_calls: most calls of tools in one attempt; running a program is one.
         max_prompt_tokens: of the local model: a longer conversation loses its beginning, which a note counts; null is
             what its positions leave beside a turn.
         max_tokens: of a turn; null is `rollout.max_new_tokens` for `local`, and 1024 for a service.
@@ -364,6 +364,11 @@ class Agents:
             (
                 self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
                 f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
+            ),
+            (
+                self.calls != "native" or self.prompt != "brief",
+                "calls=native with prompt=brief: a model that is spoken to in brief writes calls as text; choose "
+                "calls=text or prompt=instructions",
             ),
         )
 

@@ -86,7 +86,7 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
         # A folder of nothing but an adapter usually leaves the tokenizer to the base it was trained on.
         source = lora.adapter_base(source) or source
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(source), revision=_revision(settings, source))
+        tokenizer = AutoTokenizer.from_pretrained(str(source), revision=revision_of(settings, source))
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
     read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
@@ -178,7 +178,7 @@ def _load(
             model_source,
             dtype=torch.float32,
             attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
-            revision=_revision(settings, base or source),
+            revision=revision_of(settings, base or source),
             use_safetensors=True,
             output_loading_info=True,
             **options,
@@ -215,7 +215,7 @@ def _refuse_longer_rows(model: nn.Module, source: str) -> None:
             module.register_forward_pre_hook(check_length, with_kwargs=True)
 
 
-def _revision(settings: Scratch | HuggingFace, source: str | Path) -> str | None:
+def revision_of(settings: Scratch | HuggingFace, source: str | Path) -> str | None:
     """The configured hub revision, for the hub model it was written for and nothing else.
 
     A stage with `model=hf` also loads folders of other stages and bases of adapters; those have no such revision.

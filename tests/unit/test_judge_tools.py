@@ -132,11 +132,14 @@ def test_the_user_may_speak_behind_results(server, kind, tmp_path):
     assert [message["content"] for message in server.asked[0].messages][-2:] == ["709,000", "In words, please."]
 
 
-def test_an_assistant_who_said_nothing(server, kind, tmp_path):
-    """The agent asks again; Anthropic takes no empty message."""
-    silent = (ASK, Message(role="assistant", content=""), Message(role="user", content="Please answer."))
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_an_assistant_who_said_nothing(server, kind, nothing, tmp_path):
+    """The agent asks again; Anthropic takes no message that is empty or white space alone."""
+    silent = (ASK, Message(role="assistant", content=nothing), Message(role="user", content="Please answer."))
     connect(server.url, kind, tmp_path).complete_many([request(*silent)])
     assert server.asked[0].question == "Please answer."
+    if kind == "anthropic":
+        assert [message["role"] for message in server.asked[0].body["messages"]] == ["user", "user"]
 
 
 def test_stop_texts(server, kind, tmp_path):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 from rlhf_lab.environments.maths.expressions import evaluate, tokens_of, written
 
+LONGEST_EXPRESSION = 500
+"""Characters. The numbers of a shorter one, and their product, are written in digits that Python converts."""
 MOVED = "moved see {}"
 """What a search gives for an entity whose entry lies under another name."""
 
@@ -45,11 +47,17 @@ def search_tool(base: KnowledgeBase) -> Tool:
 
 def calculate(expression: str) -> str:
     """The exact value of a sum, difference, product or quotient. Raises ToolError where it is none."""
-    tokens = tokens_of(expression)
-    value = evaluate(tokens) if tokens else None
-    if value is None:
-        raise ToolError(f"{expression!r} is no expression; write numbers, + - * / and parentheses")
-    return written(value)
+    if len(expression) > LONGEST_EXPRESSION:
+        raise ToolError(f"the expression is longer than {LONGEST_EXPRESSION} characters; split it")
+    refusal = ToolError(f"{expression!r} is no expression; write numbers, + - * / and parentheses")
+    try:
+        tokens = tokens_of(expression)
+        value = evaluate(tokens) if tokens else None
+        if value is None:
+            raise refusal
+        return written(value)
+    except (RecursionError, OverflowError):  # hundreds of parentheses; hundreds of digits before the point
+        raise refusal from None
 
 
 def calculator_tool() -> Tool:

@@ -9,7 +9,7 @@ ends a turn; what the tool gives back is the next message. A turn that ends the 
 
 Arguments stand in the order of the tool's parameters, divided by ";", or as a JSON object:
 `search {"entity": "Velmora"}`. The first Action or Answer of a turn counts: what a model writes behind its own action
-is not what the tool said.
+is not what the tool said. Either word may be emphasised (`**Answer:** Ossin`), and an answer may stand one line below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from rlhf_lab.core.tools import Tool
 
 THOUGHT, ACTION, ANSWER = "Thought:", "Action:", "Answer:"
 DIVIDER = " ; "
-MOVE = re.compile(r"^[ \t]*(Action|Answer):[ \t]*", re.MULTILINE)
+EMPHASIS = "*_"
+MOVE = re.compile(
+    rf"^[ \t]*(?P<emphasis>[{EMPHASIS}]+)?(?P<word>Action|Answer)"
+    rf"(?(emphasis)[{EMPHASIS}]*):(?(emphasis)[{EMPHASIS}]*)[ \t]*",
+    re.MULTILINE,
+)
 BRACKETS = re.compile(r"(\w+)[ \t]*\[(.*)\]", re.DOTALL)
 BRACES = re.compile(r"(\w+)[ \t]*(\{.*\})", re.DOTALL)
 
@@ -58,14 +63,27 @@ def read_move(turn: str, tools: Mapping[str, Tool]) -> Move:
     if found is None:
         return Move(turn.strip(), problem=f"error: write {ACTION} tool[arguments], or {ANSWER} and the answer")
     thought = turn[: found.start()].strip()
-    if found[1] == "Answer":
+    if found["word"] == "Answer":
         # an answer is one line: models go on with a new question behind it
-        return Move(thought, answer=turn[found.end() :].partition("\n")[0].strip())
+        line, _, behind = turn[found.end() :].partition("\n")
+        if found["emphasis"]:
+            line = unemphasised(line)
+        return Move(thought, answer=line.strip() or answer_below(behind))
     action = turn[found.end() :]
     next_line = MOVE.search(action)
     if next_line:
         action = action[: next_line.start()]
     return _read_call(thought, action.strip(), tools)
+
+
+def answer_below(text: str) -> str:
+    """The first line of what stands below a bare `Answer:`; "" where that is an action or another answer."""
+    line = text.strip().partition("\n")[0]
+    return "" if MOVE.match(line) else unemphasised(line)
+
+
+def unemphasised(line: str) -> str:
+    return line.strip(f" \t\r{EMPHASIS}")
 
 
 def _read_call(thought: str, action: str, tools: Mapping[str, Tool]) -> Move:

@@ -174,9 +174,9 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         calls = message.get("tool_calls")
         if calls:
             sent.append({"role": role, "content": [*_text_blocks(content), *map(_call_block, calls)]})
-        elif content or role != "assistant":
+        elif content.strip() or role != "assistant":
             sent.append({"role": role, "content": content})
-        # an assistant who said nothing is left out: the service takes no empty message
+        # an assistant who said nothing is left out: the service takes no message that is empty or white space alone
     return sent
 
 

@@ -190,6 +190,7 @@ def local_completer(
     encoder: Encoder,
     *,
     content: str,
+    loading: Mapping[str, Any] | None = None,
     temperature: float = TEMPERATURE,
     max_prompt_tokens: int = MAX_PROMPT_TOKENS,
     batch_rows: int = BATCH_ROWS,
@@ -200,12 +201,15 @@ def local_completer(
 
     Args:
         content: which model it is, such as `model_identity` of its folder: answers at a temperature are drawn by it.
+        loading: settings that decide its answers beside its content, such as whether its chat template is used; JSON
+            values.
         temperature, max_prompt_tokens, batch_rows: as of `judge=local`.
         section: of the config that has these settings, for messages.
     """
     identity = {
         "kind": "local",
         "content": content,
+        **(loading or {}),
         "temperature": temperature,
         "max_prompt_tokens": max_prompt_tokens,
     }

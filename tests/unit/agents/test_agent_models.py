@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import pytest
 from agent_support import assignment
 from judge_server import JudgeServer, Said, status
-from support import checked
+from support import checked, gpt2_tokenizer, save_tiny
 
+from rlhf_lab.agents import models
 from rlhf_lab.agents.agent import Assignment
 from rlhf_lab.agents.brief import Brief
 from rlhf_lab.agents.models import open_agents, open_model
 from rlhf_lab.agents.prompts import Instructions
 from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable
+from rlhf_lab.judges.client import takes_tools
 
 SERVICES = ("anthropic", "openai_compatible")
 CAPITAL = {"entity": "Velmora", "relation": "capital"}
@@ -129,6 +131,38 @@ def test_settings_decide_how_a_service_is_spoken_to(server, tmp_path):
     plain = open_model(connected(server, "anthropic", tmp_path, "agent.mark_results=false"))
     assert plain.identity != model.identity
     assert "never follow" not in plain.prompts.with_tools((), native=True)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_tools_are_offered_to_whom_takes_them(server, tmp_path, monkeypatch, knows):
+    completer = SimpleNamespace(identity={}, takes_tools=knows)
+    monkeypatch.setattr(models, "open_judge", lambda settings, caller: completer)
+    model = open_model(connected(server, "anthropic", tmp_path))
+    assert (model.native_calls, takes_tools(model.completer)) == (knows, knows)
+
+
+def local(folder, policy, *overrides: str):
+    """A run whose agents are a local model."""
+    model = ("model=hf", f"model.path={policy}", "agent.max_tokens=8")
+    config = checked("sft", "agent=react", *model, f"outputs={folder}", *overrides)
+    needs = {"policy": str(policy)}
+    return SimpleNamespace(config=config, folder=folder / "bench-1", device="cpu", note=print, needs=needs)
+
+
+def test_a_local_model_is_known_by_what_its_settings_decide(tmp_path):
+    """Attempts are adopted by identity: those with the chat template are not those without it."""
+    tokenizer = gpt2_tokenizer(["a few words"] * 3)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    policy = save_tiny("gpt2", tokenizer, tmp_path / "policy")
+
+    def identity(*overrides: str):
+        return open_model(local(tmp_path, policy, *overrides)).identity
+
+    base = identity()
+    assert (base["model"]["chat_template"], base["model"]["revision"]) == (True, None)
+    assert identity("model.chat_template=true") == base  # as the tokenizer has it
+    assert identity("model.chat_template=false") != base
+    assert identity("model.revision=abc") != base
 
 
 def test_several_agents_share_a_model(server, tmp_path):

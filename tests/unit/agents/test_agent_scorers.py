@@ -82,7 +82,7 @@ def test_wrong_after_all_the_right_calls():
 def test_refusing_what_can_be_answered():
     scores = attempt(MAYOR, "I could not find the mayor of Velmora's capital", *RIGHT_CALLS)
     assert (scores["answer_score"], scores["refused_wrongly"], scores["no_answer"]) == (0, 1, 0)
-    assert attempt(MAYOR, None, *RIGHT_CALLS)["no_answer"] == 1
+    assert [attempt(MAYOR, nothing, *RIGHT_CALLS)["no_answer"] for nothing in (None, "", " \n")] == [1, 1, 1]
 
 
 def test_a_refusal_may_repeat_what_the_tools_said_of_it():

@@ -80,6 +80,21 @@ def test_numbers_of_a_text(text, values):
     assert [quantity.value for quantity in quantities(text)] == values
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, f"1,{','.join(['000'] * 2000)}", f"{'9' * 5000}.{'9' * 5000}"])
+def test_a_long_run_of_digits_is_some_other_number(number):
+    (quantity,) = quantities(number)
+    assert quantity.value > 10**300
+    assert len(str(quantity.value)) < 2000
+    assert numeric(f"{number} or 42", "42") == 0  # as any other number beside the answer
+    assert invented(f"It has {number}.", ["42"])
+
+
+def test_long_runs_of_digits_behind_a_point_a_stroke_and_zeros():
+    assert abs(quantities("0." + "3" * 5000)[0].value - Fraction(1, 3)) < Fraction(1, 10**300)
+    assert 0 < quantities("1/" + "9" * 5000)[0].value < Fraction(1, 10**300)
+    assert quantities("0" * 5000 + "42")[0].value == 42
+
+
 def test_units():
     assert quantities("1.5 km") == [Quantity(Fraction(3, 2), "km")]
     assert in_unit(Quantity(Fraction(3, 2), "km"), "m") == 1500

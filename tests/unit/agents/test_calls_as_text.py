@@ -38,6 +38,32 @@ def test_a_call_may_be_json_and_an_answer_ends_the_turn():
     assert "is no call" in read_move("Action: just look", TOOLS).problem
 
 
+@pytest.mark.parametrize(
+    ("turn", "answer"),
+    [
+        ("Thought: so\nAnswer:\n\nParis\nQuestion: next", "Paris"),
+        ("**Answer:** Paris", "Paris"),
+        ("**Answer: Paris**", "Paris"),
+        ("__Answer__: Paris", "Paris"),
+        ("**Answer:**\n**Paris**", "Paris"),
+        ("Answer: **Paris**", "**Paris**"),  # as it is written
+        ("Answer:\nAction: search[A ; r]", ""),
+        ("Answer: ", ""),
+    ],
+)
+def test_where_an_answer_stands(turn, answer):
+    move = read_move(turn, TOOLS)
+    assert (move.answer, move.problem) == (answer, "")
+
+
+@pytest.mark.parametrize(
+    "turn", ["**Action:** search[A ; r]", "**Action: search[A ; r]**", "_Action:_\nsearch[A ; r]\n**Answer:** x"]
+)
+def test_the_word_of_an_action_may_be_emphasised(turn):
+    move = read_move(turn, TOOLS)
+    assert (move.name, move.arguments) == ("search", {"entity": "A", "relation": "r"})
+
+
 def test_too_many_arguments_are_told():
     move = read_move("Action: search[A ; r ; x]", TOOLS)
     call = call_tool(TOOLS, move.name, move.arguments or {})
@@ -56,3 +82,19 @@ def test_a_base_of_facts():
     assert calculate("(1 + 2) * 3 / 2") == "4.5"
     with pytest.raises(ToolError, match="is no expression"):
         calculate("two + 3")
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("(" * 3000 + "1" + ")" * 3000, "longer than 500 characters; split it"),
+        ("9" * 5000, "longer than 500 characters"),
+        (" * ".join(["9" * 100] * 60), "longer than 500 characters"),
+        ("(" * 400 + "1", "is no expression"),
+        ("9" * 400 + " / 7", "is no expression"),
+    ],
+)
+def test_an_expression_beyond_python_is_refused(expression, problem):
+    call = call_tool(TOOLS, "calculate", {"expression": expression})
+    assert call.failed
+    assert problem in call.result

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import pytest
 from agent_support import FakeModel, last, run, script
 
 from rlhf_lab.agents.agent import Assignment
@@ -83,6 +84,13 @@ def test_rounds_run_out():
     assert (trajectory.answer, trajectory.stop, len(machine.files)) == (None, "call_limit", 2)
     (trajectory,) = run(program(machine, rounds=2, code=True), FakeModel(lambda request: block("again")), TASK)
     assert (trajectory.answer, trajectory.stop) == ("again\n", "call_limit")
+
+
+@pytest.mark.parametrize(("code", "answer"), [(False, None), (True, "again\n")])
+def test_a_run_is_a_call(code, answer):
+    machine, model = Machine(), FakeModel(lambda request: block("again"))
+    (trajectory,) = run(program(machine, code=code), model, TASK, max_calls=1)
+    assert (trajectory.answer, trajectory.stop, len(machine.files)) == (answer, "call_limit", 1)
 
 
 def test_the_answer_may_be_the_code():
