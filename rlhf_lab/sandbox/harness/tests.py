@@ -50,8 +50,8 @@ class Candidate:
             raise CandidateError("the program ended before it had answered")
         try:
             reply = plain.loads(line)
-        except ValueError as error:
-            raise CandidateError(str(error)) from None
+        except Exception as error:  # it may write anything on this channel
+            raise CandidateError(text_of(error)) from None
         if not isinstance(reply, dict):
             raise CandidateError("its answer is no message")
         return reply
@@ -76,10 +76,11 @@ class Candidate:
     def _result(self, arguments: list) -> object:
         reply = self.receive()
         if "error" in reply:
-            self.last_call += f" raised {reply['error']}"
-            raise _error(str(reply["error"]), str(reply.get("message", "")))
+            name = text_of(reply["error"])
+            self.last_call += f" raised {name}"
+            raise _error(name, text_of(reply.get("message", "")))
         if "value" not in reply:
-            raise CandidateError(f"it returned a {reply.get('not_plain', 'message')}, expected plain data")
+            raise CandidateError(f"it returned a {text_of(reply.get('not_plain', 'message'))}, expected plain data")
         after = reply.get("args")
         if isinstance(after, list) and len(after) == len(arguments):
             for before, now in zip(arguments, after, strict=True):
@@ -113,9 +114,17 @@ def _error(name: str, message: str) -> Exception:
 def shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # an integer of thousands of digits
+    except Exception:  # an integer of thousands of digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def text_of(value: object) -> str:
+    """`str` of what came from a candidate or a test, whatever it is made of. Never raises."""
+    try:
+        return str(value)
+    except Exception:  # an integer of thousands of digits, also within an error: `assert f(1) == 2, f(1)`
+        return f"a {type(value).__name__} that cannot be written"
 
 
 def asked_names(test: str, defined: dict) -> set[str]:
@@ -151,7 +160,7 @@ def _message(error: BaseException, test: str, candidate: Candidate) -> str:
     parts = []
     if places and places[-1] and places[-1] <= len(lines):
         parts.append(lines[places[-1] - 1].strip()[:LONGEST])
-    text = str(error)[:LONGEST]
+    text = text_of(error)[:LONGEST]
     if not isinstance(error, AssertionError) or text:
         parts.append(f"{type(error).__name__}: {text}")
     if candidate.last_call:
@@ -171,9 +180,10 @@ def main() -> None:
     try:
         problem = candidate.receive()
         if problem:  # the code may also have written something of its own
-            report["load"] = f"{problem.get('error', 'no code')}: {problem.get('message', problem)}"[:LONGEST]
+            name, message = text_of(problem.get("error", "no code")), text_of(problem.get("message", problem))
+            report["load"] = f"{name}: {message}"[:LONGEST]
     except CandidateError as error:
-        report["load"] = str(error)
+        report["load"] = text_of(error)
     if not report["load"]:
         random.seed(0)  # tests that draw without a seed draw the same every time
         defined = {"__name__": "tests"}

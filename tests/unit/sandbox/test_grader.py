@@ -12,6 +12,7 @@ from rlhf_lab.sandbox.outcome import SandboxError
 from rlhf_lab.sandbox.probes.candidates import CANDIDATES, HIDDEN_TEST
 
 SQUARE = "def answer(n):\n    return n * n"
+ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +83,36 @@ def test_subclasses_arrive_as_what_they_are_built_on():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", '{"tuple": 1}', '{"dict": [[[], 1]]}', '{"exec": "x"}', "[" * 10**5, '{"a": 1, "b": 2}']
+    "text",
+    [
+        "",
+        "{",
+        '{"tuple": 1}',
+        '{"dict": [[[], 1]]}',
+        '{"exec": "x"}',
+        "[" * 10**5,
+        '{"a": 1, "b": 2}',
+        f'{{"complex": [1{"0" * 400}, 0]}}',
+    ],
 )
 def test_other_messages_are_refused(text):
     with pytest.raises(ValueError):
         plain.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("def f(x): return 10**5000", "failed", "cannot be written"),
+        ("def f(x): raise ValueError(10**5000)", "failed", "f(1) raised ValueError"),
+        (ANSWERS + "b'{\"complex\": [1' + b'0' * 400 + b', 0]}\\n')", "error", "not a message: OverflowError"),
+        (ANSWERS + 'b\'{"dict": [["error", {"int": "\' + b\'f\' * 5000 + b\'"}]]}\\n\')', "error", "a int that cannot"),
+        (ANSWERS + "b'{\"bytes\": [[]]}\\n')", "error", "not a message: TypeError"),
+    ],
+)
+def test_no_reply_stops_the_run(grader, code, status, message):
+    grade = grader.grade(code, HiddenTests(("assert f(1) == 2, f(1)",), "f"))
+    assert grade.status == status and message in grade.message, grade
 
 
 def test_functions_that_work_in_place(grader):
