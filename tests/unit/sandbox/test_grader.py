@@ -9,7 +9,7 @@ import pytest
 from rlhf_lab.sandbox.grader import Grader, HiddenTests
 from rlhf_lab.sandbox.harness import candidate, plain, tests
 from rlhf_lab.sandbox.outcome import SandboxError
-from rlhf_lab.sandbox.probes.candidates import CANDIDATES, HIDDEN_TEST
+from rlhf_lab.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
 
 SQUARE = "def answer(n):\n    return n * n"
 ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
@@ -32,11 +32,13 @@ def test_right_and_wrong(grader):
 
 def test_the_hidden_test_of_the_probes_can_be_passed(grader):
     assert grader.grade(SQUARE, HiddenTests((HIDDEN_TEST,), "answer")).status == "passed"
+    raises = "def answer(n):\n    raise ValueError"
+    assert grader.grade(raises, HiddenTests((EXPECTS_ERROR,), "answer")).status == "passed"
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_no_trick_passes(grader, name):
-    grade = grader.grade(CANDIDATES[name], HiddenTests((HIDDEN_TEST,), "answer"))
+    grade = grader.grade(CANDIDATES[name], HiddenTests((TESTS[name],), "answer"))
     assert grade.status in ("failed", "error", "killed") and grade.passed == 0
 
 
