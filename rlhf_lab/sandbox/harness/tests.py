@@ -33,13 +33,15 @@ class Candidate:
 
     Attributes:
         last_call: of the message of a failed test.
-        unsupported: why a call cannot be made at all; empty if all could.
+        last_error: that a call of it raised.
+        unsupported: why a test cannot be run at all, whatever the candidate; empty if all could.
         has_ended: whether the process is gone.
     """
 
     def __init__(self, answers: TextIO, calls: TextIO):
         self._answers, self._calls = answers, calls
         self.last_call = ""
+        self.last_error: Exception | None = None
         self.unsupported = ""
         self.has_ended = False
 
@@ -78,7 +80,8 @@ class Candidate:
         if "error" in reply:
             name = text_of(reply["error"])
             self.last_call += f" raised {name}"
-            raise _error(name, text_of(reply.get("message", "")))
+            self.last_error = _error(name, text_of(reply.get("message", "")))
+            raise self.last_error
         if "value" not in reply:
             raise CandidateError(f"it returned a {text_of(reply.get('not_plain', 'message'))}, expected plain data")
         after = reply.get("args")
@@ -141,14 +144,22 @@ def asked_names(test: str, defined: dict) -> set[str]:
 
 
 def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -> str:
-    """Run one test; what went wrong, empty if it passed."""
+    """Run one test; what went wrong, empty if it passed. What is wrong with the test itself is `unsupported`."""
     names = dict(defined)
     candidate.last_call = ""
     try:
+        program = compile(test, "<test>", "exec")
         asked = {entry_point} if entry_point else asked_names(test, defined)
-        names.update({name: candidate.function(name) for name in asked})
-        exec(compile(test, "<test>", "exec"), names)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that `compile` raises
+        candidate.unsupported = f"a test is not Python: {type(error).__name__}: {text_of(error)[:LONGEST]}"
+        return candidate.unsupported
+    names.update({name: candidate.function(name) for name in asked})
+    try:
+        exec(program, names)
     except BaseException as error:
+        if isinstance(error, ImportError) and error is not candidate.last_error:
+            problem = f"a test does not import: {text_of(error)[:LONGEST]}"
+            candidate.unsupported = f"{problem}; the sandbox has the standard library alone"
         return _message(error, test, candidate)
     if candidate.has_ended:  # a test that expects any error would take that for one
         return f"the program ended; {candidate.last_call}"

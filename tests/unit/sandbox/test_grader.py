@@ -134,6 +134,29 @@ def test_tests_that_need_more_than_values_are_unsupported(grader):
     assert grade.status == "unsupported" and "function" in grade.message
 
 
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("assert f(1) = 2", "a test is not Python: SyntaxError"),
+        ("assert f(1) == 2\0", "a test is not Python"),
+        ("import no_such_library\nassert f(1) == 2", "No module named 'no_such_library'"),
+        ("from math import no_such_name", "a test does not import: cannot import name"),
+    ],
+)
+@pytest.mark.parametrize("entry_point", ["f", ""])
+def test_broken_tests_are_not_the_programs_failure(grader, test, message, entry_point):
+    grade = grader.grade("def f(x):\n    return 2 * x", HiddenTests((test,), entry_point))
+    assert grade.status == "unsupported" and message in grade.message, grade
+
+
+def test_an_import_error_of_the_program_is_its_own(grader):
+    for code in ("def f(x):\n    import no_such_library", "def f(x):\n    raise ImportError", "import no_such_library"):
+        grade = grader.grade(code, HiddenTests(("assert f(1) == 2",), "f"))
+        assert grade.status in ("failed", "error") and grade.passed == 0, grade
+    syntax = grader.grade("def f(x):\n    raise SyntaxError", HiddenTests(("assert f(1) == 2",), "f"))
+    assert syntax.status == "failed"
+
+
 def test_tests_that_do_not_run_are_nobodys_fault(grader):
     with pytest.raises(SandboxError, match="whatever the program"):
         grader.grade(SQUARE, HiddenTests(("assert True",), "answer", setup="1 / 0"))
