@@ -11,6 +11,7 @@ import itertools
 import marshal
 import os
 import shutil
+import signal
 import subprocess
 from subprocess import PIPE, Popen
 
@@ -19,7 +20,12 @@ from rlhf_lab.sandbox.outcome import Limits, SandboxError
 from rlhf_lab.sandbox.process import Program
 
 ENGINES = ("docker", "podman")
-READ = """
+STARTED = "rlhf_lab: the program starts\n"
+"""What stderr says in front of the program's own: without it the exit status and what was said are the engine's. A
+program can exit with any number and say anything, but it cannot take this back."""
+READ = (
+    f"STARTED = {STARTED!r}"
+    + """
 import marshal, os, sys
 def read(length):
     parts = []
@@ -34,11 +40,16 @@ for name, content in marshal.loads(read(int.from_bytes(read(8), "little"))).item
     os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
     with open(name, "wb") as file:
         file.write(content)
+os.write(2, STARTED.encode())
 os.execv(sys.executable, [sys.executable, "-s", "-B", "-X", "utf8", sys.argv[1]])
 """
+)
 """Runs in the container: writes the files that come first on stdin, and becomes the program, which reads the rest."""
 START_S = 20.0
 """Time to start a container, besides the program's own."""
+
+SIGNALLED = 128
+"""Engines report the signal n that ended a program as the exit status SIGNALLED + n."""
 
 _numbers = itertools.count()
 
@@ -60,6 +71,11 @@ def command(path: str, name: str, image: str, limits: Limits) -> list[str]:
         "--tmpfs", f"/work:{disk}", "--tmpfs", f"/tmp:{disk}", "--shm-size", f"{limits.disk_mib}m",
         "--workdir", "/work", *environment, image, "python3", "-I", "-S", "-c", READ, MAIN,
     ]  # fmt: skip
+
+
+def exit_code(status: int) -> int:
+    """The exit status of an engine's command as that of the program: minus the signal that ended it, if one did."""
+    return SIGNALLED - status if SIGNALLED < status <= SIGNALLED + signal.SIGRTMAX else status
 
 
 def start(task: Task, limits: Limits, image: str) -> Program:

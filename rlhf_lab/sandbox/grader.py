@@ -53,7 +53,8 @@ class Grade:
 
     Attributes:
         status: `passed` all tests; `failed` one of them; `error` the code does not load or ended by itself; a limit
-            that it ran into; `unsupported` where its tests need more than values.
+            that it ran into; `unsupported` where its tests need more than values or the standard library, or are not
+            Python.
         passed, total: tests.
         message: the first failure: the line of the test, the error, the call before it.
         level: the isolation it was graded under.

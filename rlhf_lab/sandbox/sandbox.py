@@ -165,17 +165,17 @@ def _try(level: Level, image: str) -> str:
         return str(error)
     if outcome.stdout != "hello\n":
         lines = outcome.stderr.strip().splitlines() or [f"exit {outcome.exit}"]
-        # Python says what is wrong in its last line, docker and podman in their first
-        return f"a trial ended with {outcome.status}: {lines[0] if level == 'container' else lines[-1]}"
+        return f"a trial ended with {outcome.status}: {lines[-1]}"
     return ""
 
 
 def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outcome:
     """What came of a program that has ended. Raises SandboxError where it was never started."""
     stderr = program.stderr.decode("utf-8", "replace")
-    report: dict[str, Any] = {"code": program.process.returncode}
     contents = b""
-    if level != "container":
+    if level == "container":
+        report, stderr = _container_report(program, stderr)
+    else:
         report, contents = _read_report(program)
     if "failed" in report:
         raise SandboxError(levels.problem_of(report["failed"]))
@@ -198,6 +198,20 @@ def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outc
         files=files,
         files_cut=report.get("files_cut", False),
     )
+
+
+def _container_report(program: Program, stderr: str) -> tuple[dict[str, Any], str]:
+    """What a keeper would report, and the program's own stderr. Raises SandboxError where the program did not start."""
+    engine_said, started, own = stderr.partition(container.STARTED)
+    status = program.process.returncode
+    if not started and (program.broke or not program.is_stopped):
+        reason = engine_said.strip()[-500:] or program.broke or "no message"
+        raise SandboxError(f"the container of a program did not start, exit {status}: {reason}")
+    code = container.exit_code(status)
+    if code != -SIGKILL:
+        return {"code": code}, own
+    # not ended from here: by the kernel, for the container's memory, or by itself
+    return ({} if program.is_stopped else {"code": code, "memory": True}), own
 
 
 def _read_report(program: Program) -> tuple[dict[str, Any], bytes]:

@@ -123,6 +123,14 @@ def _pair_and_set(first: str, second: str) -> bool:
     return (is_pair[0] and is_set[1]) or (is_set[0] and is_pair[1])
 
 
+class _Undecided(Exception):
+    """A comparison came to nothing. An exception, because `lru_cache` keeps only what is returned."""
+
+
+class _Died(_Undecided):
+    """The process ended before it had answered."""
+
+
 class SymbolicEquivalence:
     """Asks the library, in a process that is started when it is first needed and replaced when it fails.
 
@@ -132,7 +140,8 @@ class SymbolicEquivalence:
         timeout_s: for one pair of answers; one that takes longer is not equal.
 
     Attributes:
-        undecided: pairs that took too long, or whose comparison ended the process.
+        undecided: comparisons that took too long, or that ended the process twice. They are not remembered: the
+            machine may have been busy.
     """
 
     def __init__(self, timeout_s: float):
@@ -149,22 +158,33 @@ class SymbolicEquivalence:
     def __call__(self, gold: str, stated: str) -> bool | None:
         """Whether the answers are equal; None where that could not be decided in time."""
         with self._lock:
-            return self._cached(gold, stated)
+            try:
+                return self._cached(gold, stated)
+            except _Undecided:
+                self.undecided += 1
+                return None
 
-    def _ask(self, gold: str, stated: str) -> bool | None:
+    def _ask(self, gold: str, stated: str) -> bool:
+        """Whether the answers are equal. Raises _Undecided."""
+        try:
+            return self._ask_once(gold, stated)
+        except _Died:  # for want of memory, or killed; this pair need not be why
+            return self._ask_once(gold, stated)
+
+    def _ask_once(self, gold: str, stated: str) -> bool:
+        """As `_ask`; the process is ended where it does not answer."""
         process = self._running()
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps([gold, stated]) + "\n")
             process.stdin.flush()
-        except BrokenPipeError:  # it ended since the last answer
-            answer = None
-        else:
             answer = self._read_line(process, self.timeout_s)
-        if answer is None:
-            self.undecided += 1
+        except BrokenPipeError:  # it ended since the last answer
             self.close()
-            return None
+            raise _Died from None
+        except _Undecided:
+            self.close()
+            raise
         return bool(answer["equal"])
 
     def _running(self) -> subprocess.Popen[str]:
@@ -176,21 +196,28 @@ class SymbolicEquivalence:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         self._process, self._owner = process, os.getpid()
-        if self._read_line(process, START_S) is None:
+        try:
+            self._read_line(process, START_S)
+        except _Undecided:
             self.close()
             raise LabError(
                 "the process that compares answers does not start; try: "
                 f"{sys.executable} -c 'import math_verify', or use reward.terms.math.equivalence=exact"
-            )
+            ) from None
         return process
 
     @staticmethod
-    def _read_line(process: subprocess.Popen[str], timeout_s: float) -> dict[str, bool] | None:
-        """The next line of the process; None where it does not come in time or the process ends."""
+    def _read_line(process: subprocess.Popen[str], timeout_s: float) -> dict[str, bool]:
+        """The next line of the process. Raises _Died where it ends, _Undecided where none comes in time."""
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], timeout_s)
-        line = process.stdout.readline() if ready else ""
-        return json.loads(line) if line else None
+        if not ready:
+            raise _Undecided
+        line = process.stdout.readline()
+        if not line.endswith("\n"):
+            raise _Died
+        answer: dict[str, bool] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """End the process, unless it belongs to the process that this one was forked from."""

@@ -27,7 +27,7 @@ def loads(text: str) -> object:
     """The value of a line of JSON. Raises ValueError for any other text."""
     try:
         return _decode(json.loads(text))
-    except (RecursionError, TypeError, KeyError) as error:
+    except (RecursionError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"not a message: {type(error).__name__}") from None
 
 

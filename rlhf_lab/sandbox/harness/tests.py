@@ -33,13 +33,15 @@ class Candidate:
 
     Attributes:
         last_call: of the message of a failed test.
-        unsupported: why a call cannot be made at all; empty if all could.
+        last_error: that a call of it raised.
+        unsupported: why a test cannot be run at all, whatever the candidate; empty if all could.
         has_ended: whether the process is gone.
     """
 
     def __init__(self, answers: TextIO, calls: TextIO):
         self._answers, self._calls = answers, calls
         self.last_call = ""
+        self.last_error: Exception | None = None
         self.unsupported = ""
         self.has_ended = False
 
@@ -50,8 +52,8 @@ class Candidate:
             raise CandidateError("the program ended before it had answered")
         try:
             reply = plain.loads(line)
-        except ValueError as error:
-            raise CandidateError(str(error)) from None
+        except Exception as error:  # it may write anything on this channel
+            raise CandidateError(text_of(error)) from None
         if not isinstance(reply, dict):
             raise CandidateError("its answer is no message")
         return reply
@@ -76,10 +78,12 @@ class Candidate:
     def _result(self, arguments: list) -> object:
         reply = self.receive()
         if "error" in reply:
-            self.last_call += f" raised {reply['error']}"
-            raise _error(str(reply["error"]), str(reply.get("message", "")))
+            name = text_of(reply["error"])
+            self.last_call += f" raised {name}"
+            self.last_error = _error(name, text_of(reply.get("message", "")))
+            raise self.last_error
         if "value" not in reply:
-            raise CandidateError(f"it returned a {reply.get('not_plain', 'message')}, expected plain data")
+            raise CandidateError(f"it returned a {text_of(reply.get('not_plain', 'message'))}, expected plain data")
         after = reply.get("args")
         if isinstance(after, list) and len(after) == len(arguments):
             for before, now in zip(arguments, after, strict=True):
@@ -113,9 +117,17 @@ def _error(name: str, message: str) -> Exception:
 def shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # an integer of thousands of digits
+    except Exception:  # an integer of thousands of digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def text_of(value: object) -> str:
+    """`str` of what came from a candidate or a test, whatever it is made of. Never raises."""
+    try:
+        return str(value)
+    except Exception:  # an integer of thousands of digits, also within an error: `assert f(1) == 2, f(1)`
+        return f"a {type(value).__name__} that cannot be written"
 
 
 def asked_names(test: str, defined: dict) -> set[str]:
@@ -132,15 +144,25 @@ def asked_names(test: str, defined: dict) -> set[str]:
 
 
 def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -> str:
-    """Run one test; what went wrong, empty if it passed."""
+    """Run one test; what went wrong, empty if it passed. What is wrong with the test itself is `unsupported`."""
     names = dict(defined)
     candidate.last_call = ""
     try:
+        program = compile(test, "<test>", "exec")
         asked = {entry_point} if entry_point else asked_names(test, defined)
-        names.update({name: candidate.function(name) for name in asked})
-        exec(compile(test, "<test>", "exec"), names)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that `compile` raises
+        candidate.unsupported = f"a test is not Python: {type(error).__name__}: {text_of(error)[:LONGEST]}"
+        return candidate.unsupported
+    names.update({name: candidate.function(name) for name in asked})
+    try:
+        exec(program, names)
     except BaseException as error:
+        if isinstance(error, ImportError) and error is not candidate.last_error:
+            problem = f"a test does not import: {text_of(error)[:LONGEST]}"
+            candidate.unsupported = f"{problem}; the sandbox has the standard library alone"
         return _message(error, test, candidate)
+    if candidate.has_ended:  # a test that expects any error would take that for one
+        return f"the program ended; {candidate.last_call}"
     return ""
 
 
@@ -151,7 +173,7 @@ def _message(error: BaseException, test: str, candidate: Candidate) -> str:
     parts = []
     if places and places[-1] and places[-1] <= len(lines):
         parts.append(lines[places[-1] - 1].strip()[:LONGEST])
-    text = str(error)[:LONGEST]
+    text = text_of(error)[:LONGEST]
     if not isinstance(error, AssertionError) or text:
         parts.append(f"{type(error).__name__}: {text}")
     if candidate.last_call:
@@ -171,9 +193,10 @@ def main() -> None:
     try:
         problem = candidate.receive()
         if problem:  # the code may also have written something of its own
-            report["load"] = f"{problem.get('error', 'no code')}: {problem.get('message', problem)}"[:LONGEST]
+            name, message = text_of(problem.get("error", "no code")), text_of(problem.get("message", problem))
+            report["load"] = f"{name}: {message}"[:LONGEST]
     except CandidateError as error:
-        report["load"] = str(error)
+        report["load"] = text_of(error)
     if not report["load"]:
         random.seed(0)  # tests that draw without a seed draw the same every time
         defined = {"__name__": "tests"}

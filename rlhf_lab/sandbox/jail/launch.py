@@ -182,7 +182,6 @@ def _keep(spec: dict, status: int) -> None:
     result = {
         "code": code,
         "cpu_s": usage.ru_utime + usage.ru_stime,
-        "disk_full": spec["namespaces"] and _is_full("."),
         "files_cut": is_cut,
     }
     _report(status, result, files)
@@ -327,11 +326,6 @@ def _descendants(ancestor: int) -> list:
     for process in found:
         found += [child for child, parent in parents.items() if parent == process]
     return found[1:]
-
-
-def _is_full(path: str) -> bool:
-    space = os.statvfs(path)
-    return space.f_bfree == 0 or space.f_ffree == 0
 
 
 def _read_files(most: int) -> tuple:

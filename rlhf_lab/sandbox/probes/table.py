@@ -9,7 +9,7 @@ from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.sandbox.grader import Grader, HiddenTests
 from rlhf_lab.sandbox.outcome import Level, SandboxError
 from rlhf_lab.sandbox.probes import reach, use
-from rlhf_lab.sandbox.probes.candidates import CANDIDATES, HIDDEN_TEST
+from rlhf_lab.sandbox.probes.candidates import CANDIDATES, TESTS
 from rlhf_lab.sandbox.probes.probe import Probe
 from rlhf_lab.sandbox.probes.scene import DISK_MIB, MEMORY_MIB, PROCESSES, TIMEOUT_S, Scene, scene
 from rlhf_lab.sandbox.sandbox import Sandbox
@@ -68,8 +68,8 @@ def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> Fin
 
 
 def _run_candidates(sandbox: Sandbox, level: Level) -> list[Finding]:
-    tests = HiddenTests((HIDDEN_TEST,), entry_point="answer")
-    grades = Grader(sandbox).grade_many([(code, tests) for code in CANDIDATES.values()])
+    programs = [(code, HiddenTests((TESTS[name],), entry_point="answer")) for name, code in CANDIDATES.items()]
+    grades = Grader(sandbox).grade_many(programs)
     return [
         Finding(name, "grader", level, grade.status == "passed", f"{grade.status}: {grade.message[:100]}")
         for name, grade in zip(CANDIDATES, grades, strict=True)

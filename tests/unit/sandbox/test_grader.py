@@ -9,9 +9,10 @@ import pytest
 from rlhf_lab.sandbox.grader import Grader, HiddenTests
 from rlhf_lab.sandbox.harness import candidate, plain, tests
 from rlhf_lab.sandbox.outcome import SandboxError
-from rlhf_lab.sandbox.probes.candidates import CANDIDATES, HIDDEN_TEST
+from rlhf_lab.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
 
 SQUARE = "def answer(n):\n    return n * n"
+ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,13 @@ def test_right_and_wrong(grader):
 
 def test_the_hidden_test_of_the_probes_can_be_passed(grader):
     assert grader.grade(SQUARE, HiddenTests((HIDDEN_TEST,), "answer")).status == "passed"
+    raises = "def answer(n):\n    raise ValueError"
+    assert grader.grade(raises, HiddenTests((EXPECTS_ERROR,), "answer")).status == "passed"
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_no_trick_passes(grader, name):
-    grade = grader.grade(CANDIDATES[name], HiddenTests((HIDDEN_TEST,), "answer"))
+    grade = grader.grade(CANDIDATES[name], HiddenTests((TESTS[name],), "answer"))
     assert grade.status in ("failed", "error", "killed") and grade.passed == 0
 
 
@@ -82,11 +85,36 @@ def test_subclasses_arrive_as_what_they_are_built_on():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", '{"tuple": 1}', '{"dict": [[[], 1]]}', '{"exec": "x"}', "[" * 10**5, '{"a": 1, "b": 2}']
+    "text",
+    [
+        "",
+        "{",
+        '{"tuple": 1}',
+        '{"dict": [[[], 1]]}',
+        '{"exec": "x"}',
+        "[" * 10**5,
+        '{"a": 1, "b": 2}',
+        f'{{"complex": [1{"0" * 400}, 0]}}',
+    ],
 )
 def test_other_messages_are_refused(text):
     with pytest.raises(ValueError):
         plain.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("def f(x): return 10**5000", "failed", "cannot be written"),
+        ("def f(x): raise ValueError(10**5000)", "failed", "f(1) raised ValueError"),
+        (ANSWERS + "b'{\"complex\": [1' + b'0' * 400 + b', 0]}\\n')", "error", "not a message: OverflowError"),
+        (ANSWERS + 'b\'{"dict": [["error", {"int": "\' + b\'f\' * 5000 + b\'"}]]}\\n\')', "error", "a int that cannot"),
+        (ANSWERS + "b'{\"bytes\": [[]]}\\n')", "error", "not a message: TypeError"),
+    ],
+)
+def test_no_reply_stops_the_run(grader, code, status, message):
+    grade = grader.grade(code, HiddenTests(("assert f(1) == 2, f(1)",), "f"))
+    assert grade.status == status and message in grade.message, grade
 
 
 def test_functions_that_work_in_place(grader):
@@ -104,6 +132,29 @@ def test_tests_may_expect_errors(grader):
 def test_tests_that_need_more_than_values_are_unsupported(grader):
     grade = grader.grade("def f(g):\n    return g(1)", HiddenTests(("assert f(lambda x: x) == 1",), "f"))
     assert grade.status == "unsupported" and "function" in grade.message
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("assert f(1) = 2", "a test is not Python: SyntaxError"),
+        ("assert f(1) == 2\0", "a test is not Python"),
+        ("import no_such_library\nassert f(1) == 2", "No module named 'no_such_library'"),
+        ("from math import no_such_name", "a test does not import: cannot import name"),
+    ],
+)
+@pytest.mark.parametrize("entry_point", ["f", ""])
+def test_broken_tests_are_not_the_programs_failure(grader, test, message, entry_point):
+    grade = grader.grade("def f(x):\n    return 2 * x", HiddenTests((test,), entry_point))
+    assert grade.status == "unsupported" and message in grade.message, grade
+
+
+def test_an_import_error_of_the_program_is_its_own(grader):
+    for code in ("def f(x):\n    import no_such_library", "def f(x):\n    raise ImportError", "import no_such_library"):
+        grade = grader.grade(code, HiddenTests(("assert f(1) == 2",), "f"))
+        assert grade.status in ("failed", "error") and grade.passed == 0, grade
+    syntax = grader.grade("def f(x):\n    raise SyntaxError", HiddenTests(("assert f(1) == 2",), "f"))
+    assert syntax.status == "failed"
 
 
 def test_tests_that_do_not_run_are_nobodys_fault(grader):

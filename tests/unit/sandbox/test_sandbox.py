@@ -204,7 +204,15 @@ open({log!r}, "a").write(repr(words) + "\\n")
 if words[0] == "run":
     os.chdir({folder!r})
     start = words.index("python3")
-    os.execv({python!r}, [{python!r}, *words[start + 1:]])
+    import subprocess
+    if os.path.exists("refuses"):
+        sys.exit("docker: no such image") if open("refuses").read() == "1" else os._exit(125)
+    program = subprocess.Popen([{python!r}, *words[start + 1:]])
+    open("pid", "w").write(str(program.pid))
+    code = program.wait()
+    sys.exit(128 - code if code < 0 else code)
+if words[0] == "kill":
+    os.kill(int(open({folder!r} + "/pid").read()), 9)
 """
 
 
@@ -240,6 +248,32 @@ def test_container_is_killed_by_name(fake_docker, monkeypatch):
     assert sandbox.level == "container"
     assert sandbox.run("import time; time.sleep(60)").status == "timeout"
     assert "['kill', 'rlhf_lab-sandbox-" in fake_docker.read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "exit"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "memory", -9),  # as the kernel does to a container without memory
+        ("import os; os.kill(os.getpid(), 24)", "timeout", -24),  # its processor time is over
+        ("import os; os.kill(os.getpid(), 15)", "killed", -15),
+        ("raise SystemExit(125)", "error", 125),  # the number with which an engine says that it could not start
+        ("raise SystemExit(3)", "error", 3),
+        ("import sys; sys.exit('bad')", "error", 1),
+    ],
+)
+def test_the_engines_exit_status_is_not_the_programs(fake_docker, code, status, exit):
+    outcome = Sandbox(Sandboxing(level="container", timeout_s=5.0)).run(code)
+    assert (outcome.status, outcome.exit) == (status, exit), outcome
+    assert container.STARTED not in outcome.stderr
+
+
+@pytest.mark.parametrize("how", ["1", "125"])
+def test_a_container_that_does_not_start_is_an_error(fake_docker, tmp_path, how):
+    sandbox = Sandbox(Sandboxing(level="container", timeout_s=5.0))
+    assert sandbox.level == "container"
+    (tmp_path / "refuses").write_text(how)
+    with pytest.raises(SandboxError, match=f"did not start, exit {how}: (docker: no such image|no message)"):
+        sandbox.run("print(1)")
 
 
 def test_a_launcher_that_does_not_end_is_an_error(monkeypatch):

@@ -281,6 +281,36 @@ def test_a_hanging_process_is_ended(monkeypatch, tmp_path):
         parents.wait()
 
 
+def test_what_was_not_decided_is_asked_again(monkeypatch, tmp_path):
+    """With a stand-in for the worker, which counts what it is asked: `once` ends it, or hangs, the first time only."""
+    asked = tmp_path / "asked"
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import json, os, sys, time\n"
+        "print(json.dumps({'ready': True}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    gold, stated = json.loads(line)\n"
+        f"    open({str(asked)!r}, 'a').write(stated + '\\n')\n"
+        f"    is_first = open({str(asked)!r}).read().split().count(stated) == 1\n"
+        "    if stated == 'dies': os._exit(1)\n"
+        "    if stated == 'dies_once' and is_first: os._exit(1)\n"
+        "    if stated == 'hangs_once' and is_first: time.sleep(600)\n"
+        "    print(json.dumps({'equal': True}), flush=True)\n"
+    )
+    monkeypatch.setattr(equivalence, "WORKER", worker)
+    monkeypatch.setattr(equivalence, "find_spec", lambda name: True)
+    symbolic = SymbolicEquivalence(timeout_s=0.5)
+    assert symbolic("a", "dies_once") is True and symbolic.undecided == 0
+    assert symbolic("a", "hangs_once") is None and symbolic.undecided == 1
+    assert asked.read_text().split().count("hangs_once") == 1  # a retry would cost the time again
+    assert symbolic("a", "hangs_once") is True and symbolic.undecided == 1
+    assert symbolic("a", "dies") is None and symbolic.undecided == 2
+    assert asked.read_text().split().count("dies") == 2
+    assert symbolic("a", "hangs_once") is True
+    assert asked.read_text().split().count("hangs_once") == 2  # decided, and remembered
+    symbolic.close()
+
+
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(equivalence, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"pip install 'rlhf_lab\[math\]'"):
