@@ -1,7 +1,7 @@
 """Finds, before anything is built, what would fail or silently do nothing after minutes of building.
 
 `config.check` judges settings by themselves. This module looks at what is around them: installed libraries, model
-folders, data files and functions of other packages. It imports no torch, and asks no network.
+folders, data files, functions of other packages, and the sandbox. It imports no torch, and asks no network.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.sandbox.outcome import SandboxUnavailable
+from rlhf_lab.sandbox.sandbox import choose_level
 from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity, rubric_files
 
 LARGE_JSON = 2**26
@@ -68,6 +70,7 @@ def _stage_problems(stage: Stage) -> list[str]:
         *_reward_problems(stage),
         *_judge_problems(stage),
         *_agent_problems(stage),
+        *_sandbox_problems(stage),
         *_rubric_problems(stage),
         *_model_problems(stage),
         *_gold_problems(stage),
@@ -160,6 +163,20 @@ def _agent_problems(stage: Stage) -> list[str]:
     if agent.asks_service:
         problems += [problem.replace("judge.", "agent.service.") for problem in _service_problems(agent.service)]
     return problems
+
+
+def _sandbox_problems(stage: Stage) -> list[str]:
+    """A level of isolation that does not work here, where the stage runs programs of a model."""
+    config = stage.config
+    agents = config.agent.programs.values() if config.runs_agents else ()
+    measures = "rollout" in config.algorithm.uses and getattr(config.verifier, "runs_code", False)
+    if not (config.runs_code or measures or any(agent.runs_code for agent in agents)):
+        return []
+    try:
+        choose_level(config.sandbox)  # one small program, once per process
+    except SandboxUnavailable as error:
+        return [str(error)]
+    return []
 
 
 def _model_problems(stage: Stage) -> list[str]:

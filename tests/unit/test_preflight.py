@@ -15,6 +15,7 @@ from support import command_inside, planned, write_pairs
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external import functions
+from rlhf_lab.sandbox import sandbox
 from rlhf_lab.stages import preflight
 
 SMALL = ("model=micro", "data=mini_hh_small")
@@ -227,3 +228,32 @@ def test_a_local_judge_that_is_no_model(asks_judge, tmp_path):
 def test_a_judge_that_nobody_asks_needs_nothing(monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     assert problems("sft", "judge=anthropic") == ""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "runs_code"),
+    [
+        ("grpo", ["data=humaneval", "reward=code_tests"], True),
+        ("grpo", ["reward=gold"], False),
+        ("agent_bench", ["agent=code_executor"], True),
+        ("agent_bench", ["agent=react"], False),
+    ],
+)
+def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, runs_code):
+    if "data=humaneval" in overrides:
+        row = {
+            "task_id": "0",
+            "prompt": "def f(x):\n",
+            "entry_point": "f",
+            "test": "assert f(1)",
+            "canonical_solution": "",
+        }
+        (tmp_path / "rows.jsonl").write_text(20 * f"{json.dumps(row)}\n")
+        overrides = [*overrides, f"data.path={tmp_path / 'rows.jsonl'}", "needs.reward=null"]
+    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "user namespaces are not allowed")
+    found = problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
+    with pytest.raises(sandbox.SandboxUnavailable) as raised:
+        sandbox.choose_level(sandbox.Sandboxing())
+    assert (str(raised.value) in found) == runs_code, found
+    monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "")
+    assert "sandbox.level" not in problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
