@@ -141,6 +141,8 @@ class Attempt:
             draw=self.draw,
             tools=tuple(tool.definition for tool in tools),
             stop=tuple(stop),
+            # what has grown too long is a result of the attempt; a first request that is refused is a wrong setting
+            may_be_rejected=bool(self.turns),
         )
         return Ask(request, part)
 
@@ -163,7 +165,9 @@ class Attempt:
         self.turns[said.turn] = replace(turn, calls=(*turn.calls, call)), lane
 
     def hear(self, ask: Ask, reply: Reply) -> Said:
-        """A reply as a turn. Raises Ended for one that was refused."""
+        """A reply as a turn. Raises Ended for one that was refused, and for a request that was not taken."""
+        if reply.stop == "rejected":
+            raise Ended("failed", error=f"the service does not take the request: {reply.text}")
         request, usage = ask.request, reply.usage
         instructions = [Message(role="system", content=request.system)] if request.system else []
         turn = Turn(

@@ -289,6 +289,9 @@ class _Call:
                 self.pacer.passed(ticket)
                 return reply
             except ServiceError as error:
+                if error.status in BAD_REQUEST and question.request.may_be_rejected:
+                    self.pacer.release(ticket)
+                    return Reply(error.message, "rejected")
                 failures += 1
                 self._wait_after(error, failures, ticket)
             except BaseException:

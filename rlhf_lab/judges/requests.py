@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 
 from rlhf_lab.core.messages import Message
 
-Stop = Literal["end", "refused", "truncated"]
+Stop = Literal["end", "refused", "truncated", "rejected"]
+"""Why an answer ended. `rejected` is none: the service does not take the request (`Request.may_be_rejected`)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Request:
             of the request's identity: the text says it all.
         tools: definitions of the tools that the model may call, as chat templates take them.
         stop: texts that end the answer; they are no part of it.
+        may_be_rejected: a request that the service does not take, such as one that is too long, has a reply that says
+            so, with the stop `rejected`, and ends no other. Such a reply is not stored. No part of the identity.
     """
 
     messages: tuple[Message, ...]
@@ -37,6 +40,7 @@ class Request:
     about: object | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     stop: tuple[str, ...] = ()
+    may_be_rejected: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", tuple(with_texts(message, writable) for message in self.messages))

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -210,6 +211,18 @@ def test_a_bad_request_is_not_repeated_and_names_itself(server, kind, tmp_path):
     server.always = lambda asked: None
     client.complete_many([question(i) for i in range(5)])
     assert server.billed_requests == 5
+
+
+def test_a_request_that_may_be_rejected_ends_no_other(server, kind, tmp_path):
+    client = connect(server.url, kind, tmp_path, parallel=1)
+    server.always = lambda asked: status(400, "prompt is too long") if asked.question == "question 1" else None
+    requests = [replace(question(i), may_be_rejected=True) for i in range(3)]
+    replies = client.complete_many(requests)
+    assert [reply.stop for reply in replies] == ["end", "rejected", "end"]
+    assert "prompt is too long" in replies[1].text
+    server.always = lambda asked: None  # a reply of that kind is not kept
+    assert [reply.stop for reply in client.complete_many(requests)] == ["end"] * 3
+    assert question(1).digest({}) == requests[1].digest({})
 
 
 @pytest.mark.parametrize("code, advice", [(401, "api_key_env"), (404, "judge.model"), (403, "")])

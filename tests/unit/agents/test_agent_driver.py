@@ -9,6 +9,7 @@ from rlhf_lab.agents.program import Ended, together, user_message
 from rlhf_lab.agents.react import react
 from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.core.errors import JudgeUnavailable, StorageError
+from rlhf_lab.judges.requests import Reply
 
 
 def chain(request):
@@ -54,6 +55,28 @@ def test_an_error_of_an_agent_is_its_trajectory():
     assert [(trajectory.stop, trajectory.answer) for trajectory in trajectories] == [("failed", None)] * 2
     assert trajectories[0].error.startswith("KeyError: 'x' (test_agent_driver.py, line ")
     assert len(trajectories[0].turns) == 1
+
+
+def test_a_request_that_has_grown_too_long_ends_its_attempt_alone():
+    model = FakeModel(chain)
+    answer = model.answer
+
+    def refusing(request):
+        said = answer(request)
+        too_long = len(request.messages) > 3
+        return Reply("prompt is too long", "rejected") if too_long and request.may_be_rejected else said
+
+    model.answer = refusing
+    long, short = run(react, model, assignment("Who is 3"), assignment("Who is 1"))
+    assert (long.stop, long.answer, len(long.turns)) == ("failed", None, 2)
+    assert long.error == "the service does not take the request: prompt is too long"
+    assert (short.stop, short.answer) == ("answered", "1")
+
+
+def test_a_first_request_is_never_a_result_when_it_is_refused():
+    model = FakeModel(lambda request: "Answer: x")
+    run(react, model, assignment())
+    assert [request.may_be_rejected for request in model.asked] == [False]
 
 
 def test_an_error_of_the_infrastructure_is_none_of_the_agents():
