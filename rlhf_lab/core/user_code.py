@@ -72,8 +72,12 @@ def _run_module(path: Path) -> ModuleType:
     module = ModuleType(f"rlhf_lab_user_{path.stem}")
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module  # dataclasses look their module up there
-    # Compiled here: Python's own loader takes stored bytecode for an edit within the same second.
-    exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
+    # Compiled here, and no bytecode of neighbours stored: Python's own loader takes it for an edit in the same second.
+    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))
+    finally:
+        sys.dont_write_bytecode = writes_no_bytecode
     return module
 
 

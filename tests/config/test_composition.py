@@ -42,6 +42,7 @@ NEEDED = {
     "algorithm/cai_preferences": ["+needs.policy=owner/model"],
     "algorithm/gaia": ["+needs.policy=owner/model"],
     "algorithm/agent_bench": ["+needs.policy=owner/model"],
+    "algorithm/code_bench": ["+needs.policy=owner/model"],
     "algorithm/trajectories": ["data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],

@@ -191,6 +191,6 @@ def test_a_shell_completes_the_console_script(tmp_path: Path) -> None:
     started = time.monotonic()
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stderr == ""
-    assert done.stdout.splitlines()[-1] == "+recipe=ppo +recipe=ppo_ensemble"
+    assert done.stdout.splitlines()[-1] == "+recipe=ppo +recipe=ppo_agent +recipe=ppo_ensemble"
     assert "hydra_bash_completion rlhf-lab" in done.stdout
     assert time.monotonic() - started < 20

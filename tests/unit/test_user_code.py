@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from rlhf_lab.config.files import folder, read_yaml
@@ -9,7 +11,8 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.user_code import files_behind, load_from_file
 
 
-def test_what_a_file_names_is_loaded_anew_each_time(tmp_path):
+def test_what_a_file_names_is_loaded_anew_each_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = tmp_path / "mine.py"
     file.write_text("from beside import N\nvalue = N + 1\n")
     (tmp_path / "beside.py").write_text("N = 1\n")

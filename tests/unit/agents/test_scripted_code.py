@@ -25,7 +25,7 @@ def programs(behaviour: str, failing: tuple[str, ...], rounds: int = 6) -> list[
     def no_model():
         raise AssertionError("it asks no model")
 
-    agent = build(ScriptedCode(behaviour, rounds), Surroundings(no_model, lambda: run_code))
+    agent = build(ScriptedCode(behaviour, rounds), Surroundings(no_model, lambda: run_code, {}))
     (trajectory,) = agent.run_many([TASK], lambda position, trajectory: None)
     assert trajectory.answer == [call.arguments["code"] for call in trajectory.calls][-1]
     return [call.arguments["code"] for call in trajectory.calls]
@@ -46,6 +46,6 @@ def test_what_is_written(behaviour, failing, written):
 
 
 def test_behaviours_are_different_agents():
-    surroundings = Surroundings(lambda: None, lambda: None)
+    surroundings = Surroundings(lambda: None, lambda: None, {})
     identities = [build(ScriptedCode(name), surroundings).identity for name in ("solves", "unchanged", "reads_errors")]
     assert len({str(identity) for identity in identities}) == 3
