@@ -234,5 +234,9 @@ def _status(program: Program, code: int | None, for_memory: bool, stderr: str) -
         return "timeout"
     if code is None or code < 0:
         return "killed"
-    last_line = (stderr.strip().splitlines() or [""])[-1]
-    return next((status for words, status in LAST_WORDS if last_line.startswith(words)), "error")
+    lines = stderr.strip().splitlines() or [""]
+    if stderr.count("Traceback (most recent call last)") > 1:
+        # many processes have failed at once: the last line may be in the middle of what another one says
+        said = "\n".join(lines)
+        return next((status for words, status in LAST_WORDS if words in said), "error")
+    return next((status for words, status in LAST_WORDS if lines[-1].startswith(words)), "error")
