@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_lab.core.episodes import Step, Task
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.tools import Call, Tool, ToolError, call_tool
+from rlhf_lab.core.tools import Call, Tool, ToolError, call_tool, read_arguments
 from rlhf_lab.data.adapters.sessions import OPENING
 from rlhf_lab.data.transcript import reply_message
 from rlhf_lab.environments.tools.text_calls import read_move
@@ -90,22 +90,18 @@ class ToolMethodsSession:
 
 def calls_of(reply: str, tools: Mapping[str, Tool]) -> list[Call]:
     """The calls of a reply, made: those that its chat template wrote, else the one it writes as text."""
-    written = reply_message(reply).get("tool_calls", [])
-    if written:
-        functions = [(call["function"], str(call.get("id", ""))) for call in written]
-        return [call_tool(tools, str(f["name"]), _arguments(f["arguments"]), id) for f, id in functions]
+    made = []
+    for call in reply_message(reply).get("tool_calls", []):
+        function = call["function"]
+        given = function["arguments"]
+        # some templates write the arguments as JSON text
+        text = given if isinstance(given, str) else json.dumps(given)
+        arguments = given if isinstance(given, Mapping) else read_arguments(text)
+        made.append(call_tool(tools, str(function["name"]), arguments, str(call.get("id", ""))))
+    if made:
+        return made
     move = read_move(reply, tools)
     return [call_tool(tools, move.name, move.arguments or {})] if move.name else []
-
-
-def _arguments(written: Any) -> dict[str, Any]:
-    """The arguments of a call, which some templates write as JSON text."""
-    if isinstance(written, str):
-        try:
-            written = json.loads(written)
-        except ValueError:
-            return {"arguments": written}
-    return dict(written) if isinstance(written, Mapping) else {"arguments": written}
 
 
 def result_message(call: Call) -> Message:

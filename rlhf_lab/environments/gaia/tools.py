@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
 from rlhf_lab.environments.gaia.files import file_text
 from rlhf_lab.environments.gaia.search import SearchProvider
-from rlhf_lab.environments.maths.expressions import evaluate, tokens_of, written
+from rlhf_lab.environments.maths.expressions import computed
 
 PART_CHARACTERS = 8000
 """Characters of a page or file that a model reads in one call."""
@@ -100,20 +100,15 @@ def _calculator_tool() -> Tool:
 def calculate(expression: str) -> str:
     """The value of an expression. Raises ToolError where it is none."""
     text = str(expression)
-    refusal = ToolError(
-        f"error: {text[:80]!r} has no value; write numbers, + - * / and parentheses, and divide by nothing that is 0"
-    )
     if len(text) > LONGEST_EXPRESSION:
         raise ToolError(f"error: the expression is longer than {LONGEST_EXPRESSION} characters; split it")
-    try:
-        tokens = tokens_of(text)
-        value = evaluate(tokens) if tokens else None
-        shown = None if value is None else written(value, DECIMALS)
-    except (RecursionError, OverflowError):  # hundreds of parentheses; hundreds of digits before the point
-        raise refusal from None
-    if shown is None:
-        raise refusal
-    return shown
+    value = computed(text, DECIMALS)
+    if value is None:
+        raise ToolError(
+            f"error: {text[:80]!r} has no value; write numbers, + - * / and parentheses, "
+            "and divide by nothing that is 0"
+        )
+    return value
 
 
 def _python_tool(run_code: Callable[[str], str]) -> Tool:

@@ -60,6 +60,16 @@ def evaluate(tokens: Sequence[Token]) -> Fraction | None:
     return value if not stack else None
 
 
+def computed(text: str, decimals: int = 2) -> str | None:
+    """The value of an expression as `written` writes it; None when it has none, or is too deep or too large."""
+    try:
+        tokens = tokens_of(text)
+        value = evaluate(tokens) if tokens else None
+        return None if value is None else written(value, decimals)
+    except (RecursionError, OverflowError):  # hundreds of parentheses; hundreds of digits before the point
+        return None
+
+
 def _parse_sum(stack: list[Token]) -> Fraction:
     value = _parse_product(stack)
     while stack and stack[-1] in ("+", "-"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlhf_lab.core.tools import Tool, ToolError, text_tool
-from rlhf_lab.environments.maths.expressions import evaluate, tokens_of, written
+from rlhf_lab.environments.maths.expressions import computed
 
 LONGEST_EXPRESSION = 500
 """Characters. The numbers of a shorter one, and their product, are written in digits that Python converts."""
@@ -49,15 +49,10 @@ def calculate(expression: str) -> str:
     """The exact value of a sum, difference, product or quotient. Raises ToolError where it is none."""
     if len(expression) > LONGEST_EXPRESSION:
         raise ToolError(f"the expression is longer than {LONGEST_EXPRESSION} characters; split it")
-    refusal = ToolError(f"{expression!r} is no expression; write numbers, + - * / and parentheses")
-    try:
-        tokens = tokens_of(expression)
-        value = evaluate(tokens) if tokens else None
-        if value is None:
-            raise refusal
-        return written(value)
-    except (RecursionError, OverflowError):  # hundreds of parentheses; hundreds of digits before the point
-        raise refusal from None
+    value = computed(expression)
+    if value is None:
+        raise ToolError(f"{expression!r} is no expression; write numbers, + - * / and parentheses")
+    return value
 
 
 def calculator_tool() -> Tool:

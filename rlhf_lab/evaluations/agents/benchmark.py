@@ -20,6 +20,7 @@ from rlhf_lab.core.files import write_text
 from rlhf_lab.core.trajectory import AgentTrajectory
 from rlhf_lab.evaluations.agents.attempts import Attempt, Question, plan_attempts, run_attempts
 from rlhf_lab.evaluations.agents.comparisons import compare_rows, write_comparisons
+from rlhf_lab.evaluations.agents.metrics import DESCRIBED
 from rlhf_lab.evaluations.agents.trajectory_log import TrajectoryLog
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
@@ -38,11 +39,6 @@ MEANS = (
     *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_latency_s", "agent_wall_s"),
 )
 """Columns that are no rates, also where they happen to be 0 and 1 only."""
-DESCRIBED = (
-    *("policy", "prompt_id", "sample_id", "prompt", "response", "key"),
-    *("set", "category", "template", "attack", "regression", "stop"),
-)
-"""Columns that say what an attempt was; the others are measured."""
 COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")
 """Metrics in which agents are compared, where they have them."""
 

@@ -70,3 +70,9 @@ CODE = (
     Metric("code_rounds", "programs written per attempt", title="rounds", column="rounds"),
 )
 """code_bench.py"""
+
+DESCRIBED = (
+    *("policy", "prompt_id", "sample_id", "prompt", "response", "key"),
+    *("set", "category", "template", "attack", "regression", "stop"),
+)
+"""Columns of evaluation.jsonl that say what an attempt was; the others are measured."""

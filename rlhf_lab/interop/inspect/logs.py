@@ -21,6 +21,8 @@ from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
 from rlhf_lab.core.files import make_folder, read_jsonl
 from rlhf_lab.core.messages import Message
 from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.evaluations.agents.metrics import DESCRIBED
+from rlhf_lab.evaluations.agents.trajectory_log import FILE
 from rlhf_lab.interop.inspect.messages import tool_call, usage
 from rlhf_lab.judges.call_ids import call_id
 from rlhf_lab.results.rundir import Run, read_run
@@ -29,10 +31,6 @@ from rlhf_lab.statistics.inference import clustered_mean
 
 Row = Mapping[str, Any]
 
-TRAJECTORIES = "trajectories.jsonl"
-DESCRIBED: tuple[str, ...] = ("policy", "prompt_id", "sample_id", "prompt", "response", "key", "set", "category")
-DESCRIBED += ("template", "attack", "regression", "stop")
-"""Columns of evaluation.jsonl that say what an attempt was."""
 COUNTED: tuple[str, ...] = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls")
 COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_wall_s", "agent_latency_s")
 """Columns that say what an attempt took: metadata of a sample. All others are its scores."""
@@ -66,15 +64,15 @@ def export(folder: Path, to: Path) -> list[Path]:
 def run_logs(folder: Path) -> dict[str, dict[str, Any]]:
     """Name → inspect's EvalLog as plain data: an agent's name, with `-attacked` behind it for attempts under attack."""
     run = read_run(folder)
-    attempts = {row["key"]: row for row in read_jsonl(folder / TRAJECTORIES)}
+    attempts = {row["key"]: row for row in read_jsonl(folder / FILE)}
     if not attempts:
-        raise DataError(f"{folder} holds no {TRAJECTORIES}; name a run of agent_bench, gaia or code_bench")
+        raise DataError(f"{folder} holds no {FILE}; name a run of agent_bench, gaia or code_bench")
     if run.status != "completed" or run.changed:
         problem = f"{', '.join(run.changed)} changed since it completed" if run.changed else f"it is {run.status}"
         raise DataError(f"{folder} cannot be exported: {problem}; run its command again: {run.manifest.get('command')}")
     rows = read_jsonl(folder / "evaluation.jsonl")
     if missing := [row["prompt_id"] for row in rows if row["key"] not in attempts]:
-        raise DataError(f"{folder / TRAJECTORIES} lacks {len(missing)} attempts, such as at {missing[0]}")
+        raise DataError(f"{folder / FILE} lacks {len(missing)} attempts, such as at {missing[0]}")
     logs = {}
     for policy in run.policies:
         own = [row for row in rows if row["policy"] == policy.name]

@@ -132,14 +132,19 @@ def text_of(value: object) -> str:
 
 def asked_names(test: str, defined: dict) -> set[str]:
     """Names that a test reads and nobody defines: these are the candidate's. Raises SyntaxError."""
-    nodes = list(ast.walk(ast.parse(test)))
-    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    written = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    named = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler))]
-    written |= {node.name for node in named if node.name}
-    written |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    aliases = [alias for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names]
-    written |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+    read: set[str] = set()
+    written: set[str] = set()
+    for node in ast.walk(ast.parse(test)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else written).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)):
+            if node.name:  # an except clause may name nothing
+                written.add(node.name)
+        elif isinstance(node, ast.arg):
+            written.add(node.arg)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                written.add((alias.asname or alias.name).partition(".")[0])
     return read - written - set(defined) - set(dir(builtins))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,11 @@ VERSION = 1
 MINI_CATEGORIES = ("tool_use", "multi_step", "failure_recovery")
 
 
-class _BenchTasks:
+class _BenchTasks(ABC):
     """What both sets share: tools, and the fingerprint."""
 
-    def tasks(self, split: str) -> Sequence[Task]:
-        raise NotImplementedError
+    @abstractmethod
+    def tasks(self, split: str) -> Sequence[Task]: ...
 
     def tools(self, task: Task, seed: int) -> list[Tool]:
         """Tools of one attempt; the seed decides when a busy tool is busy."""
