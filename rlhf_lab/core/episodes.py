@@ -140,6 +140,19 @@ class Demonstrating(Protocol):
 
 
 @runtime_checkable
+class Offering(Protocol):
+    """An environment whose tools can be called in the form of a model's chat template.
+
+    A model whose template takes tools gets their definitions in its prompt. Its calls then stand in what `step` reads as
+    a transcript has them (`data.transcript.reply_message`). Any other model's turns are text alone.
+    """
+
+    def definitions(self, task: Task) -> Sequence[Mapping[str, Any]]:
+        """The tools of an episode of this task, as chat templates take them."""
+        ...
+
+
+@runtime_checkable
 class Finishing(Protocol):
     """An environment that wants to know of episodes that end before it says so: cut, or without room to go on."""
 

@@ -91,6 +91,16 @@ def function_call(name: str, arguments: Mapping[str, Any], id: str = "") -> dict
     return {**numbered, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
 
 
+def with_id(call: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """A call as an assistant's message has it, with this id in place of what it has."""
+    return {"id": id, **{key: value for key, value in call.items() if key != "id"}}
+
+
+def call_id(number: int) -> str:
+    """Of a conversation's call of that number, from 0. Nine letters and digits, as some chat templates ask for."""
+    return f"call{number:05d}"
+
+
 def read_arguments(text: str) -> dict[str, Any]:
     """Arguments of a call, from the JSON that a model wrote; `{MALFORMED: text}` where that is no JSON object."""
     if not text.strip():
@@ -142,6 +152,12 @@ def _as_type(tool: Tool, name: str, value: Any, wanted: Any) -> Any:
     if wanted in ("integer", "number") and isinstance(value, str):
         with suppress(ValueError):
             return int(value) if wanted == "integer" else float(value)
+    if wanted in ("boolean", "array", "object") and isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            # True and False as Python writes them stand in the calls of some templates
+            read = json.loads(value.lower() if wanted == "boolean" else value)
+            if isinstance(read, TYPES[wanted]):
+                return read
     raise ToolError(f"error: {name} of {tool.name} is a JSON {wanted}; got {json.dumps(value, default=str)[:80]}")
 
 

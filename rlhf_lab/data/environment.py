@@ -58,8 +58,11 @@ def _environment(settings: ForeignEnvironment) -> Environment:
         return environment
     if settings.style == "verifiers":
         return _verifiers_environment(settings)
+    tools: Sequence[Mapping[str, Any]] = ()
     if settings.style == "trl":
-        open_session: OpenSession = tool_methods.opener(load_from_file(where, settings.environment), settings.arguments)
+        factory = load_from_file(where, settings.environment)
+        open_session: OpenSession = tool_methods.opener(factory, settings.arguments)
+        tools = [tool.definition for tool in tool_methods.tools_of(factory(**settings.arguments)).values()]
     else:
         open_session = openenv.opener(settings.environment, settings.arguments, settings.action, settings.observation)
     corpus = load_corpus("environment", settings, partial(prompts.parse_row, settings=settings))
@@ -67,7 +70,7 @@ def _environment(settings: ForeignEnvironment) -> Environment:
         split: [_begun(corpus.task(prompt), open_session) for prompt in corpus.prompts(split)]
         for split in ("train", "test")
     }
-    return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns)
+    return SessionEnvironment(tasks, open_session, max_turns=settings.max_turns, tools=tools)
 
 
 def _begun(task: Task, open_session: OpenSession) -> Task:

@@ -67,7 +67,8 @@ class Evaluator(PolicyLog):
         self.collector = EpisodeCollector(run, encoder)
         self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
         # encoded once by the run's own encoder, whose report says how many prompts were cut
-        self.prompt_ids = [encoder.prompt(task.prompt, self.rollout.max_prompt_tokens) for task in self.tasks]
+        longest = self.rollout.max_prompt_tokens
+        self.prompt_ids = [encoder.prompt(self.collector.prompt(task), longest) for task in self.tasks]
         pairs = run.corpus.test[: self.settings.pairs]
         self.pairs = [pair_rows(encoder, pair, max_length) for pair in pairs]
         self.pair_prompts = [pair.prompt for pair in pairs]

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlhf_lab.core.messages import Message
-
-
-def call_id(number: int) -> str:
-    """Of a conversation's call of that number, from 0. Nine letters and digits, as some chat templates ask for."""
-    return f"call{number:05d}"
+from rlhf_lab.core.tools import call_id
 
 
 def calls_before(messages: Sequence[Message]) -> int:

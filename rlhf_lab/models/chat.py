@@ -14,10 +14,13 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import call_id, function_call
 from rlhf_lab.models.tool_calls import CallFormat, find_format
 
 MARK = "\ue000{}\ue001"
 """Stands for the text of a message while a template is rendered: characters that no template changes or strips."""
+MADE_UP = "made_up"
+"""Name and only argument of a call that is rendered for what the template writes behind it."""
 
 
 class ChatTemplate:
@@ -82,6 +85,8 @@ class ChatTemplate:
             ended: whether the reply's last token is the end of its turn already.
         """
         texts = [str(message.get("content") or "") for message in messages]
+        if any(message["role"] == "tool" for message in messages) and self.call_format:
+            return self._behind_calls(messages, texts, ended=ended)
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": MARK.format(0)}]
         behind = self._render([*opening, *_marked(messages, texts, first=1)], None).partition(MARK.format(0))[2]
         if any(text and MARK.format(number) not in behind for number, text in enumerate(texts, start=1)):
@@ -93,6 +98,33 @@ class ChatTemplate:
         ids = self._filled_ids(behind, ["", *texts])
         end = self.end_of_turn
         return ids[len(end) :] if ended and ids[: len(end)] == end else ids
+
+    def _behind_calls(self, messages: Sequence[Message], texts: Sequence[str], *, ended: bool) -> list[int]:
+        """`next_prompt` where tools answer: behind a reply that calls one, as templates want it.
+
+        One call stands for all that the reply makes: what follows a turn does not depend on what is in it.
+        """
+        results = [message for message in messages if message["role"] == "tool"]
+        id = results[0].get("tool_call_id") or call_id(0)
+        call = function_call(results[0].get("name", MADE_UP), {MADE_UP: MADE_UP}, id)
+        opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        answered = [{"tool_call_id": id, **message} if message["role"] == "tool" else message for message in messages]
+        has_special_text = any(special in text for text in texts for special in self._special_texts)
+        # some templates write a result as JSON, which a mark in its place would not be
+        shown = _marked(answered, texts) if has_special_text else answered
+        end = self.end_of_turn
+        _, _, called = self._render([*opening, *shown], None).partition(MADE_UP)
+        behind = called.partition(self.tokenizer.decode([end[-1]]))[2]
+        missing = has_special_text and any(
+            text and MARK.format(number) not in behind for number, text in enumerate(texts)
+        )
+        if not behind or missing:
+            raise DataError(
+                "the chat template of the tokenizer does not write a tool's result behind the call; use "
+                "model.chat_template=false"
+            )
+        ids = self._filled_ids(behind, texts) if has_special_text else self._ids(behind)
+        return ids if ended else [*end, *ids]
 
     def turns(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, learned: Sequence[int]
@@ -148,11 +180,12 @@ class ChatTemplate:
     def _turn(self, rendered: str, texts: Sequence[str], number: int) -> tuple[list[int], list[int]]:
         """(ids of a turn with its end, ids up to the next learned turn) of what is rendered from its beginning on."""
         before, mark, rest = rendered.partition(MARK.format(number))
-        if not mark:  # a message without text, such as a call of a tool alone
-            before, rest = "", rendered
+        text = texts[number]
+        if not mark:  # a message without text, or whose text the template drops: Llama 3.1 does so beside a call
+            before, text, rest = "", "", rendered
         # A space that the template puts before the text belongs to its first word.
         turn = [*self._ids(before)] if before.strip() else []
-        said = texts[number] if before.strip() else before + texts[number]
+        said = text if before.strip() else before + text
         turn += self._ids(said, as_text=True)
         tail = self._filled_ids(rest, texts)
         end = self.end_of_turn[-1]

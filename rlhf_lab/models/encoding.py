@@ -54,6 +54,11 @@ class Encoder:
         adds_bos = bos is not None and ids_of_empty_text[:1] == [bos] and bos != self.eos_id
         self._prefix = [bos] if adds_bos else []
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the model has a chat template that takes tools and writes calls in a form that is read."""
+        return self.chat is not None and self.chat.call_format is not None
+
     def _count(self, event: str) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
 

@@ -8,9 +8,13 @@ text that is read. It covers the forms
     {"name": …, "parameters": {…}}                               Llama 3.1: the whole reply
     [TOOL_CALLS] [{"name": …, "arguments": {…}}, …]              Mistral: a list
     [TOOL_CALLS]NAME[ARGS]{…}  <function=NAME>{…}</function>      the name in front of the arguments
+    [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{…}                         newer models of Mistral: an id behind the name
+    <tool_call>\n<function=NAME>\n<parameter=KEY>\n…\n</parameter>\n</function>\n</tool_call>
+                                                                 Qwen3-Coder: an element for each argument, all of them
+                                                                 text (`core.tools.call_tool` makes numbers of them)
 
-A form that has no JSON object of arguments, such as one XML element for each of them, is not read: such templates count
-as having no calls. Arguments that a model wrote wrongly are a call with `core.tools.MALFORMED`.
+Templates that write calls in any other form count as having none. Arguments that a model wrote wrongly are a call with
+`core.tools.MALFORMED`. An id that a model wrote is kept where it is one that every template takes.
 """
 
 from __future__ import annotations
@@ -31,6 +35,10 @@ NAME, KEY, VALUE, SAID, ID = "probe_tool", "probe_key", "probe_value", "probe sa
 """What the probe conversation is made of; no template has these words."""
 ARGUMENT_KEYS = ("arguments", "parameters")
 WRITTEN_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+WRITTEN_ID = re.compile(r"[A-Za-z0-9]{9}")
+"""An id that a template may write behind the call's result: those of Mistral refuse any other."""
+ELEMENTS = re.compile(rf"=\s*{NAME}\s*>\s*<(\w+)=\s*{KEY}\s*>\s*{VALUE}\s*</\1>")
+"""What stands around name and argument of the probe where arguments are elements; the word of these is the group."""
 DECODER = json.JSONDecoder()
 
 
@@ -43,12 +51,16 @@ class CallFormat:
         between: between the name and the arguments; None where one JSON object holds both.
         closing: behind it; may be "".
         markers: texts of added tokens, one of which a model may put in front of a call that is the whole reply.
+        id_mark: between the name and the call's id, which stands in front of `between`; "" where it has none there.
+        element: the word of the elements that hold the arguments (<word=KEY>VALUE</word>); "" where they are JSON.
     """
 
     opening: str
     between: str | None
     closing: str
     markers: tuple[str, ...] = ()
+    id_mark: str = ""
+    element: str = ""
 
     def read(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """(what is said beside the calls, the calls) of a reply; its special tokens are part of the text."""
@@ -69,11 +81,14 @@ class CallFormat:
         """(the calls that the text behind an opening begins with, the text behind them)."""
         if self.between is not None:
             name, separator, arguments = self._split_name(text)
+            name, id = self._split_id(name)
+            if self.element:
+                return self._read_elements(name, arguments)
             end = _json_end(arguments)
             if separator is not None and end:
-                return [function_call(name, read_arguments(arguments[:end]))], self._behind(arguments[end:])
+                return [function_call(name, read_arguments(arguments[:end]), id)], self._behind(arguments[end:])
             written, rest = self._up_to_end(arguments)
-            return [function_call(name, {MALFORMED: written.strip()})], rest
+            return [function_call(name, {MALFORMED: written.strip()}, id)], rest
         end = _json_end(text)
         calls = calls_of(json.loads(text[:end])) if end else []
         if calls:
@@ -91,6 +106,32 @@ class CallFormat:
         # without a text between them, the arguments begin with the brace
         begin = place + len(self.between or "")
         return text[:place].strip(), separator, text[begin:]
+
+    def _split_id(self, name: str) -> tuple[str, str]:
+        """(name, id or "") of what stands in front of the arguments."""
+        if not self.id_mark:
+            return name, ""
+        name, _, id = name.partition(self.id_mark)
+        return name.strip(), _usable_id(id.strip())
+
+    def _read_elements(self, name: str, text: str) -> tuple[list[dict[str, Any]], str]:
+        """(the call whose arguments are elements, the text behind it)."""
+        # a value may hold what looks like the end of its element: the end has another element or the closing behind it
+        element = re.compile(
+            rf"\s*<{self.element}=([^>\n]*)>(.*?)</{self.element}>(?=\s*(?:<{self.element}=|{re.escape(self.closing)}))",
+            re.DOTALL,
+        )
+        arguments: dict[str, Any] = {}
+        place = 0
+        before_next_call = text.find(self.opening) if self.opening in text else len(text)
+        while match := element.match(text, place, before_next_call):
+            # the template puts each value on lines of its own
+            arguments[match[1].strip()] = match[2].removeprefix("\n").removesuffix("\n")
+            place = match.end()
+        if text[place:].lstrip().startswith(self.closing):
+            return [function_call(name, arguments)], self._behind(text[place:])
+        written, rest = self._up_to_end(text)
+        return [function_call(name, {MALFORMED: written.strip()})], rest
 
     def _behind(self, text: str) -> str:
         """The text behind a call, without its closing."""
@@ -158,6 +199,11 @@ def find_format(render: Render, end_of_turn: str, markers: Sequence[str]) -> Cal
 
 def _read_format(turn: str, end_of_turn: str, markers: tuple[str, ...]) -> CallFormat | None:
     """The format of one call of the probe, which a turn holds beside its end."""
+    elements = ELEMENTS.search(turn)
+    if elements:
+        opening = turn[: elements.start() + 1].strip()
+        closing = turn[elements.end() :].partition(end_of_turn)[0].strip()
+        return CallFormat(opening, ">", closing, markers, element=elements[1]) if closing else None
     for begin, end in _json_values(turn):
         written = turn[begin:end]
         behind = turn[end:].partition(end_of_turn)[0].strip()
@@ -165,8 +211,10 @@ def _read_format(turn: str, end_of_turn: str, markers: tuple[str, ...]) -> CallF
             return CallFormat(turn[:begin].strip(), None, behind, markers)
         if KEY in written and NAME in turn[:begin]:
             opening, _, between = (text.strip() for text in turn[:begin].rpartition(NAME))
-            has_id = ID in opening + between  # a text of its own in every call cannot be looked for
-            return CallFormat(opening, between, behind, markers) if opening and not has_id else None
+            id_mark, _, behind_id = between.rpartition(ID)
+            if not opening or ID in opening or (ID in between and not (id_mark.strip() and behind_id.strip())):
+                return None  # a text of its own in every call cannot be looked for
+            return CallFormat(opening, behind_id.strip(), behind, markers, id_mark=id_mark.strip())
     return None
 
 
@@ -204,6 +252,7 @@ def _call_of(value: Any) -> dict[str, Any] | None:
     """One call: {"name", "arguments" or "parameters"}, or the same within "function"."""
     if not isinstance(value, dict):
         return None
+    id = _usable_id(value.get("id"))
     if isinstance(value.get("function"), dict):
         value = value["function"]
     name = value.get("name", value.get("function"))
@@ -212,6 +261,11 @@ def _call_of(value: Any) -> dict[str, Any] | None:
         return None
     arguments = value[key]
     if isinstance(arguments, dict):
-        return function_call(name, arguments)
+        return function_call(name, arguments, id)
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return function_call(name, read_arguments(written))
+    return function_call(name, read_arguments(written), id)
+
+
+def _usable_id(id: Any) -> str:
+    """An id that a model wrote; "" for none, and for one that a template could refuse."""
+    return id if isinstance(id, str) and WRITTEN_ID.fullmatch(id) else ""

@@ -15,9 +15,10 @@ from torch import nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
-from rlhf_lab.core.episodes import Environment, Episode, Finishing, Segment, Step, Task
+from rlhf_lab.core.episodes import Environment, Episode, Finishing, Offering, Segment, Step, Task
 from rlhf_lab.core.errors import LabError
-from rlhf_lab.data.transcript import REPLY, render_prompt, reply_message
+from rlhf_lab.core.tools import call_id
+from rlhf_lab.data.transcript import REPLY, render_prompt, reply_message, reply_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
@@ -67,7 +68,7 @@ class EpisodeCollector:
         conversations = None
         if self.environment is not None:
             conversations = Conversations(
-                self.environment, self.encoder, self.text, tasks, group, seed, max_turns=self.max_turns
+                self.environment, self.encoder, self.reader, tasks, group, seed, max_turns=self.max_turns
             )
         samples = self.sampler.sample(
             model,
@@ -89,7 +90,24 @@ class EpisodeCollector:
 
     def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
         """The tasks' prompts as token ids."""
-        return [self.encoder.prompt(task.prompt, self.settings.max_prompt_tokens) for task in tasks]
+        return [self.encoder.prompt(self.prompt(task), self.settings.max_prompt_tokens) for task in tasks]
+
+    def prompt(self, task: Task) -> str:
+        """The task's prompt, with the environment's tools where the model's chat template takes them."""
+        if not isinstance(self.environment, Offering) or not self.encoder.takes_tools:
+            return task.prompt
+        definitions = self.environment.definitions(task)
+        messages, tools = to_conversation(task.prompt)
+        return task.prompt if tools or not definitions else render_prompt(messages, definitions)
+
+    def reader(self, task: Task) -> ReplyReader:
+        """What reads the replies of one episode of a task."""
+        is_told_of_tools = (
+            self.environment is not None
+            and self.encoder.takes_tools
+            and bool(to_conversation(self.prompt(task)).tools)
+        )
+        return ReplyReader(self.encoder, self.settings.stop, reads_calls=is_told_of_tools)
 
     def _episode(
         self, task: Task, prompt_ids: list[int], opening: Sequence[int], row: RowTokens, steps: Sequence[Step]
@@ -107,23 +125,46 @@ class EpisodeCollector:
             begin = end
         turns = [segment.token_ids for segment in segments if segment.sampled]
         turns[0] = [*opening, *turns[0]]
-        texts = [self.text(tokens) for tokens in turns]
-        prompt = task.prompt
+        read = self.reader(task)
+        texts = [read(tokens) for tokens in turns]
+        prompt = self.prompt(task)
         for text, step in zip(texts[:-1], steps, strict=False):
             # what the policy said is quoted as messages are, so that it cannot forge a turn of the conversation
             prompt = prompt.removesuffix(REPLY) + render_prompt([reply_message(text), *step.messages])
         return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.ended)
 
-    def text(self, reply_ids: Sequence[int]) -> str:
-        """A reply as text, without what ends it."""
-        return self.encoder.text(reply_ids, self.settings.stop)
+
+class ReplyReader:
+    """Reads the replies of one conversation, in order, as its environment gets them: text without what ends it.
+
+    Args:
+        stop: texts that end a reply.
+        reads_calls: whether calls in the form of the chat template are read. They stand behind the text as in a
+            transcript, each with an id that its result can name.
+    """
+
+    def __init__(self, encoder: Encoder, stop: Sequence[str], *, reads_calls: bool):
+        self.encoder, self.stop, self.reads_calls = encoder, stop, reads_calls
+        self.calls = 0  # of the conversation so far
+
+    def __call__(self, reply_ids: Sequence[int]) -> str:
+        if not self.reads_calls:
+            return self.encoder.text(reply_ids, self.stop)
+        message = self.encoder.message(reply_ids, self.stop)
+        calls = message.get("tool_calls", [])
+        if calls:
+            # an id that the model wrote itself is what it expects of the result
+            numbered = [{"id": call_id(number), **call} for number, call in enumerate(calls, start=self.calls)]
+            message["tool_calls"] = numbered
+            self.calls += len(calls)
+        return reply_text(message)
 
 
 class Conversations:
     """The environment's side of the episodes of one call of the sampler.
 
     Args:
-        text: token ids of a turn → what the environment reads of it.
+        open_reader: task → what reads the replies of a new episode of it.
         seed: of the call; each episode's randomness follows from it and the episode's number.
         max_turns: most turns of the policy in an episode.
     """
@@ -132,16 +173,17 @@ class Conversations:
         self,
         environment: Environment,
         encoder: Encoder,
-        text: Callable[[Sequence[int]], str],
+        open_reader: Callable[[Task], ReplyReader],
         tasks: Sequence[Task],
         group: int,
         seed: int,
         *,
         max_turns: int,
     ):
-        self.environment, self.encoder, self.text = environment, encoder, text
+        self.environment, self.encoder, self.open_reader = environment, encoder, open_reader
         self.tasks, self.group, self.seed, self.max_turns = tasks, group, seed, max_turns
         self.states: dict[int, Any] = {}
+        self.readers: dict[int, ReplyReader] = {}
         self.steps: dict[int, list[Step]] = {}
 
     def answer(self, row: int, tokens: list[int]) -> list[int]:
@@ -149,8 +191,9 @@ class Conversations:
         if row not in self.states:
             task = self.tasks[row // self.group]
             self.states[row] = self.environment.reset(task, seed_for(self.seed, "environment", row))
+            self.readers[row] = self.open_reader(task)
             self.steps[row] = []
-        step = self.environment.step(self.states[row], self.text(tokens))
+        step = self.environment.step(self.states[row], self.readers[row](tokens))
         self.steps[row].append(step)
         if step.done or len(self.steps[row]) == self.max_turns:
             return []

@@ -7,7 +7,7 @@ import json
 import pytest
 from support import bpe, gpt2_tokenizer
 
-from rlhf_lab.core.tools import MALFORMED, function_call, text_tool
+from rlhf_lab.core.tools import MALFORMED, Tool, call_tool, function_call, text_tool
 from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tool_calls import CallFormat
@@ -58,6 +58,16 @@ FUNCTION = HERMES.replace(
     '<tool_call>\n{"name": "{{ call[\'function\'][\'name\'] }}", "arguments": ',
     "<function={{ call['function']['name'] }}>",
 ).replace("| tojson }}}\n</tool_call>", "| tojson }}</function>")
+CODER = HERMES.replace(
+    '<tool_call>\n{"name": "{{ call[\'function\'][\'name\'] }}", "arguments": '
+    "{{ call['function']['arguments'] | tojson }}}\n</tool_call>",
+    "<tool_call>\n<function={{ call['function']['name'] }}>\n{% for key, value in call['function']['arguments'].items() %}"
+    "<parameter={{ key }}>\n{{ value if value is string else value | tojson }}\n</parameter>\n{% endfor %}"
+    "</function>\n</tool_call>",
+)
+"""As Qwen3-Coder: an element for each argument."""
+IDS = NAME_FIRST.replace("[ARGS]", "[CALL_ID]{{ call['id'] }}[ARGS]")
+"""As newer models of Mistral."""
 
 TEMPLATES = {
     # name: (template, special tokens, other added tokens, end of a turn)
@@ -67,6 +77,8 @@ TEMPLATES = {
     "mistral": (MISTRAL, ["[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[INST]", "[/INST]"], [], "</s>"),
     "name_first": (NAME_FIRST, ["[TOOL_CALLS]", "[ARGS]", "[INST]", "[/INST]"], [], "</s>"),
     "function": (FUNCTION, ["<|im_start|>", "<|im_end|>"], [], "<|im_end|>"),
+    "coder": (CODER, ["<|im_start|>", "<|im_end|>"], ["<tool_call>", "</tool_call>"], "<|im_end|>"),
+    "ids": (IDS, ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[INST]", "[/INST]"], [], "</s>"),
 }
 FORMATS = {
     "hermes": ("<tool_call>", None, "</tool_call>"),
@@ -75,6 +87,8 @@ FORMATS = {
     "mistral": ("[TOOL_CALLS]", None, ""),
     "name_first": ("[TOOL_CALLS]", "[ARGS]", ""),
     "function": ("<function=", ">", "</function>"),
+    "coder": ("<tool_call>\n<function=", ">", "</function>\n</tool_call>"),
+    "ids": ("[TOOL_CALLS]", "[ARGS]", ""),
 }
 
 
@@ -157,6 +171,9 @@ def test_hermes_calls_between_text():
         ("name_first", '[TOOL_CALLS]search[ARGS]{"city": "Os', "search"),
         ("name_first", "[TOOL_CALLS]search Oslo", "search Oslo"),
         ("function", '<function=search>{"city": Oslo}</function>', "search"),
+        ("coder", "<tool_call>\n<function=search>\n<parameter=city>\nOslo\n</function>\n</tool_call>", "search"),
+        ("coder", "<tool_call>\n<function=search>\n<parameter=city>\nOs", "search"),
+        ("ids", '[TOOL_CALLS]search[CALL_ID]abcdefghi[ARGS]{"city": ', "search"),
     ],
 )
 def test_calls_that_cannot_be_read_are_calls(family, text, name):
@@ -198,10 +215,10 @@ ELEMENTS = HERMES.replace(
     "\"arguments\": {{ call['function']['arguments'] | tojson }}}",
     "{% for key in call['function']['arguments'] %}<parameter={{ key }}>x</parameter>{% endfor %}",
 )
-IDS = NAME_FIRST.replace("[ARGS]", "[CALL_ID]{{ call['id'] }}[ARGS]")
+ID_FIRST = NAME_FIRST.replace("[TOOL_CALLS]", "[TOOL_CALLS]{{ call['id'] }}")
 
 
-@pytest.mark.parametrize("template", [IGNORES, REFUSES, WANTS_TEXT, ELEMENTS, IDS], ids=list("abcde"))
+@pytest.mark.parametrize("template", [IGNORES, REFUSES, WANTS_TEXT, ELEMENTS, ID_FIRST], ids=list("abcde"))
 def test_templates_without_calls_that_are_read(template):
     encoder = encoder_of(template, *TEMPLATES["hermes"][1:])
     assert encoder.chat.call_format is None
@@ -236,8 +253,70 @@ def test_arguments_are_kept_as_json():
     assert calls_in(encoder.message(ids)) == [("f", arguments)]
 
 
+def test_elements_hold_any_text():
+    """A value is text whatever it looks like, and may hold what ends an element."""
+    encoder = encoder_of(*TEMPLATES["coder"])
+    program = "if a < b:\n    print('</parameter>')\n"
+    call = function_call("run", {"program": program, "times": "3", "at": ""})
+    turn = {"role": "assistant", "content": "try", "tool_calls": [call, OSLO]}
+    ids, _ = encoder.chat.turns([{"role": "user", "content": "hi"}, turn], [SEARCH], [1])
+    message = encoder.message(ids)
+    assert message["content"] == "try"
+    assert calls_in(message) == [("run", call["function"]["arguments"]), ("search", {"city": "Oslo"})]
+
+
+def test_a_broken_element_does_not_hide_the_next_call():
+    encoder = encoder_of(*TEMPLATES["coder"])
+    good = "<tool_call>\n<function=search>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
+    broken = good.replace("</parameter>\n", "")
+    message = encoder.message(said(encoder, f"{broken}\n{good}"))
+    assert [set(arguments) for _, arguments in calls_in(message)] == [{MALFORMED}, {"city"}]
+
+
+def test_arguments_written_as_text_get_the_types_that_a_tool_declares():
+    types = {"count": "integer", "deep": "boolean", "names": "array", "options": "object", "text": "string"}
+    seen: dict = {}
+
+    def run(**arguments):
+        seen.update(arguments)
+        return "done"
+
+    properties = {name: {"type": kind} for name, kind in types.items()}
+    tool = Tool("find", "Finds.", {"type": "object", "properties": properties}, run)
+    written = {"count": "3", "deep": "True", "names": '["a"]', "options": '{"b": 1}', "text": "[1]"}
+    assert call_tool({"find": tool}, "find", written).result == "done"
+    assert seen == {"count": 3, "deep": True, "names": ["a"], "options": {"b": 1}, "text": "[1]"}
+    assert "names of find is a JSON array" in call_tool({"find": tool}, "find", {"names": "a, b"}).result
+
+
+@pytest.mark.parametrize("family, text", [
+    ("ids", '[TOOL_CALLS]search[CALL_ID]{id}[ARGS]{{"city": "Oslo"}}'),
+    ("mistral", '[TOOL_CALLS] [{{"name": "search", "arguments": {{"city": "Oslo"}}, "id": "{id}"}}]'),
+])  # fmt: skip
+def test_ids_that_a_model_writes_are_kept_where_templates_take_them(family, text):
+    encoder = encoder_of(*TEMPLATES[family])
+    for id, kept in (("aB3456789", "aB3456789"), ("1", None), ("abc def h", None)):
+        (call,) = encoder.message(said(encoder, text.format(id=id)))["tool_calls"]
+        assert call == function_call("search", {"city": "Oslo"}, kept or "")
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_text_that_the_template_drops_beside_a_call_is_not_learned(family):
+    encoder = encoder_of(*TEMPLATES[family])
+    question = {"role": "user", "content": "how many"}
+    silent, speaking = (
+        {"role": "assistant", "content": content, "tool_calls": [OSLO]} for content in ("", "look up Oslo")
+    )
+    ids, learned = encoder.chat.turns([question, speaking], [SEARCH], [1])
+    assert (ids, learned) == encoder.chat.turns([question, silent], [SEARCH], [1])
+    rendered = encoder.tokenizer.apply_chat_template([question, speaking], tools=[SEARCH], tokenize=False)
+    assert rendered.endswith(encoder.tokenizer.decode(ids))
+    if family == "llama":  # the other template wants to know its tools
+        assert encoder.response(reply_text(speaking)) == ids
+
+
 def test_prompts_show_tools_calls_and_results(encoder, family):
-    if family in ("mistral", "name_first"):
+    if family in ("mistral", "name_first", "ids"):
         pytest.skip("results have a form of their own there")
     messages = [
         {"role": "user", "content": "how many"},
@@ -245,4 +324,4 @@ def test_prompts_show_tools_calls_and_results(encoder, family):
         {"role": "tool", "content": "709,000", "tool_call_id": "call00000"},
     ]
     shown = encoder.tokenizer.decode(encoder.prompt(render_prompt(messages, [SEARCH])))
-    assert "Looks a city up." in shown and '"Oslo"' in shown and "709,000" in shown
+    assert "Looks a city up." in shown and "Oslo" in shown and "709,000" in shown

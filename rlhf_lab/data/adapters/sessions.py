@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode, Step, Task
@@ -46,16 +46,26 @@ class SessionEnvironment:
     Args:
         tasks: of each split. A fact `opening` is what the session of the task said when the prompt was made.
         open_session: (task, seed) → a new session.
+        tools: definitions of the tools that every session has; empty where calls are no concern of the environment.
         max_turns: most turns of the policy in an episode.
     """
 
     def __init__(
-        self, tasks: Mapping[str, Sequence[Task]], open_session: Callable[[Task, int], Session], *, max_turns: int
+        self,
+        tasks: Mapping[str, Sequence[Task]],
+        open_session: Callable[[Task, int], Session],
+        *,
+        max_turns: int,
+        tools: Sequence[Mapping[str, Any]] = (),
     ):
-        self._tasks, self._open, self.max_turns = tasks, open_session, max_turns
+        self._tasks, self._open, self.max_turns, self._tools = tasks, open_session, max_turns, tools
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self._tasks[split]
+
+    def definitions(self, task: Task) -> Sequence[Mapping[str, Any]]:
+        """See `core.episodes.Offering`."""
+        return self._tools
 
     def reset(self, task: Task, seed: int) -> _Episode:
         """Raises LabError where the session begins otherwise than the prompt, which was made from an earlier one."""

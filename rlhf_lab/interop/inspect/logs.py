@@ -24,7 +24,6 @@ from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.evaluations.agents.metrics import DESCRIBED
 from rlhf_lab.evaluations.agents.trajectory_log import FILE
 from rlhf_lab.interop.inspect.messages import tool_call, usage
-from rlhf_lab.judges.call_ids import call_id
 from rlhf_lab.results.rundir import Run, read_run
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean

@@ -14,9 +14,10 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import progress
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import call_id, with_id
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.judges.backends.settings import LocalModel
-from rlhf_lab.judges.call_ids import call_id, calls_before
+from rlhf_lab.judges.call_ids import calls_before
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.requests import Completer, Reply, Request, Usage
 from rlhf_lab.models.build import load_encoder, load_policy
@@ -77,7 +78,7 @@ class LocalBackend:
     def takes_tools(self) -> bool:
         """Whether its chat template does. Without one, tools and calls are turns of the transcript, which a model knows
         only if it was trained on them."""
-        return self.encoder.chat is not None and self.encoder.chat.call_format is not None
+        return self.encoder.takes_tools
 
     def complete_many(self, requests: Sequence[Request], *, title: str = "") -> list[Reply]:
         """See `Completer.complete_many`. Raises ConfigError for tools that the chat template does not take."""
@@ -149,7 +150,7 @@ class LocalBackend:
             text=message["content"],
             stop="end" if row.ended else "truncated",
             usage=Usage(input_tokens=len(prompt), output_tokens=len(row.token_ids)),
-            tool_calls=tuple({"id": call_id(number), **call} for number, call in enumerate(written, start=first)),
+            tool_calls=tuple(with_id(call, call_id(number)) for number, call in enumerate(written, start=first)),
             latency_s=latency_s,
         )
 
