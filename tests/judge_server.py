@@ -176,6 +176,7 @@ class JudgeServer:
         answer: what it says to a request.
         faults: what happens to the next POSTs, first to the next one; None is an answer.
         always: what happens to every POST, if anything; asked before `faults`.
+        thinks: whether Anthropic's answers begin with thoughts, which then have to be sent back with calls.
         keeps_keys: whether a repeated Idempotency-Key gets the first answer again, uncharged.
         batch_looks: looks at a batch before it has ended.
         asked: every POST that was read.
@@ -189,6 +190,8 @@ class JudgeServer:
         self.always: Callable[[Asked], Fault | None] = lambda asked: None
         self.get_faults: list[Fault | None] = []
         self.keeps_keys = False
+        self.thinks = False
+        self._thoughts: dict[str, dict[str, Any]] = {}  # by the id of a call that they stand in front of
         self.batch_looks = 1
         self.wait_s = 0.0
         self.asked: list[Asked] = []
@@ -263,7 +266,29 @@ class JudgeServer:
             first_id, self._calls_made = self._calls_made, self._calls_made + len(said.calls)
         make = _anthropic_message if asked.is_anthropic else _openai_completion
         answer = replace(said, text=text, stop="stopped" if ends else said.stop)
-        return said, make(asked, answer, (full, written, read, out), first_id)
+        response = make(asked, answer, (full, written, read, out), first_id)
+        if self.thinks and asked.is_anthropic:
+            self._think(response, asked.turn)
+        return said, response
+
+    def _think(self, response: dict[str, Any], turn: int) -> None:
+        """Put a thought in front of an answer; every second one is not shown."""
+        thought = {"type": "thinking", "thinking": f"hm {turn}", "signature": f"signed {turn}"}
+        if turn % 2:
+            thought = {"type": "redacted_thinking", "data": f"hidden {turn}"}
+        for block in response["content"]:
+            if block["type"] == "tool_use":
+                self._thoughts[block["id"]] = thought
+        response["content"] = [thought, *response["content"]]
+
+    def _missing_thoughts(self, asked: Asked) -> str:
+        """Why the service refuses calls without the thoughts before them; "" where it does not."""
+        for sent in asked.body["messages"] if asked.is_anthropic else ():
+            blocks = sent["content"] if isinstance(sent["content"], list) else []
+            called = [block["id"] for block in blocks if block["type"] == "tool_use"]
+            if called and called[0] in self._thoughts and blocks[0] != self._thoughts[called[0]]:
+                return "messages: expected the thinking blocks of the turn as they were given, before its tool_use"
+        return ""
 
     def post(self, asked: Asked) -> tuple[int, dict[str, str], bytes | None]:
         """(status, headers, body) of the response to a POST; body None closes the connection."""
@@ -280,7 +305,7 @@ class JudgeServer:
         if fault is not None and not fault.charged:
             time.sleep(fault.wait_s)
             return fault.status, fault.headers, fault.body
-        problem = _problem(asked) if "messages" in asked.body else ""
+        problem = (_problem(asked) or self._missing_thoughts(asked)) if "messages" in asked.body else ""
         if problem:
             refusal = status(400, problem)
             return refusal.status, refusal.headers, refusal.body
@@ -323,6 +348,7 @@ class JudgeServer:
             body = item.get("params") or item.get("body") or {}
             asked = Asked(path, {}, body)
             assert not _problem(asked), _problem(asked)
+            assert not self._missing_thoughts(asked)
             said, response = self.respond(asked, batch=True)
             batch.results.append((item["custom_id"], said, response or None))
 

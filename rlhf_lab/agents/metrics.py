@@ -65,7 +65,14 @@ ATTEMPTS = (
     Metric("model_turns", "turns of the model per attempt", title="turns of the model"),
     Metric("agent_input_tokens", "tokens that the model read per attempt", title="tokens read", better="lower"),
     Metric("agent_output_tokens", "tokens that the model wrote per attempt", title="tokens written", better="lower"),
-    Metric("agent_cost_usd", "cost of an attempt", title="cost of an attempt", unit="USD", better="lower"),
+    Metric(
+        "agent_cost_usd",
+        "cost of an attempt, of stored answers when they were asked",
+        title="cost of an attempt",
+        unit="USD",
+        better="lower",
+    ),
+    Metric("agent_paid_usd", "paid for an attempt while it was made", title="paid for an attempt", unit="USD"),
     Metric(
         "agent_latency_s", "time that a model took for the turns of an attempt", title="time of the model", unit="s"
     ),

@@ -176,7 +176,7 @@ class Attempt:
             text=reply.text,
             input_tokens=usage.input_tokens + usage.cache_write_tokens + usage.cache_read_tokens,
             output_tokens=usage.output_tokens,
-            cost_usd=reply.cost_usd,
+            cost_usd=reply.asked_cost_usd,
             stored=reply.stored,
             latency_s=reply.latency_s,
         )

@@ -143,8 +143,8 @@ class Demonstrating(Protocol):
 class Offering(Protocol):
     """An environment whose tools can be called in the form of a model's chat template.
 
-    A model whose template takes tools gets their definitions in its prompt. Its calls then stand in what `step` reads as
-    a transcript has them (`data.transcript.reply_message`). Any other model's turns are text alone.
+    A model whose template takes tools gets their definitions in its prompt. Its calls then stand in what `step` reads
+    as a transcript has them (`data.transcript.reply_message`). Any other model's turns are text alone.
     """
 
     def definitions(self, task: Task) -> Sequence[Mapping[str, Any]]:

@@ -14,6 +14,8 @@ class Message(TypedDict):
         tool_calls: the tools that an assistant calls: [{"type": "function", "function": {name, arguments}}, …], with
             an `id` where a service or a chat template numbers them. Arguments are a mapping.
         name, tool_call_id: of a tool's result: the tool, and the call that it answers.
+        blocks: of an assistant's answer with thoughts beside its calls: all of it as the service gave it, which that
+            service wants back unchanged. Transcripts and other models do without.
     """
 
     role: str
@@ -21,3 +23,4 @@ class Message(TypedDict):
     tool_calls: NotRequired[list[dict[str, Any]]]
     name: NotRequired[str]
     tool_call_id: NotRequired[str]
+    blocks: NotRequired[list[dict[str, Any]]]

@@ -22,6 +22,7 @@ class Turn:
         text: what it said.
         calls: the tools that it called, with their results.
         input_tokens, output_tokens: as the model or the service counts them.
+        cost_usd: of its answer when it was asked, whether for this attempt or by an earlier run.
         stored: whether the answer came from the store of an earlier run, and cost nothing now.
         latency_s: seconds until the answer was there, also where it came from the store; 0 where it is not known.
     """
@@ -35,6 +36,11 @@ class Turn:
     cost_usd: float = 0.0
     stored: bool = False
     latency_s: float = 0.0
+
+    @property
+    def paid_usd(self) -> float:
+        """What was paid for it now."""
+        return 0.0 if self.stored else self.cost_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +75,10 @@ class AgentTrajectory:
 
     @property
     def cost_usd(self) -> float:
+        """What the attempt would have cost with nothing in the store."""
         return sum(turn.cost_usd for turn in self.turns)
+
+    @property
+    def paid_usd(self) -> float:
+        """What was paid while it was made; what an interrupted command paid for it before is not in it."""
+        return sum(turn.paid_usd for turn in self.turns)

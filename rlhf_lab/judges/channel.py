@@ -47,7 +47,9 @@ class Channel:
         usage = answer.usage or Usage()
         cost = self.price.cost(usage, batch=batch) if counted else question.reserve_usd
         calls = tuple(with_texts(call, self._kept) for call in answer.tool_calls)
-        return Reply(self._kept(answer.text), answer.stop, usage, cost, tool_calls=calls, latency_s=latency_s)
+        blocks = tuple(with_texts(block, self._kept) for block in answer.blocks)
+        text = self._kept(answer.text)
+        return Reply(text, answer.stop, usage, cost, tool_calls=calls, blocks=blocks, latency_s=latency_s)
 
     def _kept(self, text: str) -> str:
         """A text of the service as it may be kept: without the key, and as SQLite and files in UTF-8 can hold it."""

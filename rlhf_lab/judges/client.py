@@ -181,7 +181,7 @@ class Client:
 
 
 def _stored(reply: Reply) -> Reply:
-    return replace(reply, cost_usd=0.0, stored=True)
+    return replace(reply, cost_usd=0.0, stored=True, stored_cost_usd=reply.asked_cost_usd)
 
 
 def _beginning(request: Request) -> str:

@@ -105,8 +105,10 @@ class Reply:
         usage: what it cost in tokens; zero where nothing is counted.
         cost_usd: what it cost when it was asked; 0 for one that came from the store.
         stored: whether it came from the store.
+        stored_cost_usd: of one that came from the store: what it cost when it was asked.
         tool_calls: the tools that it calls, as `core.messages.Message` has them, each with an id. Arguments that could
             not be read are `{core.tools.MALFORMED: text}`.
+        blocks: as `core.messages.Message` has them.
         latency_s: seconds of the attempt that was answered, also where it came from the store; 0 where it is not known,
             as of a batch. No part of what was answered: replies that differ in nothing else are equal.
     """
@@ -117,7 +119,14 @@ class Reply:
     cost_usd: float = 0.0
     stored: bool = False
     tool_calls: tuple[Mapping[str, Any], ...] = ()
+    blocks: tuple[Mapping[str, Any], ...] = ()
     latency_s: float = field(default=0.0, compare=False)
+    stored_cost_usd: float = field(default=0.0, compare=False)
+
+    @property
+    def asked_cost_usd(self) -> float:
+        """What it cost when it was asked, whether now or by an earlier run."""
+        return self.cost_usd + self.stored_cost_usd
 
     @property
     def message(self) -> Message:
@@ -125,6 +134,8 @@ class Reply:
         message = Message(role="assistant", content=self.text)
         if self.tool_calls:
             message["tool_calls"] = [dict(call) for call in self.tool_calls]
+        if self.blocks:
+            message["blocks"] = [dict(block) for block in self.blocks]
         return message
 
 

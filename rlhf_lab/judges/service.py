@@ -21,7 +21,7 @@ class Answer:
         model: the model that answered, in the service's words.
         usage: None where the service counts nothing.
         repeated: whether the service gave the answer of an earlier attempt once more, which it charged then.
-        tool_calls: as `Reply.tool_calls`.
+        tool_calls, blocks: as of `Reply`.
     """
 
     text: str
@@ -30,6 +30,7 @@ class Answer:
     model: str = ""
     repeated: bool = False
     tool_calls: tuple[Mapping[str, Any], ...] = ()
+    blocks: tuple[Mapping[str, Any], ...] = ()
 
 
 class ServiceError(Exception):

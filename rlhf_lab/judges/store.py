@@ -29,7 +29,7 @@ from rlhf_lab.core.errors import ArtifactError, StorageError
 from rlhf_lab.judges.owners import is_gone, this_process
 from rlhf_lab.judges.requests import Reply, Request, Stop, Usage
 
-VERSION = 2
+VERSION = 3
 """Of the tables. A file of an earlier version is brought to this one when it is opened."""
 APPLICATION = 0x726C6A31
 """Marks the file as a store of judges, in SQLite's own header."""
@@ -54,7 +54,7 @@ CREATE TABLE replies (
     input_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL, cache_read_tokens INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL,
     cost_usd REAL NOT NULL, model TEXT NOT NULL, identity TEXT NOT NULL, request TEXT NOT NULL, time REAL NOT NULL,
-    tool_calls TEXT, latency_s REAL NOT NULL DEFAULT 0
+    tool_calls TEXT, latency_s REAL NOT NULL DEFAULT 0, blocks TEXT
 );
 CREATE TABLE attempts (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL, account TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL,
@@ -76,7 +76,8 @@ MIGRATIONS = {
     1: (
         "ALTER TABLE replies ADD COLUMN tool_calls TEXT",
         "ALTER TABLE replies ADD COLUMN latency_s REAL NOT NULL DEFAULT 0",
-    )
+    ),
+    2: ("ALTER TABLE replies ADD COLUMN blocks TEXT",),
 }
 """Version → the statements that make the next one of it."""
 
@@ -380,8 +381,9 @@ class Store:
             "identity": json.dumps(dict(question.identity), ensure_ascii=False),
             "request": _request_json(question.request),
             "time": time.time(),
-            "tool_calls": json.dumps(list(reply.tool_calls), ensure_ascii=False) if reply.tool_calls else None,
+            "tool_calls": _json_or_none(reply.tool_calls),
             "latency_s": reply.latency_s,
+            "blocks": _json_or_none(reply.blocks),
         }
         # where two processes asked, the first answer stays: results may have been made of it already
         db.execute(f"INSERT OR IGNORE INTO replies ({', '.join(values)}) VALUES ({_marks(values)})", [*values.values()])
@@ -638,8 +640,14 @@ def _reply(row: sqlite3.Row) -> Reply:
         usage=usage,
         stored=True,
         tool_calls=tuple(json.loads(row["tool_calls"] or "[]")),
+        blocks=tuple(json.loads(row["blocks"] or "[]")),
         latency_s=row["latency_s"],
+        stored_cost_usd=row["cost_usd"],
     )
+
+
+def _json_or_none(values: Sequence[Mapping[str, Any]]) -> str | None:
+    return json.dumps(list(values), ensure_ascii=False) if values else None
 
 
 def _request_json(request: Request) -> str:

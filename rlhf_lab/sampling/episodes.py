@@ -103,9 +103,7 @@ class EpisodeCollector:
     def reader(self, task: Task) -> ReplyReader:
         """What reads the replies of one episode of a task."""
         is_told_of_tools = (
-            self.environment is not None
-            and self.encoder.takes_tools
-            and bool(to_conversation(self.prompt(task)).tools)
+            self.environment is not None and self.encoder.takes_tools and bool(to_conversation(self.prompt(task)).tools)
         )
         return ReplyReader(self.encoder, self.settings.stop, reads_calls=is_told_of_tools)
 

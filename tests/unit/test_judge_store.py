@@ -167,8 +167,8 @@ def test_a_store_of_a_newer_lab_is_refused(tmp_path):
     path = tmp_path / "judges.sqlite"
     Store(path).close()
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 3")
-    with pytest.raises(ArtifactError, match="version 3, and this is a lab that knows 2"):
+        db.execute("PRAGMA user_version = 4")
+    with pytest.raises(ArtifactError, match="version 4, and this is a lab that knows 3"):
         Store(path)
 
 

@@ -18,6 +18,7 @@ from judge_server import PRICES, Asked, JudgeServer, Said, assert_ledger_is_the_
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import MALFORMED, call_tool, function_call, text_tool
+from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.judges.backends.settings import Simulated
 from rlhf_lab.judges.backends.simulated import SimulatedBackend
 from rlhf_lab.judges.call_ids import with_call_ids
@@ -91,6 +92,7 @@ def test_it_is_paid_once(server, kind, tmp_path):
     again = hold(connect(server.url, kind, tmp_path))
     assert server.billed_requests == 2
     assert [reply.stored for reply in again] == [True, True]
+    assert [(reply.cost_usd, reply.asked_cost_usd) for reply in again] == [(0, reply.cost_usd) for reply in before]
     assert [(reply.text, reply.tool_calls) for reply in again] == [(reply.text, reply.tool_calls) for reply in before]
     assert [reply.latency_s for reply in again] == [reply.latency_s for reply in before]
     assert all(0 < reply.latency_s < 10 for reply in before)
@@ -101,6 +103,7 @@ def test_the_same_question_twice_in_one_call(server, kind, tmp_path):
     paid, free = connect(server.url, kind, tmp_path).complete_many([request(), request()])
     assert free.tool_calls == paid.tool_calls != ()
     assert free.stored and not free.cost_usd
+    assert free.asked_cost_usd == paid.asked_cost_usd == paid.cost_usd > 0
 
 
 def test_calls_beside_each_other(server, kind, tmp_path):
@@ -268,6 +271,47 @@ def test_thoughts_are_left_out(server, tmp_path, monkeypatch):
     assert first.text == "Let me look." and len(first.tool_calls) == 1 and second.text == "709,000"
 
 
+@pytest.mark.parametrize("batches", [False, True])
+def test_thoughts_go_back_beside_the_calls_they_led_to(server, tmp_path, batches):
+    """The service refuses a call without them. What was stored has them, and the next question stays the same."""
+    server.thinks = True
+    server.answer = in_turn(Said("Let me look.", calls=[OSLO, BERGEN]), Said(calls=[OSLO]), Said("709,000"))
+    client = connect(server.url, "anthropic", tmp_path, batches=batches)
+    before = hold(client)
+    assert [reply.text for reply in before] == ["Let me look.", "", "709,000"]
+    assert [[block["type"] for block in reply.blocks] for reply in before] == [
+        ["thinking", "text", "tool_use", "tool_use"],
+        ["redacted_thinking", "tool_use"],
+        [],
+    ]
+    sent = (
+        server.asked[2].body["messages"]
+        if not batches
+        else [*server.batches.values()][2].items[0]["params"]["messages"]
+    )
+    assert [message["content"] for message in sent if message["role"] == "assistant"] == [
+        list(reply.blocks) for reply in before[:2]
+    ]
+    again = hold(connect(server.url, "anthropic", tmp_path))
+    assert [reply.stored for reply in again] == [True] * 3 and again[0].blocks == before[0].blocks
+    # other services and transcripts do without
+    server.thinks = False
+    connect(server.openai_url, "openai_compatible", tmp_path).complete_many([request(ASK, before[2].message, ASK)])
+    assert "blocks" not in render_prompt([ASK, before[0].message])
+
+
+def test_a_call_without_its_thoughts_is_refused(server, tmp_path):
+    """The service of these tests is as strict as the real one."""
+    server.thinks = True
+    server.answer = in_turn(Said(calls=[OSLO]), Said("709,000"))
+    client = connect(server.url, "anthropic", tmp_path, retries=0)
+    first = client.complete_many([request()])[0]
+    bare = Message(role="assistant", content=first.text, tool_calls=[dict(call) for call in first.tool_calls])
+    result = Message(role="tool", tool_call_id=first.tool_calls[0]["id"], content="709,000")
+    with pytest.raises(JudgeUnavailable, match="thinking"):
+        client.complete_many([request(ASK, bare, result)])
+
+
 def test_the_simulated_judge_calls_no_tools():
     assert not takes_tools(SimulatedBackend(Simulated(), oracle=None))
     with pytest.raises(ConfigError, match="calls no tools; ask a model that does"):
@@ -364,7 +408,7 @@ def test_a_store_of_before_tools(server, kind, tmp_path):
     # opened again, it is of the new version
     again = Store(file)
     assert again.replies([client.channel.question(plain).digest])
-    assert sqlite3.connect(file).execute("PRAGMA user_version").fetchone()[0] == 2
+    assert sqlite3.connect(file).execute("PRAGMA user_version").fetchone()[0] == 3
 
 
 def test_policies_of_the_server_see_one_conversation(server, kind, tmp_path):

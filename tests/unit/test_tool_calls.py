@@ -61,7 +61,8 @@ FUNCTION = HERMES.replace(
 CODER = HERMES.replace(
     '<tool_call>\n{"name": "{{ call[\'function\'][\'name\'] }}", "arguments": '
     "{{ call['function']['arguments'] | tojson }}}\n</tool_call>",
-    "<tool_call>\n<function={{ call['function']['name'] }}>\n{% for key, value in call['function']['arguments'].items() %}"
+    "<tool_call>\n<function={{ call['function']['name'] }}>\n"
+    "{% for key, value in call['function']['arguments'].items() %}"
     "<parameter={{ key }}>\n{{ value if value is string else value | tojson }}\n</parameter>\n{% endfor %}"
     "</function>\n</tool_call>",
 )

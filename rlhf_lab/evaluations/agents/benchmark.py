@@ -36,7 +36,8 @@ Summary = Callable[[Sequence[Row]], Mapping[str, Estimate]]
 MEANS = (
     *("tool_calls", "failed_calls", "extra_calls", "retried_calls", "model_turns"),
     *("code_rounds", "revision_gain"),
-    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_latency_s", "agent_wall_s"),
+    *("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd"),
+    *("agent_latency_s", "agent_wall_s"),
 )
 """Columns that are no rates, also where they happen to be 0 and 1 only."""
 COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")

@@ -20,6 +20,7 @@ from scipy import stats
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
 from rlhf_lab.core.files import make_folder, read_jsonl
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.evaluations.agents.metrics import DESCRIBED
 from rlhf_lab.evaluations.agents.trajectory_log import FILE
@@ -31,7 +32,8 @@ from rlhf_lab.statistics.inference import clustered_mean
 Row = Mapping[str, Any]
 
 COUNTED: tuple[str, ...] = ("tool_calls", "failed_calls", "model_turns", "extra_calls", "retried_calls")
-COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_wall_s", "agent_latency_s")
+COUNTED += ("agent_input_tokens", "agent_output_tokens", "agent_cost_usd", "agent_paid_usd")
+COUNTED += ("agent_wall_s", "agent_latency_s")
 """Columns that say what an attempt took: metadata of a sample. All others are its scores."""
 ELSEWHERE = ("trajectory", "sha256", "agent", "question", "expected")
 """What a row of trajectories.jsonl says that has a place of its own in a sample."""

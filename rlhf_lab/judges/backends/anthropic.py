@@ -28,6 +28,8 @@ STOPS: dict[str, Stop] = {
     "model_context_window_exceeded": "truncated",
     "pause_turn": "truncated",
 }
+THOUGHTS = ("thinking", "redacted_thinking")
+"""Blocks that have to be sent back, as they came, with the calls that they stand in front of."""
 CACHED = {"type": "ephemeral"}
 """Marks the end of what is kept in the prompt cache, from the beginning of the request on."""
 BLOCKED = "content filtering policy"
@@ -172,7 +174,9 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             continue
         result_blocks = None
         calls = message.get("tool_calls")
-        if calls:
+        if "blocks" in message:
+            sent.append({"role": role, "content": message["blocks"]})
+        elif calls:
             sent.append({"role": role, "content": [*_text_blocks(content), *map(_call_block, calls)]})
         elif content.strip() or role != "assistant":
             sent.append({"role": role, "content": content})
@@ -210,7 +214,11 @@ def _answer(message: Any, *, repeated: bool = False) -> Answer:
         output_tokens=int(counted.output_tokens),
     )
     calls = tuple(_call(block) for block in message.content if block.type == "tool_use")
-    return Answer(text, stop, usage, str(message.model), repeated, calls)
+    has_thoughts = any(block.type in THOUGHTS for block in message.content)
+    blocks: tuple[dict[str, Any], ...] = ()
+    if calls and has_thoughts:  # thoughts of an answer that calls nothing are not asked for again
+        blocks = tuple(block.model_dump(mode="json", exclude_unset=True) for block in message.content)
+    return Answer(text, stop, usage, str(message.model), repeated, calls, blocks)
 
 
 def _seconds(moment: datetime | str) -> float:

@@ -75,11 +75,12 @@ def test_an_agent_solves_a_task_through_a_service(server, kind, policy, calls, t
     # tokens and cost are those of the bill
     assert trajectory.input_tokens == sum(sum(charge[:3]) for charge in server.charged)
     assert trajectory.output_tokens == sum(charge[3] for charge in server.charged)
-    assert trajectory.cost_usd > 0
+    assert trajectory.cost_usd == trajectory.paid_usd > 0
     assert all(turn.latency_s > 0 and not turn.stored for turn in trajectory.turns)
     # once more: from the store, for nothing
     (again,) = agent.run_many([assignment()], lambda *_: None)
-    assert (again.answer, again.cost_usd, server.billed_requests) == ("Tal", 0, 3)
+    assert (again.answer, again.paid_usd, server.billed_requests) == ("Tal", 0, 3)
+    assert again.cost_usd == trajectory.cost_usd, "what it would have cost with nothing in the store"
     assert all(turn.stored for turn in again.turns)
 
 
@@ -88,7 +89,8 @@ def test_a_run_that_failed_goes_on_and_pays_nothing_twice(server, kind, tmp_path
     server.answer = native
     questions = [assignment(f"{number}: who is the mayor of the capital of Velmora?") for number in range(3)]
     server.always = lambda asked: status(500) if asked.number >= 5 else None
-    agent = open_agents(connected(server, kind, tmp_path, "agent.service.parallel=1"))["react"]
+    settings = ("agent.service.parallel=1", "agent.service.input_usd=1000", "agent.service.output_usd=2000")
+    agent = open_agents(connected(server, kind, tmp_path, *settings))["react"]
     done = {}
     with pytest.raises(JudgeUnavailable):
         agent.run_many(questions, done.__setitem__)
@@ -97,6 +99,9 @@ def test_a_run_that_failed_goes_on_and_pays_nothing_twice(server, kind, tmp_path
     server.always = lambda asked: None
     trajectories = agent.run_many(questions, done.__setitem__)
     assert [trajectory.answer for trajectory in trajectories] == ["Tal"] * 3
+    # each attempt is reported with all of its turns, whoever paid for them
+    assert all(turn.cost_usd > 0 for trajectory in trajectories for turn in trajectory.turns)
+    assert 0 < sum(t.paid_usd for t in trajectories) < sum(t.cost_usd for t in trajectories)
     assert server.billed_requests == 9
     assert sum(turn.stored for trajectory in trajectories for turn in trajectory.turns) == 5
 
