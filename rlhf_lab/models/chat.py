@@ -108,10 +108,13 @@ class ChatTemplate:
         id = results[0].get("tool_call_id") or call_id(0)
         call = function_call(results[0].get("name", MADE_UP), {MADE_UP: MADE_UP}, id)
         opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        answered = [{"tool_call_id": id, **message} if message["role"] == "tool" else message for message in messages]
+        answered = [message.copy() for message in messages]
+        for message in answered:
+            if message["role"] == "tool":
+                message.setdefault("tool_call_id", id)
         has_special_text = any(special in text for text in texts for special in self._special_texts)
         # some templates write a result as JSON, which a mark in its place would not be
-        shown = _marked(answered, texts) if has_special_text else answered
+        shown: Sequence[Mapping[str, Any]] = _marked(answered, texts) if has_special_text else answered
         end = self.end_of_turn
         _, _, called = self._render([*opening, *shown], None).partition(MADE_UP)
         behind = called.partition(self.tokenizer.decode([end[-1]]))[2]

@@ -1,6 +1,7 @@
 """`make bench`: one table of speed ratios, measured side by side in this run. Takes a few minutes.
 
-python tests/bench/run.py [--device cpu|cuda] [--threads 1] [--rounds 5] [--json FILE] [--only sampler|training|policy]
+python tests/bench/run.py [--device cpu|cuda] [--threads 1] [--rounds 5] [--json FILE]
+    [--only sampler|training|policy|episodes]
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="timed turns of every contestant, at least 5")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
-    parser.add_argument("--only", choices=["sampler", "training", "policy"])
+    parser.add_argument("--only", choices=["sampler", "training", "policy", "episodes"])
     options = parser.parse_args()
 
+    import episodes
     import policy
     import sampling
     import shapes
@@ -42,7 +44,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     shapes.use(options.device)
     rounds = max(5, options.rounds)
-    benches = {"sampler": sampling.rows, "training": training.rows, "policy": policy.rows}
+    benches = {
+        "sampler": sampling.rows,
+        "training": training.rows,
+        "policy": policy.rows,
+        "episodes": episodes.rows,
+    }
     rows = [row for name, bench in benches.items() if options.only in (None, name) for row in bench(rounds)]
 
     machine = f"{cpu_name()}, {os.cpu_count()} cores, {options.threads} thread(s), torch {torch.__version__}"
