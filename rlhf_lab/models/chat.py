@@ -107,7 +107,8 @@ class ChatTemplate:
         results = [message for message in messages if message["role"] == "tool"]
         id = results[0].get("tool_call_id") or call_id(0)
         call = function_call(results[0].get("name", MADE_UP), {MADE_UP: MADE_UP}, id)
-        opening = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        calling: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        opening: list[Mapping[str, Any]] = [{"role": "user", "content": "hi"}, calling]
         answered = [message.copy() for message in messages]
         for message in answered:
             if message["role"] == "tool":
