@@ -243,8 +243,8 @@ class Repairs(WorldSettings):
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
     train_tasks: int = 24000
     test_tasks: int = 600
-    min_lines: int = 3
-    max_lines: int = 4
+    min_lines: int = 2
+    max_lines: int = 3
     told: float = 0.5
     revise: float = 0.5
     answers: Literal["own", "other"] = "own"
@@ -255,9 +255,9 @@ class Repairs(WorldSettings):
         for name, low, high in (("train_tasks", 1, 10**7), ("test_tasks", 1, 10**6), ("turns", 2, 64)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
-        if not 2 <= self.min_lines <= self.max_lines <= 6:
+        if not 2 <= self.min_lines <= self.max_lines <= 4:  # there are names for four lines
             raise ValueError(
-                f"min_lines={self.min_lines}, max_lines={self.max_lines}; write 2 ≤ min_lines ≤ max_lines ≤ 6"
+                f"min_lines={self.min_lines}, max_lines={self.max_lines}; write 2 ≤ min_lines ≤ max_lines ≤ 4"
             )
         if not 0 <= self.told <= 1:
             raise ValueError(f"told={self.told} is a probability, 0…1")

@@ -7,7 +7,7 @@ from random import Random
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.environments.repairs.bugs import BuggyProgram, Slot, slots_of
-from rlhf_lab.environments.repairs.programs import Line, numbered
+from rlhf_lab.environments.repairs.programs import Line
 from rlhf_lab.environments.repairs.runs import DONE, answer_to, is_shown_wrong, write_changes
 
 MOST_TRIES = 3

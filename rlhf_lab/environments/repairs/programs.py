@@ -1,12 +1,13 @@
 """Programs of a closed language, as words: every name, number and sign is a word of its own, and a token of its own.
 
-    line 1 : d = a + 3                      # a plus 3
-    line 2 : if d > b : d = d - 2
-    line 3 : for x in v : d = d max x       # each x : d larger x
+    line 1 : d = a + 3                  # plus 3
+    line 2 : if d > b : d = d - 2       # minus 2 above b
+    line 3 : for x in v : d = d max x
     return d
 
-`a` and `b` are numbers, `v` is a list of numbers. A line goes on from the name of the line before it, so what a name
-should be follows from the program. A comment says in words what its line should do; not every line has one.
+`a` and `b` are numbers, `v` is a list of numbers. A line goes on from the name of the line before it, so what the first
+name of an expression should be follows from the program. A comment says in words what its line should do; not every
+line has one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Inputs = Mapping[str, Any]
 PARAMETERS = ("a", "b", "v")
 LOOPED = "x"
 """The name that a loop gives to each number of `v`."""
-NAMES = ("c", "d", "e", "f", "g", "h")
+NAMES = ("c", "d", "e", "f")
 """Names that lines may define."""
-NUMBERS = tuple(str(number) for number in range(1, 10))
+NUMBERS = tuple(str(number) for number in range(1, 6))
 OPERATORS = {"+": "plus", "-": "minus", "*": "times", "min": "smaller", "max": "larger"}
 """Sign → its word in comments."""
 COMPARISONS = {">": "above", "<": "below", "==": "equal"}
@@ -73,15 +74,17 @@ def draw_program(rng: Random, lines: int) -> Program:
 
 
 def comment_of(line: Line) -> str:
-    """What a line should do, in words."""
-    words = {**OPERATORS, **COMPARISONS}
+    """What a line should do, in words: operator and second operand, then the condition.
+
+    In this order every word of a comment stands equally far behind the word that it is about, in lines of any shape:
+    a model of two layers learns to compare them.
+    """
     head, body = split_line(line)
-    expression = [words.get(word, word) for word in body[2:]]
-    if not head:
-        return " ".join(expression)
-    if head[0] == "for":
-        return " ".join(["each", LOOPED, ":", *expression])
-    return " ".join([*(words.get(word, word) for word in head[1:-1]), ":", *expression])
+    operator, operand = body[-2:]
+    comment = [OPERATORS[operator], operand]
+    if head and head[0] == "if":
+        comment += [COMPARISONS[head[2]], head[3]]
+    return " ".join(comment)
 
 
 def split_line(line: Line) -> tuple[Line, Line]:

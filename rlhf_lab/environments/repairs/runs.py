@@ -4,7 +4,7 @@ A reply has the lines that should change, anew; all others stay as they were giv
 
     line 2 : if d > b : d = d - 3
 
-or `done`. The answer to a reply is `line 2 : g is not defined`, `gives 12 , 2 too low`, or `passes`.
+or `done`. The answer to a reply is `line 2 : f is not defined`, `gives 12 , 2 too low`, or `passes`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     world.step(state, "line 2 : d = c + 4")    # "gives 12 , 2 too low"
     world.step(state, "done")
 
-The program that was written last counts, as it does in `code_bench`. Hidden inputs decide; what they say is never shown.
+The program that was written last counts, as in `code_bench`. Hidden inputs decide; what they say is never shown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RepairWorldSize:
         other_answers: whether a program that fails is answered with what another task's program gave.
     """
 
-    lines: tuple[int, int] = (3, 4)
+    lines: tuple[int, int] = (2, 3)
     told: float = 0.5
     train_tasks: int = 1000
     test_tasks: int = 300
