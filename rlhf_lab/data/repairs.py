@@ -51,7 +51,7 @@ def world_of(settings: Repairs) -> RepairWorld:
         told=settings.told,
         train_tasks=settings.train_tasks,
         test_tasks=settings.test_tasks,
-        other_answers=settings.answers == "other",
+        other_answers=settings.shown_run == "other",
     )
     return RepairWorld(size, *settings.split_seeds())
 

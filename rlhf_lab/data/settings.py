@@ -232,7 +232,7 @@ class Repairs(WorldSettings):
         told: probability that a comment says what a line should do. What no comment tells only running the program can.
         revise: probability that a demonstration has a wrong try before its repair, and another behind each of them.
             Wrong tries are read, and not learned; with 0 there is nothing to read.
-        answers: `own`, what running the program gave; `other`, of a program that fails, what a failing program of
+        shown_run: `own`, what running the program gave; `other`, of a program that fails, what a failing program of
             another task gave: what is left of success then is not due to reading.
         turns: most turns of an episode, with the one that says that it is done.
     """
@@ -247,7 +247,7 @@ class Repairs(WorldSettings):
     max_lines: int = 3
     told: float = 0.5
     revise: float = 0.5
-    answers: Literal["own", "other"] = "own"
+    shown_run: Literal["own", "other"] = "own"
     turns: int = 7
 
     def __post_init__(self) -> None:

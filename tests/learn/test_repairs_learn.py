@@ -46,13 +46,13 @@ def test_every_tier_and_round_has_an_interval(folder):
 
 
 def test_the_control_shares_its_policy_and_its_tasks(folder, tmp_path):
-    own, other = evaluated(folder), evaluated(folder, "data.answers=other")
+    own, other = evaluated(folder), evaluated(folder, "data.shown_run=other")
     assert own.key != other.key and own.needs["reference"].key == other.needs["reference"].key
     rows = [read_jsonl(stage.folder / "evaluation.jsonl") for stage in (own, other)]
     assert [row["prompt"] for row in rows[0]] == [row["prompt"] for row in rows[1]]
     at_once = [[row["solved_within/1"] for row in part] for part in rows]
     assert at_once[0] == at_once[1], "the first program is written before anything is answered"
-    again = read_jsonl(evaluated(tmp_path, "data.answers=other").folder / "evaluation.jsonl")
+    again = read_jsonl(evaluated(tmp_path, "data.shown_run=other").folder / "evaluation.jsonl")
     assert [row["conversation"] for row in again] == [row["conversation"] for row in rows[1]]
 
 
