@@ -61,9 +61,8 @@ EVALUATOR = (
     Metric(
         "solved_within/<rounds>",
         "share of episodes whose program after at most so many rounds passes all hidden tests (data=repairs)",
-        better="higher",
     ),
-    Metric("solved_within/<rounds>/<category>", "the same for one tier", better="higher"),
+    Metric("solved_within/<rounds>/<category>", "the same for one tier"),
     Metric(
         "gain_by_round/<rounds>",
         "solved_within/<rounds> minus solved_within/1, from the same episodes (data=repairs)",
