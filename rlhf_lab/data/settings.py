@@ -245,7 +245,7 @@ class Repairs(WorldSettings):
     test_tasks: int = 600
     min_lines: int = 2
     max_lines: int = 3
-    told: float = 0.5
+    told: float = 0.7
     revise: float = 0.5
     shown_run: Literal["own", "other"] = "own"
     turns: int = 7

@@ -46,7 +46,7 @@ class RepairWorldSize:
     """
 
     lines: tuple[int, int] = (2, 3)
-    told: float = 0.5
+    told: float = 0.7
     train_tasks: int = 1000
     test_tasks: int = 300
     other_answers: bool = False
