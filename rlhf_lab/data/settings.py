@@ -217,6 +217,56 @@ class Arithmetic(WorldSettings):
             raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless annotator")
 
 
+@register("data", "repairs")
+@dataclass(frozen=True)
+class Repairs(WorldSettings):
+    """The embedded world of repairs: small programs with planted bugs, each with an example that fails.
+
+    A training row is a demonstration; an episode writes lines anew, reads what running the program gives, and writes
+    again. Bugs have three tiers: 1, a name that is not defined; 2, a wrong number, operator or comparison; 3, two such
+    words, of which the example shows one.
+
+    Args:
+        train_tasks, test_tasks: tasks per split, the tiers in turn. A training task has one demonstration.
+        min_lines, max_lines: of a program, without the one that returns.
+        told: probability that a comment says what a line should do. What no comment tells only running the program can.
+        revise: probability that a demonstration has a wrong try before its repair, and another behind each of them.
+            Wrong tries are read, and not learned; with 0 there is nothing to read.
+        shown_run: `own`, what running the program gave; `other`, of a program that fails, what a failing program of
+            another task gave: what is left of success then is not due to reading.
+        turns: most turns of an episode, with the one that says that it is done.
+    """
+
+    preferences: ClassVar[bool] = False
+    true_reward: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
+    smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
+    train_tasks: int = 24000
+    test_tasks: int = 600
+    min_lines: int = 2
+    max_lines: int = 3
+    told: float = 0.7
+    revise: float = 0.5
+    shown_run: Literal["own", "other"] = "own"
+    turns: int = 7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, low, high in (("train_tasks", 1, 10**7), ("test_tasks", 1, 10**6), ("turns", 2, 64)):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
+        if not 2 <= self.min_lines <= self.max_lines <= 4:  # there are names for four lines
+            raise ValueError(
+                f"min_lines={self.min_lines}, max_lines={self.max_lines}; write 2 ≤ min_lines ≤ max_lines ≤ 4"
+            )
+        if not 0 <= self.told <= 1:
+            raise ValueError(f"told={self.told} is a probability, 0…1")
+        if not 0 <= self.revise < 1:
+            raise ValueError(f"revise={self.revise} is a probability, 0 up to below 1")
+        # what other sources know of themselves as a class is a setting here
+        object.__setattr__(self, "max_turns", self.turns)
+
+
 TOOL_KINDS = (
     "lookup", "chain_2", "chain_3", "long_chain", "sum", "difference", "compare", "redirected", "twice_redirected",
     "missing_entity", "missing_relation", "ambiguous", "conflicting", "flaky", "table", "retrieval", "several",

@@ -6,7 +6,7 @@ Every number carries its n and an interval clustered by prompt. Rows and summari
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -110,7 +110,7 @@ class Evaluator(PolicyLog):
         columns["kl"] = self._kl(model, episodes)
         for key in ("gold", *TRUTH):
             columns[key] = truth[key].tolist() if key in truth else unknown
-        columns |= {key: truth[key].tolist() for key in truth if key.startswith(VERIFIED)}
+        columns |= {key: truth[key].tolist() for key in truth if key.startswith((VERIFIED, *BY_ROUND))}
         exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):
@@ -164,7 +164,13 @@ class Evaluator(PolicyLog):
         for key in COUNTS:
             if key in rows[0]:
                 metrics[key] = clustered_mean(_floats(rows, key), clusters)
-        metrics |= _by_category("correct", [row.get("category") for row in rows], column["correct"], clusters)
+        categories = [row.get("category") for row in rows]
+        metrics |= _by_category("correct", categories, column["correct"], clusters)
+        for key in (key for key in rows[0] if key.startswith(BY_ROUND)):
+            estimate = clustered_rate if key.startswith(SOLVED_WITHIN) else clustered_mean
+            values = _floats(rows, key)
+            metrics[key] = estimate(values, clusters)
+            metrics |= _by_category(key, categories, values, clusters, estimate)
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
@@ -248,6 +254,9 @@ TRUTH = ("verbose", "garble", "correct")
 """What the world knows about a reply beside its gold reward; 0 or 1 each."""
 VERIFIED = "verified"
 """What begins the names of a verifier's score and of its parts, where the data have one."""
+SOLVED_WITHIN, GAIN_BY_ROUND = "solved_within/", "gain_by_round/"
+BY_ROUND = (SOLVED_WITHIN, GAIN_BY_ROUND)
+"""What begins the names of what an environment knows of an episode after some of its rounds: a rate, a difference."""
 COUNTS = ("calls",)
 """What an environment counts in an episode, where it does."""
 RATES = (*TRUTH, "ended")
@@ -255,17 +264,21 @@ RATES = (*TRUTH, "ended")
 
 
 def _by_category(
-    key: str, categories: Sequence[str | None], values: np.ndarray, clusters: np.ndarray
+    key: str,
+    categories: Sequence[str | None],
+    values: np.ndarray,
+    clusters: np.ndarray,
+    estimate: Callable[[np.ndarray, np.ndarray], Estimate] = clustered_rate,
 ) -> dict[str, Estimate]:
-    """Rate of each category of tasks, as "key/category"; nothing where there are fewer than two categories."""
+    """Estimate of each category of tasks, as "key/category"; nothing where there are fewer than two categories."""
     names = list(dict.fromkeys(category for category in categories if category))
     if len(names) < 2:
         return {}
-    rates = {}
+    estimates = {}
     for name in names:
         members = np.array([category == name for category in categories])
-        rates[f"{key}/{name}"] = clustered_rate(values[members], clusters[members])
-    return rates
+        estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
+    return estimates
 
 
 def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:

@@ -59,6 +59,17 @@ EVALUATOR = (
     ),
     Metric("correct_greedy/<category>", "the same for one greedy episode per task", better="higher"),
     Metric(
+        "solved_within/<rounds>",
+        "share of episodes whose program after at most so many rounds passes all hidden tests (data=repairs)",
+    ),
+    Metric("solved_within/<rounds>/<category>", "the same for one tier"),
+    Metric(
+        "gain_by_round/<rounds>",
+        "solved_within/<rounds> minus solved_within/1, from the same episodes (data=repairs)",
+        better="higher",
+    ),
+    Metric("gain_by_round/<rounds>/<category>", "the same for one tier", better="higher"),
+    Metric(
         "calls",
         "calls of tools per episode (data whose environment counts them)",
         title="calls per episode",
