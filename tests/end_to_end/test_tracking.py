@@ -48,6 +48,7 @@ def build_after_a_kill(stage, monkeypatch) -> None:
     assert "resumed at step 4" in execute(stage)["notes"]
 
 
+@pytest.mark.slow
 def test_a_sweep_in_wandb_reads_back(fresh, sized, offline):
     pytest.importorskip("wandb")
     here = "hydra/launcher=basic"  # one job after the other, in this process
