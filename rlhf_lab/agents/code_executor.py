@@ -44,11 +44,11 @@ def code_executor(
         if program is None:
             return code if answer_is_code else Act(said, answer=read_answer(said.text)).final_answer
         code = program
-        # the last program is what an answer of code is, although nobody has seen it run
-        unseen = code if answer_is_code else None
+        if answer_is_code:
+            attempt.draft = code  # the last program is the answer at a limit, although nobody has seen it run
         if runs == rounds:
-            raise Ended("call_limit", unseen)
-        attempt.count_call(unseen)
+            raise Ended("call_limit", attempt.draft)
+        attempt.count_call()
         runs += 1
         # behind the program, so that the line numbers of a traceback are the program's own
         ran = run_code(f"{program}\n{example}" if example else program, files)

@@ -99,6 +99,7 @@ class Attempt:
         tools: by name.
         files: that come with the task besides its fact `files`: name → content.
         turns: so far; `trajectory` has them in order.
+        draft: the answer should a limit of turns or calls end the attempt here; None where there is none yet.
     """
 
     def __init__(self, assignment: Assignment, model: AgentModel):
@@ -111,6 +112,7 @@ class Attempt:
         self.question = question_of(self.task)
         self.turns: list[tuple[Turn, int | None]] = []
         self.calls = 0
+        self.draft: str | None = None
 
     def asked(self, question: str) -> list[Message]:
         """The task's messages with another question in place of its own."""
@@ -153,10 +155,10 @@ class Attempt:
         self.record(said, call)
         return call
 
-    def count_call(self, answer: str | None = None) -> None:
-        """Count a call that is about to be made. Raises Ended, with this answer, when no calls are left."""
+    def count_call(self) -> None:
+        """Count a call that is about to be made. Raises Ended, with the draft as answer, when no calls are left."""
         if self.calls == self.model.max_calls:
-            raise Ended("call_limit", answer)
+            raise Ended("call_limit", self.draft)
         self.calls += 1
 
     def record(self, said: Said, call: Call) -> None:
@@ -298,7 +300,7 @@ class _Live:
             self.asks = next_asks()
             if len(self.attempt.turns) + len(self.asks) > self.attempt.model.max_turns:
                 self.steps.close()
-                return Ended("turn_limit")
+                return Ended("turn_limit", self.attempt.draft)
             return None
         except StopIteration as returned:
             return Ended("answered", returned.value)

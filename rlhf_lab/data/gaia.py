@@ -159,7 +159,7 @@ def _location(name: Any, values: Mapping[str, Any], folder: Path | None, split: 
         return str(name)
     location = values.get("file_path") or f"{YEAR}/{split}/{name}"
     parts = PurePosixPath(str(location)).parts
-    if "\\" in str(location) or str(location).startswith("/") or ".." in parts or parts[-1] != name:
+    if "\\" in str(location) or str(location).startswith("/") or ".." in parts or parts[-1:] != (name,):
         raise RowProblem(f"column 'file_path' is {describe(location)}; expected a path in the repository to {name}")
     return str(location)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,7 +72,7 @@ class _Source:
     effects: list[ast.stmt] = field(default_factory=list)
     is_text: bool = True
 
-    @property
+    @cached_property
     def label(self) -> str:
         """How a person names the file: relative to the folder its package lies in."""
         return self.path.relative_to(self.root).as_posix()
@@ -90,7 +90,13 @@ def digests(references: Iterable[Reference], files: Iterable[Path] = ()) -> dict
         "rlhf_lab/losses/preference.py:dpo" → digest; sorted.
     """
     sources = [_open_file(path) for path in files]
-    pending = [*references, *(Reference(source.name) for source in sources)]  # a graph search over references
+    return dict(_reached((*references, *(Reference(source.name) for source in sources))))
+
+
+@cache
+def _reached(references: tuple[Reference, ...]) -> dict[str, str]:
+    """`digests` of modules as this process has read them: the many jobs of a study start from the same few places."""
+    pending = [*references]  # a graph search over references
     visited: set[Reference] = set()
     result: dict[str, str] = {}
     while pending:
@@ -275,9 +281,19 @@ def _open_file(path: Path) -> _Source:
     module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
     if module in _READ and _READ[module].content != _content(path):
         # Functions of the user are loaded afresh at each use, so a long-lived process (a notebook) may see edits.
-        del _READ[module]
-        _definition.cache_clear()
+        forget(module)
     return _READ.get(module) or _read(module, path, root)
+
+
+def forget(module: str | None = None) -> None:
+    """Read a module afresh when it is asked for next, or all modules."""
+    if module is None:
+        _READ.clear()
+        _package_root.cache_clear()
+    else:
+        del _READ[module]
+    _definition.cache_clear()
+    _reached.cache_clear()
 
 
 def _content(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,12 @@ NEEDED = {
 """What a user must add to a choice that cannot stand alone."""
 
 
+@cache
+def command_of(recipe: str) -> compose.Command:
+    """A recipe as it is written, checked once for all tests."""
+    return compose.check_command([f"+recipe={recipe}"])
+
+
 def test_the_globs_find_the_files():
     """A glob that finds too little would make the tests below pass on nothing."""
     assert len(RECIPES) >= 5
@@ -89,7 +96,7 @@ def test_the_globs_find_the_files():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_checks_and_plans(name):
-    command = compose.check_command([f"+recipe={name}"])
+    command = command_of(name)
     assert command.recipe == name
     assert len(command.configs) == len(command.jobs) >= 1
     assert bool(command.study) == name.startswith("study/")
@@ -128,7 +135,7 @@ def test_every_choice_says_what_it_is(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_checked_config_survives_the_round_trip(name):
-    for job in compose.check_command([f"+recipe={name}"]).configs:
+    for job in command_of(name).configs:
         assert root.check(root.to_values(job)) == job
 
 

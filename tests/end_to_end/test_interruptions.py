@@ -76,7 +76,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(fresh, lab, sized):
     folder = fresh.stage(out, "sft")
     assert read_json(folder / "result.json")["status"] == "interrupted"
     assert (folder / "checkpoint.pt").exists()
-    again = fresh.run(*command)
+    again = fresh.inside(*command)
     assert "from its checkpoint" in again
     assert "resumed at step" in again
     assert numbers(fresh.result(again, "sft")) == numbers(lab.completed("sft")["sft"])

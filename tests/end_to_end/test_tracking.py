@@ -48,6 +48,7 @@ def build_after_a_kill(stage, monkeypatch) -> None:
     assert "resumed at step 4" in execute(stage)["notes"]
 
 
+@pytest.mark.slow
 def test_a_sweep_in_wandb_reads_back(fresh, sized, offline):
     pytest.importorskip("wandb")
     here = "hydra/launcher=basic"  # one job after the other, in this process
@@ -86,6 +87,7 @@ def test_after_a_kill_a_tracker_shows_each_step_once(tracker, tmp_path, monkeypa
     assert [(event.step, event.value) for event in found.Scalars("loss")] == expected
 
 
+@pytest.mark.slow
 def test_trackio_goes_on_after_an_interruption(fresh, tmp_path, offline):
     """Two processes: the first is told to stop after its second step, the second takes the stage to its end."""
     pytest.importorskip("trackio")

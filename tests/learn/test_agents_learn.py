@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support import planned
 
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -33,6 +34,7 @@ TRAINING = (
 )
 
 
+@pytest.mark.slow
 def test_grpo_raises_success_on_new_names(tmp_path: Path):
     """Measured: .48 ±.10 → .92 ±.06 sampled, greedy .98 → 1.00, in half a minute of imitation and as long of GRPO."""
     stage = planned("grpo_agent", *WORLD, *TRAINING, f"outputs={tmp_path}", "checkpoint.every_steps=0")

@@ -106,7 +106,9 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("recipe", ALGORITHMS)
+@pytest.mark.parametrize(
+    "recipe", [name if name == "grpo" else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS]
+)
 def test_the_second_turn_is_learned(workplace, recipe):
     """Only it earns. The colour is named in the environment's message, so a reply that ignores it earns a half."""
     out = lab(workplace, f"+recipe={recipe.partition(',')[0]}", *TURNS, *ALGORITHMS[recipe])

@@ -43,14 +43,9 @@ FILES = {
 def fresh(monkeypatch):
     """Forget what was read, before the test and after it."""
 
-    def forget() -> None:
-        code_digest._READ.clear()
-        code_digest._definition.cache_clear()
-        code_digest._package_root.cache_clear()
-
-    forget()
-    yield forget
-    forget()
+    code_digest.forget()
+    yield code_digest.forget
+    code_digest.forget()
 
 
 @pytest.fixture

@@ -80,8 +80,12 @@ def perturb(
             repaired = changed_later[int(rng.integers(len(changed_later)))]
             change.results[repaired] = chain.calculations[repaired].result
             results = _recompute(chain, change)
-        if results is not None and _is_usable(chain, results, largest, answer, cancels):
+        if results is None or not _is_usable(chain, results, largest, answer, cancels):
+            continue
+        try:
             return _write_perturbed(chain, change, results)
+        except (OverflowError, ValueError):  # a number of hundreds of digits
+            continue
     return None
 
 

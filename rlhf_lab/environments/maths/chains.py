@@ -194,7 +194,7 @@ class _Reader:
         after = self.place_at.get(gap.end()) if gap else None
         if after is not None and self.numbers[after][0] == self.numbers[result][0]:
             self.source[after] = index
-        value = Fraction(match[2].replace(",", ""))
+        value = value_of(match[2])
         self.calculations.append(
             Calculation(line, *match.span(1), tuple(operands), copies, value, decimals_of(match[2]))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
@@ -15,8 +16,8 @@ Token = Fraction | str
 
 
 def value_of(text: str) -> Fraction:
-    """The value of a number as it is written: "1,200", "0.5", ".5"."""
-    return Fraction(text.replace(",", ""))
+    """The value of a number as it is written: "1,200", "0.5", ".5"; a sign may stand before it."""
+    return Fraction(Decimal(text.replace(",", "")))  # Decimal reads any number of digits, int 4,300
 
 
 def decimals_of(text: str) -> int:
@@ -25,7 +26,10 @@ def decimals_of(text: str) -> int:
 
 
 def written(value: Fraction, decimals: int = 2) -> str:
-    """A number in at most `decimals` digits after the point, without trailing zeros."""
+    """A number in at most `decimals` digits after the point, without trailing zeros.
+
+    Raises OverflowError or ValueError for one of hundreds or thousands of digits.
+    """
     if value.denominator == 1:
         return str(value.numerator)
     shown = f"{float(round(value, decimals)):.{decimals}f}"
@@ -48,25 +52,25 @@ def tokens_of(expression: str) -> list[Token] | None:
 
 
 def evaluate(tokens: Sequence[Token]) -> Fraction | None:
-    """The exact value of an expression; None when it is not one, or divides by zero.
+    """The exact value of an expression; None when it is not one, divides by zero, or has hundreds of parentheses.
 
     Recursive descent: a sum of products of atoms. Malformed input raises IndexError (it ends too early) or TypeError.
     """
     stack = list(tokens)[::-1]  # the next token last, so that it can be popped
     try:
         value = _parse_sum(stack)
-    except (IndexError, ZeroDivisionError, TypeError):
+    except (IndexError, ZeroDivisionError, TypeError, RecursionError):
         return None
     return value if not stack else None
 
 
 def computed(text: str, decimals: int = 2) -> str | None:
     """The value of an expression as `written` writes it; None when it has none, or is too deep or too large."""
+    tokens = tokens_of(text)
+    value = evaluate(tokens) if tokens else None
     try:
-        tokens = tokens_of(text)
-        value = evaluate(tokens) if tokens else None
         return None if value is None else written(value, decimals)
-    except (RecursionError, OverflowError):  # hundreds of parentheses; hundreds of digits before the point
+    except (OverflowError, ValueError):
         return None
 
 

@@ -36,6 +36,7 @@ class Candidate:
         last_error: that a call of it raised.
         unsupported: why a test cannot be run at all, whatever the candidate; empty if all could.
         has_ended: whether the process is gone.
+        no_answer: what it said in place of plain data in the latest test; empty where it always answered.
     """
 
     def __init__(self, answers: TextIO, calls: TextIO):
@@ -44,6 +45,7 @@ class Candidate:
         self.last_error: Exception | None = None
         self.unsupported = ""
         self.has_ended = False
+        self.no_answer = ""
 
     def receive(self) -> dict:
         line = self._answers.readline()
@@ -53,10 +55,15 @@ class Candidate:
         try:
             reply = plain.loads(line)
         except Exception as error:  # it may write anything on this channel
-            raise CandidateError(text_of(error)) from None
+            raise self._broken(text_of(error)) from None
         if not isinstance(reply, dict):
-            raise CandidateError("its answer is no message")
+            raise self._broken("its answer is no message")
         return reply
+
+    def _broken(self, problem: str) -> CandidateError:
+        """An error that the test did not ask for: it fails also where the test accepts any error."""
+        self.no_answer = problem
+        return CandidateError(problem)
 
     def function(self, name: str) -> Callable[..., object]:
         """A function that asks the other process."""
@@ -83,7 +90,7 @@ class Candidate:
             self.last_error = _error(name, text_of(reply.get("message", "")))
             raise self.last_error
         if "value" not in reply:
-            raise CandidateError(f"it returned a {text_of(reply.get('not_plain', 'message'))}, expected plain data")
+            raise self._broken(f"it returned a {text_of(reply.get('not_plain', 'message'))}, expected plain data")
         after = reply.get("args")
         if isinstance(after, list) and len(after) == len(arguments):
             for before, now in zip(arguments, after, strict=True):
@@ -148,10 +155,19 @@ def asked_names(test: str, defined: dict) -> set[str]:
     return read - written - set(defined) - set(dir(builtins))
 
 
+def set_up(setup: str, defined: dict) -> str:
+    """Run what the tests need besides, in `defined`; what is wrong with it, empty if nothing."""
+    try:
+        exec(compile(setup, "<setup>", "exec"), defined)
+    except BaseException as error:
+        return f"the setup of the tests does not run: {type(error).__name__}: {text_of(error)[:LONGEST]}"
+    return ""
+
+
 def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -> str:
     """Run one test; what went wrong, empty if it passed. What is wrong with the test itself is `unsupported`."""
     names = dict(defined)
-    candidate.last_call = ""
+    candidate.last_call = candidate.no_answer = ""
     try:
         program = compile(test, "<test>", "exec")
         asked = {entry_point} if entry_point else asked_names(test, defined)
@@ -168,6 +184,8 @@ def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -
         return _message(error, test, candidate)
     if candidate.has_ended:  # a test that expects any error would take that for one
         return f"the program ended; {candidate.last_call}"
+    if candidate.no_answer:
+        return f"{candidate.no_answer}; {candidate.last_call}"
     return ""
 
 
@@ -205,9 +223,11 @@ def main() -> None:
     if not report["load"]:
         random.seed(0)  # tests that draw without a seed draw the same every time
         defined = {"__name__": "tests"}
-        exec(compile(job["setup"], "<setup>", "exec"), defined)
+        candidate.unsupported = set_up(job["setup"], defined)
         for test in job["tests"]:
-            if candidate.has_ended:
+            if candidate.unsupported:
+                report["messages"].append(candidate.unsupported)
+            elif candidate.has_ended:
                 report["messages"].append("the program ended in an earlier test")
             else:
                 report["messages"].append(run_test(test, defined, job["entry_point"], candidate))

@@ -93,6 +93,13 @@ def test_a_run_is_a_call(code, answer):
     assert (trajectory.answer, trajectory.stop, len(machine.files)) == (answer, "call_limit", 1)
 
 
+@pytest.mark.parametrize(("code", "answer"), [(False, None), (True, "again\n")])
+def test_the_last_program_is_the_answer_when_turns_run_out(code, answer):
+    model = FakeModel(lambda request: block("again"))
+    (trajectory,) = run(program(Machine(), code=code), model, TASK, max_turns=2)
+    assert (trajectory.answer, trajectory.stop, len(trajectory.calls)) == (answer, "turn_limit", 2)
+
+
 def test_the_answer_may_be_the_code():
     model = FakeModel(script("Answer: done", block("x = 1"), "Answer: done"))
     (trajectory,) = run(program(Machine(), code=True), model, TASK)

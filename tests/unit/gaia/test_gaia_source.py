@@ -171,7 +171,7 @@ def test_a_gated_attachment_says_what_to_do(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../../a.txt", "/etc/a.txt", "2023/test/b.txt", "2023\\..\\a.txt", "2023/../a.txt", 7]
+    "path", ["../../a.txt", "/etc/a.txt", "2023/test/b.txt", "2023\\..\\a.txt", "2023/../a.txt", ".", 7]
 )
 def test_a_path_of_the_hub_stays_in_the_repository(path: object, hub: Hub) -> None:
     hub.rows = [row(1, file_name="a.txt", file_path=path)]

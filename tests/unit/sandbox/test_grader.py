@@ -157,9 +157,39 @@ def test_an_import_error_of_the_program_is_its_own(grader):
     assert syntax.status == "failed"
 
 
-def test_tests_that_do_not_run_are_nobodys_fault(grader):
+@pytest.mark.parametrize(
+    ("setup", "message"),
+    [
+        ("1 / 0", "the setup of the tests does not run: ZeroDivisionError: division by zero"),
+        ("def (", "the setup of the tests does not run: SyntaxError"),
+        ("raise SystemExit(0)", "the setup of the tests does not run: SystemExit: 0"),
+    ],
+)
+def test_a_broken_setup_is_nobodys_fault(grader, setup, message):
+    grade = grader.grade(SQUARE, HiddenTests(("assert True", "assert answer(2) == 4"), "answer", setup=setup))
+    assert (grade.status, grade.passed, grade.total) == ("unsupported", 0, 2) and message in grade.message
+
+
+def test_a_tests_process_that_ends_itself_is_an_error_of_the_run(grader):
     with pytest.raises(SandboxError, match="whatever the program"):
-        grader.grade(SQUARE, HiddenTests(("assert True",), "answer", setup="1 / 0"))
+        grader.grade(SQUARE, HiddenTests(("import os; os._exit(1)",), "answer"))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def f(x):\n    return (n for n in [2])", "returned a generator, expected plain data; f(1)"),
+        ("def f(x):\n    return object()", "returned a object, expected plain data"),
+        (ANSWERS + "b'{\"bytes\": [[]]}\\n' * 9)\ndef f(x):\n    pass", ""),
+    ],
+)
+def test_a_test_that_accepts_any_error_wants_an_answer(grader, code, message):
+    """What a program cannot say is not the error that the test waits for."""
+    waits = "try:\n    f(1)\nexcept Exception:\n    pass\nelse:\n    assert False"
+    grade = grader.grade(code, HiddenTests((waits, waits), "f"))
+    assert grade.status in ("failed", "error") and grade.passed == 0 and message in grade.message, grade
+    own = grader.grade("class Own(Exception): pass\ndef f(x):\n    raise Own", HiddenTests((waits,), "f"))
+    assert own.status == "passed"
 
 
 def test_names_that_tests_ask_for():

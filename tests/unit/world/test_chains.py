@@ -19,7 +19,8 @@ from rlhf_lab.environments.arithmetic.solutions import line_labels, write_soluti
 from rlhf_lab.environments.arithmetic.world import ArithmeticWorld
 from rlhf_lab.environments.maths.answers import final_answer, reaches
 from rlhf_lab.environments.maths.chains import StepOracle, read_chain, step_lines, without_annotations
-from rlhf_lab.environments.maths.expressions import evaluate, tokens_of, value_of, written
+from rlhf_lab.environments.maths.expressions import computed, evaluate, tokens_of, value_of, written
+from rlhf_lab.rewards.rules.calculator import equations
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 QUESTION = "Ann bakes 12 trays of 8 buns, 2 buns of each tray burn, and a bun costs $3. What does she earn?"
@@ -34,6 +35,22 @@ SOLUTION = (
 
 def chain():
     return read_chain(QUESTION, SOLUTION)
+
+
+DEEP = f"{'(' * 2000}1+1{')' * 2000}"
+LONG = "9" * 5000
+
+
+def test_what_is_too_deep_or_too_long_stops_nothing():
+    """Python refuses both: 1,000 nested calls, and 4,300 digits of a whole number."""
+    assert evaluate(tokens_of(DEEP)) is None and computed(DEEP) is None
+    assert computed(f"{LONG}+1") is None and computed(f"{LONG[:400]}/7") is None
+    assert list(equations(f"{DEEP[:200]} = 2, 1 + 1 = 2"))[-1]
+    deep = read_chain("What is it?", f"{DEEP} = 2\n1 + 1 = 2\n#### 2")
+    assert [calculation.line for calculation in deep.calculations] == [1]
+    long = read_chain("What is it?", f"{LONG} + 1 = {LONG}\n{LONG[:400]}.5 + 1 = {LONG[:400]}.5\n#### {LONG}")
+    assert len(long.calculations) == 2 and not long.computes(0)
+    assert perturb(long, np.random.default_rng(0)) is None
 
 
 @pytest.mark.parametrize(
