@@ -33,6 +33,7 @@ from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
+from rlhf_lab.studies.front import check_fronts
 from rlhf_lab.studies.replication import replication
 from rlhf_lab.trackers.settings import marked
 
@@ -62,6 +63,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     study = command.study
     if study is None:
         raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
+    check_fronts(study.fronts)
     check_outputs(Path(command.configs[0].outputs))
     folder = study_folder(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
@@ -156,6 +158,8 @@ def _write_plan(
         "predicts": [schema.plain(claim) for claim in study.predicts],
         "jobs": [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)],
     }
+    if study.fronts:
+        plan["fronts"] = [schema.plain(front) for front in study.fronts]
     write_json(folder / "study.json", plan)
 
 
