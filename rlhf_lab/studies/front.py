@@ -115,7 +115,7 @@ def dominates(first_low: float, second_low: float, margin: float) -> bool:
 def _is_ahead(metrics: tuple[str, str], means: tuple[Estimate, Estimate], versus: tuple[Estimate, Estimate]) -> bool:
     """Whether means are better in one metric and at least as good in the other."""
     gaps = [_sign(name) * (a.mean - b.mean) for name, a, b in zip(metrics, means, versus, strict=True)]
-    return min(gaps) >= 0 and max(gaps) > 0  # False where one is NaN
+    return all(gap >= 0 for gap in gaps) and any(gap > 0 for gap in gaps)  # False where one is NaN
 
 
 def _sign(name: str) -> int:

@@ -44,7 +44,7 @@ def test_settings_of_its_own_data_can_be_written():
 
 
 def test_data_of_the_same_kind_are_still_taken_over():
-    stages = by_recipe("dpo", "data.train_pairs=500", "stages={sft:{data:{kind:mini_hh,test_pairs:20}}}")
+    stages = by_recipe("dpo", "data.train_pairs=500", "+stages.sft.data={kind:mini_hh,test_pairs:20}")
     assert (stages["sft"].config.data.train_pairs, stages["sft"].config.data.test_pairs) == (500, 20)
 
 
