@@ -13,11 +13,10 @@ undominated. A level that the means alone put behind another is said to be not t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.results.wording import compact, metric, metric_phrase, metric_title
 from rlhf_lab.statistics.inference import Estimate
 from rlhf_lab.studies.frame import Study
@@ -57,17 +56,6 @@ class Front:
     metrics: tuple[str, str]
     margin: float
     levels: tuple[FrontLevel, ...]
-
-
-def check_fronts(fronts: Sequence[Any]) -> None:
-    """Raise ConfigError for a front of a metric of which no direction is an improvement."""
-    for front in fronts:
-        for name in front.metrics:
-            if not metric(name).better:
-                raise ConfigError(
-                    f"study.fronts: it is not known whether a higher or a lower {name} is better, so no level can "
-                    "dominate another; name a metric with a direction, such as accuracy or gold_agreement"
-                )
 
 
 def fronts_of(study: Study) -> list[Front]:

@@ -30,10 +30,10 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.core.machine import PROCESSES, usable_cores
+from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
-from rlhf_lab.studies.front import check_fronts
 from rlhf_lab.studies.replication import replication
 from rlhf_lab.trackers.settings import marked
 
@@ -81,6 +81,17 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     finally:
         failed = _write_results(folder, len(stages))
     return 1 if failed else 0
+
+
+def check_fronts(fronts: Sequence[sections.FrontOf]) -> None:
+    """Raise ConfigError for a front of a metric of which no direction is an improvement."""
+    for front in fronts:
+        for name in front.metrics:
+            if not metric(name).better:
+                raise ConfigError(
+                    f"study.fronts: it is not known whether a higher or a lower {name} is better, so no level can "
+                    "dominate another; name a metric with a direction, such as accuracy or gold_agreement"
+                )
 
 
 def study_folder(command: compose.Command) -> Path:

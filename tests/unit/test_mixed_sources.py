@@ -88,7 +88,7 @@ def test_a_vocabulary_that_is_given_cannot_be_chosen():
 
 
 def test_fronts_of_recipes_have_directions():
-    from rlhf_lab.studies.front import check_fronts
+    from rlhf_lab.sweeps.sweep import check_fronts
 
     fronts = 0
     for name in inventory.recipes():

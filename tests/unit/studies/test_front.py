@@ -19,12 +19,12 @@ from rlhf_lab.studies.front import (
     ON_FRONT,
     UNCLEAR,
     UNSCORED,
-    check_fronts,
     dominates,
     front_finding,
     fronts_of,
 )
 from rlhf_lab.studies.table import build_sections, markdown
+from rlhf_lab.sweeps.sweep import check_fronts
 
 METRICS = ("accuracy", "agent_accuracy")
 
