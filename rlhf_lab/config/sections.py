@@ -161,7 +161,7 @@ class Mixture:
             shares allow with no row twice.
         vocabulary: whose words a model made from scratch gets tokens for: `data` is the data's own rows, so that models
             of different mixtures share a vocabulary; `all` adds every row of the corpora, whatever the shares, for
-            corpora that speak of another world.
+            corpora that speak of another world. A model that is loaded has its own.
     """
 
     keyed_if_set: ClassVar[tuple[str, ...]] = ("vocabulary",)
