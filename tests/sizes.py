@@ -63,6 +63,8 @@ def overrides(recipe: str) -> list[str]:
     if jobs[0].mixture.rows or "mixture.rows" in swept:
         found.append(f"mixture.rows={MIXTURE_ROWS}")
     for name in sorted(upstream):
+        if kind := jobs[0].stages.get(name, {}).get("data", {}).get("kind"):  # it has data of its own
+            found += [f"stages.{name}.{override}" for override in DATA[kind]]
         found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
     return [*DATA[registry.kind_of("data", jobs[0].data)], *COMMON, *found]
 
@@ -84,6 +86,8 @@ def _fitting(*jobs: Any) -> dict[str, Any]:
     found = {key: value for key, value in SMALL.items() if all(key in fields for fields in names)}
     if all("only_successes" in fields for fields in names):
         found["only_successes"] = "false"  # a model of this size has none
+    if all("demonstrate" in fields for fields in names):
+        found |= {"demonstrate": "true", "attempts": 2, "heldout_tasks": 4}
     if all("sizes" in fields and "samples" in fields for fields in names):
         found["sizes"] = "[1,2]"  # not more than the samples
     return found

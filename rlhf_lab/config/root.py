@@ -502,6 +502,11 @@ def _mixture_problems(root: Config) -> list[str]:
             return []
         return ["mixture is read where needs names a made corpus; name one, e.g. +needs.corpus=cai_preferences"]
     problems = []
+    if root.mixture.vocabulary == "all" and root.needs.get("policy"):
+        problems.append(
+            "mixture.vocabulary=all: the model that this stage starts from has its vocabulary; write it for the stage "
+            "that makes a model from scratch, e.g. stages.sft_mixed.mixture.vocabulary=all"
+        )
     sources = ("data", *roles)
     for name in root.mixture.shares or {}:
         if name not in sources:

@@ -159,10 +159,15 @@ class Mixture:
             takes the made corpora whole and none of the data's own rows.
         rows: training rows in all, drawn at random; a smaller draw lies within a larger one. 0 takes as many as the
             shares allow with no row twice.
+        vocabulary: whose words a model made from scratch gets tokens for: `data` is the data's own rows, so that models
+            of different mixtures share a vocabulary; `all` adds every row of the corpora, whatever the shares, for
+            corpora that speak of another world. A model that is loaded has its own.
     """
 
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("vocabulary",)
     shares: dict[str, float] | None = None
     rows: int = 0
+    vocabulary: Literal["data", "all"] = "data"
 
     def __post_init__(self) -> None:
         values = list((self.shares or {}).values())
@@ -417,6 +422,25 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class FrontOf:
+    """Two metrics by which no level of a study need be best.
+
+    Args:
+        metrics: both among the study's metrics, and each with a direction that is better.
+        margin: by how much a level may be worse in one of them and still dominate another, in the metrics' unit.
+    """
+
+    metrics: list[str]
+    margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        require(
+            (len(set(self.metrics)) == 2, f"metrics={self.metrics}; a front is of two metrics"),
+            (self.margin >= 0, f"margin={self.margin} must be 0 or above"),
+        )
+
+
+@dataclass(frozen=True)
 class Study:
     """A sweep that ends in one table and one plot.
 
@@ -433,6 +457,7 @@ class Study:
             "{} pairs", or value → text. Without one a value is called by its key and itself, "beta 0.1".
         curves: `overoptimization` adds gold and proxy against √KL along training, a fitted curve per level and where
             it turns (arXiv:2210.10760).
+        fronts: pairs of metrics of which the table and the report say which levels are not dominated.
         processes: jobs that run at once on this machine.
         size: `full` is the recipe as written; `quick` is the same with the overrides in `quick`.
         quick: override → value; what makes the study small.
@@ -448,6 +473,7 @@ class Study:
     metrics: list[str] = field(default_factory=list)
     labels: dict[str, Any] = field(default_factory=dict)
     curves: Literal["overoptimization"] | None = None
+    fronts: list[FrontOf] = field(default_factory=list)
     processes: int = 2
     size: Literal["full", "quick"] = "full"
     quick: dict[str, Any] = field(default_factory=dict)
@@ -472,6 +498,12 @@ class Study:
             *(
                 (isinstance(names, dict) or "{}" in str(names), f"labels.{key}={names} has no {{}} for the value")
                 for key, names in self.labels.items()
+            ),
+            (not (self.fronts and self.by), f"fronts are of all jobs together; leave out by={self.by}"),
+            *(
+                (name in self.metrics, f"fronts: {name} is not among metrics: {', '.join(self.metrics)}")
+                for front in self.fronts
+                for name in front.metrics
             ),
             *(
                 (p.metric in self.metrics, f"predicts: {p.metric} is not among metrics: {', '.join(self.metrics)}")

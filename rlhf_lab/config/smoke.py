@@ -109,7 +109,8 @@ def _shrink_upstream(
         stage_model = (stages.get(name) or {}).get("model", {})
         stage = {**recipe, "model": merge(dict(values["model"]), stage_model)}
         overrides: dict[str, Any] = {"size": "smoke"}
-        for section in STAGE_SECTIONS:
+        has_own_data = "kind" in ((stages.get(name) or {}).get("data") or {})
+        for section in (*STAGE_SECTIONS, *(["data"] if has_own_data else [])):
             shrunk = _shrink_section(stage, section, f"stages.{name}.{section}", written)
             changed = (*_limits(stage, section), *(["pass_at"] if section == "evaluation" else []))
             overrides[section] = {key: shrunk[key] for key in changed if key in shrunk}

@@ -28,6 +28,7 @@ from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, is_run, read_run
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import is_study, read_study
+from rlhf_lab.studies.front import front_file
 from rlhf_lab.studies.table import build_sections, write_tables
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -76,6 +77,8 @@ def write_study_report(folder: Path | str) -> Path:
     write_tables(study, sections, finding)
     write_plot(study.path / "plot", primary_dots(study, sections))
     view = study_view(study, sections, finding)
+    for number, front in enumerate(view["fronts"]):
+        write_plot(study.path / front_file(number), front["figure"])
     if study.curves and view["curves"]:
         write_plot(study.path / study.curves, view["curves"]["figure"])
     return write_page(study.path / "report.html", "study.html.j2", **view)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.results.answer_agents import agents
-from rlhf_lab.results.answer_corpora import corpus_made
+from rlhf_lab.results.answer_corpora import attempts_paired, corpus_made
 from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
 from rlhf_lab.results.answer_rewards import (
     benchmark,
@@ -34,6 +34,7 @@ ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
     function.__name__: function
     for function in (
         agents,
+        attempts_paired,
         against_one_pass,
         against_reference,
         benchmark,

@@ -133,7 +133,7 @@ class Stage:
         if self.config.gold_rubric:
             material["gold"] = {"rubric": content_digest(self.config.gold_rubric)}
         if self.config.corpus_roles:
-            material["mixture"] = values["mixture"]
+            material["mixture"] = _keyed(self.config.mixture, values["mixture"])
         if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
             material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
             if isinstance(self.config.judge, LocalModel):
@@ -263,9 +263,9 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
     inherited = {name: parent_values[name] for name in INHERITED}
     values = compose.recipe_values(source) | inherited | {"study": None}
-    values = merge(values, parent.stages.get(source, {}))
+    values = _with_stage_settings(values, parent.stages.get(source, {}))
     if role == GOLD:  # the proxy may be of the same recipe: what is written here is of the gold alone
-        values = merge(values, parent.stages.get(GOLD, {}))
+        values = _with_stage_settings(values, parent.stages.get(GOLD, {}))
     try:
         checked = root.check(values)
         if role in parent.row_roles and (problem := kind_problem(checked.algorithm.makes_rows, parent.row_roles[role])):
@@ -276,6 +276,21 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
         return plan(checked, source)
     except ConfigError as error:
         raise ConfigError([f"stage {source} (needs.{role}): {line}" for line in error.problems]) from None
+
+
+def _with_stage_settings(values: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage's values with what `stages.RECIPE` writes.
+
+    A component of another kind (`stages.agent_pairs.data={kind: tools}`) stands in the place of the one that the stage
+    would take over, whose settings are not its own.
+    """
+    replaced = {}
+    for section, settings in written.items():
+        kind = settings.get("kind") if isinstance(settings, Mapping) else None
+        inherited = values.get(section)
+        if kind is not None and isinstance(inherited, Mapping) and inherited.get("kind") != kind:
+            replaced[section] = {"kind": kind}
+    return merge({**values, **replaced}, dict(written))
 
 
 def _code_references(checked: root.Config) -> list[Reference]:

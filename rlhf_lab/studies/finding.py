@@ -9,6 +9,7 @@ from rlhf_lab.results.wording import SMOKE_CAVEAT, compact, metric_phrase, p_equ
 from rlhf_lab.statistics.inference import repetitions_to_decide
 from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.front import front_finding
 from rlhf_lab.studies.replication import list_in_words
 from rlhf_lab.studies.table import Row, Section
 from rlhf_lab.studies.verdict import ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, verdict_summary, verdicts
@@ -26,7 +27,7 @@ def write_finding(study: Study, sections: list[Section]) -> Answer:
     else:
         primary = [section for section in sections if section.metric == study.primary]
         sentences = [sentence for section in primary for sentence in _section_sentences(study, section)]
-    sentences.append(curve_finding(study))
+    sentences += [front_finding(study), curve_finding(study)]
     return Answer(" ".join(filter(None, sentences)), " ".join(_limit_sentences(study)))
 
 

@@ -46,6 +46,7 @@ class Study:
         gold_source: what gold is, as in `Run.gold_source`, of each kind that the runs have; empty where none has gold.
         replication: what differs between the study's seeds besides training.
         labels: swept key → how its values are called: a text with "{}", or value → text.
+        fronts: pairs of metrics with a margin, as `sections.FrontOf` in plain values.
         prompts: job → the metrics of its last policy by prompt, where all seeds are tested on the same prompts.
     """
 
@@ -68,6 +69,7 @@ class Study:
     gold_source: str
     replication: Replication = UNKNOWN
     labels: Mapping[str, Any] = field(default_factory=dict)
+    fronts: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
 
     @property
@@ -186,6 +188,7 @@ def read_study(folder: Path | str) -> Study:
         gold_source=" or ".join(gold_sources),
         replication=replication,
         labels=plan.get("labels") or {},
+        fronts=tuple(plan.get("fronts") or ()),
         prompts=prompts,
     )
 

@@ -30,6 +30,7 @@ from rlhf_lab.results.wording import compact, judged_title, p_text, rough, signe
 from rlhf_lab.statistics.inference import Comparison, Estimate, holm
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.front import front_markdown
 from rlhf_lab.studies.replicates import RULE, RULE_SHARED, level_difference, level_mean
 from rlhf_lab.studies.verdict import verdict_markdown
 
@@ -204,6 +205,7 @@ def markdown(study: Study, sections: list[Section], finding: Answer) -> str:
         page.write(_markdown_row(["---"] + ["---:"] * 6))
         for row in section.rows:
             page.write(_markdown_row(cells(study, row)))
+    page.write(front_markdown(study))
     page.write(curve_markdown(study))
     if len(study.incomplete):
         page.write("\n## Jobs without a result\n\n")

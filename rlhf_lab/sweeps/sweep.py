@@ -30,6 +30,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.core.machine import PROCESSES, usable_cores
+from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
@@ -62,6 +63,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     study = command.study
     if study is None:
         raise ConfigError("--multirun without a swept value; write for example algorithm.beta=0.1,0.3 seed=0,1,2")
+    check_fronts(study.fronts)
     check_outputs(Path(command.configs[0].outputs))
     folder = study_folder(command)
     stages = [artifacts.plan(checked, command.recipe or "sweep") for checked in command.configs]
@@ -79,6 +81,17 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     finally:
         failed = _write_results(folder, len(stages))
     return 1 if failed else 0
+
+
+def check_fronts(fronts: Sequence[sections.FrontOf]) -> None:
+    """Raise ConfigError for a front of a metric of which no direction is an improvement."""
+    for front in fronts:
+        for name in front.metrics:
+            if not metric(name).better:
+                raise ConfigError(
+                    f"study.fronts: it is not known whether a higher or a lower {name} is better, so no level can "
+                    "dominate another; name a metric with a direction, such as accuracy or gold_agreement"
+                )
 
 
 def study_folder(command: compose.Command) -> Path:
@@ -156,6 +169,8 @@ def _write_plan(
         "predicts": [schema.plain(claim) for claim in study.predicts],
         "jobs": [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)],
     }
+    if study.fronts:
+        plan["fronts"] = [schema.plain(front) for front in study.fronts]
     write_json(folder / "study.json", plan)
 
 

@@ -23,7 +23,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate
-from rlhf_lab.core.types import AnswerChecking, Corpus
+from rlhf_lab.core.types import AnswerChecking, Corpus, Pair
 from rlhf_lab.data.made import read_made
 from rlhf_lab.data.mixture import mixed
 from rlhf_lab.trackers.tracking import Tracking
@@ -82,12 +82,16 @@ class Run:
     @cached_property
     def data(self) -> Corpus:
         """The run's own data; where `needs` names made corpora, with their rows to train on."""
-        roles = self.config.corpus_roles
-        if not roles:
+        if not self.config.corpus_roles:
             return self.own_corpus
+        uses_row = self.config.algorithm.uses_row
+        return mixed(self.own_corpus, self.made_rows, self.config.mixture, uses_row, self.seed)
+
+    @cached_property
+    def made_rows(self) -> dict[str, list[Pair]]:
+        """All rows of the made corpora that `needs` names, by role."""
         kind = self.config.algorithm.trains_on
-        made = {role: read_made(Path(self.needs[role]), kind) for role in roles}
-        return mixed(self.own_corpus, made, self.config.mixture, self.config.algorithm.uses_row, self.seed)
+        return {role: read_made(Path(self.needs[role]), kind) for role in self.config.corpus_roles}
 
     @cached_property
     def own_corpus(self) -> Corpus:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.config import registry
-from rlhf_lab.core.types import Corpus
+from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
@@ -25,12 +25,22 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
         model = load_policy(source, settings, device=run.load_device)
         encoder = load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
-    # Of the data's own rows, so that policies that were trained on made ones share a vocabulary and can be compared.
     # Replies with a space before them, as the encoder puts one between prompt and reply.
-    texts = (text for pair in run.own_corpus.train for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
+    texts = (text for pair in vocabulary_rows(run) for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
     model = scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device)
     return model, Encoder(tokenizer)
+
+
+def vocabulary_rows(run: Run) -> list[Pair]:
+    """The rows whose words a new model knows, whatever the shares of the mixture that it is trained on.
+
+    By default the data's own: policies that were trained on different made rows then share a vocabulary.
+    """
+    rows = list(run.own_corpus.train)
+    if run.config.mixture.vocabulary == "all":
+        rows += [pair for pairs in run.made_rows.values() for pair in pairs]
+    return rows
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:

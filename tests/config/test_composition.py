@@ -45,6 +45,9 @@ NEEDED = {
     "algorithm/agent_bench": ["+needs.policy=owner/model"],
     "algorithm/code_bench": ["+needs.policy=owner/model"],
     "algorithm/trajectories": ["data=tools", "model=tiny_long", "rollout.max_episode_tokens=128"],
+    "algorithm/attempt_pairs": [
+        *("data=tools", "model=tiny_long", "rollout.max_episode_tokens=128", "+needs.policy=owner/model"),
+    ],
     "reward/verifier": ["data=arithmetic"],
     "reward/callable": ["reward.terms.callable.name=mine"],
     "reward/remote": ["reward.terms.remote.url=http://127.0.0.1:9/reward"],

@@ -6,6 +6,38 @@ from rlhf_lab.core.metrics import Metric
 
 REWARD_MODEL = (
     Metric(
+        "auroc",
+        "probability that a held-out chosen reply scores above a rejected one, of any prompt, ties half; accuracy "
+        "compares the two replies of a pair, which is what the model is trained on",
+        title="AUC",
+        better="higher",
+        phrase="AUC on human pairs",
+    ),
+    Metric(
+        "agent_accuracy",
+        "share of held-out tasks that an agent does right when the reward model chooses one of its attempts at each",
+        title="agent accuracy",
+        better="higher",
+    ),
+    Metric("agent_accuracy/one", "the same of an attempt that is chosen at random", title="accuracy of one attempt"),
+    Metric("agent_accuracy/any", "share of these tasks that some attempt does right: what a perfect choice gives"),
+    Metric("agent_accuracy/shortest", "the same when the attempt with the fewest words is chosen"),
+    Metric("attempts/tasks", "held-out tasks whose attempts were scored"),
+    Metric(
+        "accuracy/attempts",
+        "share of pairs of a right and a wrong attempt at one held-out task that are ranked so, ties half",
+        title="accuracy on attempts",
+        better="higher",
+        phrase="accuracy on pairs of attempts",
+    ),
+    Metric(
+        "auroc/attempts",
+        "probability that a right attempt scores above a wrong one, at any two held-out tasks, ties half",
+        title="AUC on attempts",
+        better="higher",
+        phrase="AUC on attempts",
+    ),
+    Metric(
         "accuracy/on_policy",
         "accuracy on held-out pairs sampled from the policy and labelled by the annotator",
         title="accuracy on policy",

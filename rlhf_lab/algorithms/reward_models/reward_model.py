@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
+from rlhf_lab.algorithms.reward_models.attempt_audit import audit_attempts
 from rlhf_lab.algorithms.reward_models.reward_members import (
     average_weights,
     build_members,
@@ -33,7 +34,8 @@ from rlhf_lab.algorithms.reward_models.reward_pairs import (
     pair_loss,
 )
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
-from rlhf_lab.core.types import Pair, TextReward
+from rlhf_lab.core.types import FloatArray, Pair, TextReward
+from rlhf_lab.data.attempts import read_attempts
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
 from rlhf_lab.evaluations.reward_audit import (
     HELD_OUT_PAIRS,
@@ -51,7 +53,8 @@ from rlhf_lab.rewards.learned.bt import BTReward
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.sampling.policy_replies import PolicyReplies
 from rlhf_lab.statistics.association import overall
-from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate
+from rlhf_lab.statistics.steps import auroc
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.loop import Algorithm, LossOutput, StepBatch
 from rlhf_lab.training.optim import Part
@@ -64,6 +67,7 @@ PRIMARY = (
     "accuracy/on_policy",
     "accuracy/averaged",
     "gold_agreement",
+    "agent_accuracy",
     "filler_shift",
     "disagreement",
 )
@@ -186,6 +190,8 @@ class RewardModelling(Algorithm):
         self.averaged_scorer = averaged_scorer.fix_scale(prompts, replies) if averaged_scorer else None
         reward = BTReward(self.scorers, BradleyTerry())
         audit = self._audit_held_out(reward)
+        if "attempts" in self.run.needs:
+            audit |= audit_attempts(reward, read_attempts(Path(self.run.needs["attempts"])))
         scores = reward(prompts, replies)
         audit["filler_shift"] = filler_shift(reward, prompts, replies, scores.total_N)
         moments = overall({"score": scores.total_N, "words": words(replies)}, clusters)
@@ -205,8 +211,12 @@ class RewardModelling(Algorithm):
     def _audit_held_out(self, reward: TextReward) -> dict[str, Any]:
         """How the reward ranks held-out pairs: the corpus's, those of several turns among them, the policy's own."""
         pairs = with_gold(self.run.corpus.test[:HELD_OUT_PAIRS], self.run.corpus.oracle)
-        margin_N = margins(reward, pairs)
+        prompts = [pair.prompt for pair in pairs]
+        chosen_N = reward(prompts, [pair.chosen for pair in pairs]).total_N
+        rejected_N = reward(prompts, [pair.rejected for pair in pairs]).total_N
+        margin_N = chosen_N - rejected_N
         audit = audit_margins(margin_N, pairs)
+        audit["auroc"] = auroc_of_pairs(chosen_N, rejected_N, pairs)
         audit |= reading_metrics(self.encoder, pairs, self._cut_context, self.max_length)
         multi_turn = [i for i, pair in enumerate(pairs) if human_turns(pair.prompt) > 1]
         if multi_turn:
@@ -237,6 +247,13 @@ class RewardModelling(Algorithm):
     def save_extra(self, folder: Path) -> None:
         """Save the score scale with the model, and the further members of an ensemble beside it."""
         save_members(folder, self.scorers, self.averaged_scorer)
+
+
+def auroc_of_pairs(chosen_N: FloatArray, rejected_N: FloatArray, pairs: Sequence[Pair]) -> Estimate:
+    """How well scores of single replies tell chosen from rejected ones, whatever their prompts; clustered by prompt."""
+    score_N = np.concatenate([chosen_N, rejected_N])
+    is_chosen_N = np.repeat([True, False], [len(chosen_N), len(rejected_N)])
+    return auroc(score_N, is_chosen_N, np.tile(prompt_ids(pairs), 2))
 
 
 def reading_metrics(

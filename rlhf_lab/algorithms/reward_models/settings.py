@@ -124,7 +124,8 @@ class RewardModel(TrainingSettings):
     """Bradley-Terry reward model: −log σ(r_chosen − r_rejected − margin), a scalar head on the last real token.
 
     Starts from the SFT policy (`needs.policy`). Member k of an ensemble starts from `needs.policy_<k>` where that is
-    named (the first member is 0); a recipe there is built with a seed of its own, 1000·k above the run's.
+    named (the first member is 0); a recipe there is built with a seed of its own, 1000·k above the run's. With
+    `needs.attempts` (`algorithm=attempt_pairs`) it is also asked to choose among an agent's attempts at held-out tasks.
 
     Args:
         context: what it reads of a prompt of several turns: the whole `conversation`, or the `last_turn` of the human
@@ -157,8 +158,8 @@ class RewardModel(TrainingSettings):
     needs_preferences: ClassVar[bool] = True
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    optional_needs: ClassVar[tuple[str, ...]] = ("margins", *OTHER_POLICIES)
-    data_roles: ClassVar[tuple[str, ...]] = ("margins",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("margins", "attempts", *OTHER_POLICIES)
+    data_roles: ClassVar[tuple[str, ...]] = ("margins", "attempts")
     reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
     measures_gold: ClassVar[bool] = True
     adds_head: ClassVar[bool] = True

@@ -59,4 +59,4 @@ TRAJECTORIES = (
     Metric("made/turns", "turns of the assistant in a kept trajectory", title="turns of a trajectory"),
     Metric("made/accepted/<category>", "share of the tasks of a category that became a row"),
 )
-"""trajectories.py"""
+"""trajectories.py, attempt_pairs.py"""

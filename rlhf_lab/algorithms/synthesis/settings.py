@@ -226,3 +226,55 @@ class Trajectories(SynthesisSettings):
         if self.teacher != "policy" and has_policy:
             problems.append("needs.policy is read with algorithm.teacher=policy only; write that, or needs.policy=null")
         return problems
+
+
+@register("algorithm", "attempt_pairs")
+@dataclass(frozen=True)
+class AttemptPairs(SynthesisSettings):
+    """Preference pairs of attempts at tasks in the environment of the data: one that ends right over one that ends
+    wrong. `needs.policy` attempts them.
+
+    Of training tasks pairs are made, for `needs.corpus`. The attempts at held-out tasks are kept whole, for
+    `needs.attempts` of a reward model: what it would choose there is its agent accuracy.
+
+    Args:
+        prompts: how many training tasks are attempted, in random order; none twice.
+        attempts: at each task.
+        pairs_per_task: most pairs of one task. Every pair has another wrong attempt; the right ones take turns.
+        demonstrate: where all attempts at a training task failed, the environment's own attempt is the chosen one. A
+            policy that seldom succeeds has no pairs otherwise.
+        heldout_tasks: how many held-out tasks are attempted, the first ones.
+    """
+
+    makes_rows: ClassVar[str] = "pairs"
+    asks_judge: ClassVar[bool] = False
+    takes_turns: ClassVar[bool] = True
+    answer: ClassVar[str] = "attempts_paired"
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "attempts": 4, "heldout_tasks": 40}
+    smoke_real: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke_real, "attempts": 2, "heldout_tasks": 8}
+    prompts: int = 2400
+    attempts: int = 8
+    pairs_per_task: int = 3
+    demonstrate: bool = False
+    heldout_tasks: int = 300
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return [Held("policy (attempts)")]
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(batch_rows, self.attempts)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.attempts >= 2, f"attempts={self.attempts} must be at least 2, to be compared"),
+            (self.pairs_per_task >= 1, f"pairs_per_task={self.pairs_per_task} must be at least 1"),
+            (self.heldout_tasks >= 0, f"heldout_tasks={self.heldout_tasks} must be 0 (none) or above"),
+        )
+
+    def contradictions(self, config: Config) -> list[str]:
+        problems = super().contradictions(config)
+        if config.data.max_turns == 1:
+            problems.append("algorithm=attempt_pairs attempts tasks in an environment; use data=tools or another one")
+        return problems

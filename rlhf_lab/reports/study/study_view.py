@@ -17,6 +17,15 @@ from rlhf_lab.results.answer import Answer
 from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title
 from rlhf_lab.statistics.inference import Estimate, clustered_mean
 from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.front import (
+    Front,
+    front_cells,
+    front_headings,
+    front_note,
+    front_title,
+    fronts_of,
+    standing_in_words,
+)
 from rlhf_lab.studies.pairing import job_names, seeds
 from rlhf_lab.studies.table import HEADINGS, Section, cells, change, label, method, section_title
 from rlhf_lab.studies.verdict import verdict_numbers, verdicts
@@ -37,6 +46,7 @@ def study_view(study: Study, sections: list[Section], finding: Answer) -> dict[s
         "method": method(study),
         "baseline": study.label(study.baseline),
         "curves": curve_view(study),
+        "fronts": [front_entry(study, front) for front in fronts_of(study)],
         "jobs": jobs(study),
         **policy_view(study),
         "factors": study.factors,
@@ -94,6 +104,33 @@ def _section_entry(study: Study, section: Section) -> dict[str, Any]:
         "rows": [(cells(study, row), row.distinguishable) for row in section.rows],
         "figure": level_dots(study, [section]),
     }
+
+
+def front_entry(study: Study, front: Front) -> dict[str, Any]:
+    """A front's table and figure."""
+    return {
+        "title": front_title(front),
+        "note": front_note(front),
+        "headings": front_headings(front),
+        "rows": [front_cells(study, row) for row in front.levels],
+        "figure": front_figure(study, front),
+    }
+
+
+def front_figure(study: Study, front: Front) -> Chart:
+    """One metric against the other, a point per level with both its intervals."""
+    x_title, y_title = (metric_title(name) for name in front.metrics)
+    series = []
+    for colour, row in enumerate(front.levels):
+        facts = {
+            **estimate_facts(x_title, row.first, units="seeds"),
+            y_title: compact(row.second),
+            "standing": standing_in_words(study, row),
+        }
+        first, second = row.first, row.second
+        point = Point(first.mean, second.mean, second.low, second.high, first.low, first.high, facts=facts)
+        series.append(Series(study.label(row.level), [point], colour))
+    return frontier(series, title=front_title(front), x_label=x_title, y_label=y_title)
 
 
 def policy_paths(study: Study, metric: str) -> Chart | None:
