@@ -67,7 +67,7 @@ def scratch_policy(
     config: Any
     if settings.family == "codec":
         first_code = tokenizer.convert_tokens_to_ids(code_word(0, None))
-        config = CodecConfig(tuple(codebooks), first_code, settings.min_frames, **common)
+        config = CodecConfig(sizes=tuple(codebooks), first_code=first_code, min_frames=settings.min_frames, **common)
     elif settings.family == "llama":
         config = LlamaConfig(**common)
     else:

@@ -53,7 +53,7 @@ class CodecLM(LlamaForCausalLM):
         """Made at first use: Hugging Face builds a model that it loads without memory for tensors."""
         return delay_pattern(self.config)
 
-    def forward(self, input_ids: Tensor, use_cache: bool = False, **unused: Any) -> CausalLMOutputWithPast:  # type: ignore[override]
+    def forward(self, input_ids: Tensor, use_cache: bool = False, **unused: Any) -> CausalLMOutputWithPast:
         """Logits (B, T, V) of the token behind each one; words that cannot follow have −1e9 or less.
 
         Args:

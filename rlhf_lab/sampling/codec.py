@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlhf_lab.models.codec_lm import CodecLM, delay_pattern
+from rlhf_lab.models.codec_lm import delay_pattern
 from rlhf_lab.sampling.cache import GroupCache
 from rlhf_lab.sampling.decoder import read_llama
 
@@ -44,7 +45,7 @@ class ColumnCache:
 class CodecDecoder:
     """The interface of `decoder.Decoder` for a `CodecLM`, of which `start` and `step` return logits."""
 
-    def __init__(self, model: CodecLM, dtype: torch.dtype, positions: int):
+    def __init__(self, model: Any, dtype: torch.dtype, positions: int):
         self.llama = read_llama(model, dtype, positions)
         self.pattern = delay_pattern(model.config).to(model.device)
 

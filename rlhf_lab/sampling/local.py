@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
-from rlhf_lab.models.codec_lm import CodecLM
+from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import at_hand, plain
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import EVERYTHING, Truncation
@@ -185,7 +185,8 @@ class LocalSampler:
         """A bare decoder for sequences of up to `positions` tokens, or the model's own forward if it is not known."""
         name = self.settings.dtype
         dtype = next(model.parameters()).dtype if name == "model" else getattr(torch, name)
-        if isinstance(model, CodecLM):
+        config: Any = model.config
+        if config.model_type == CodecConfig.model_type:
             return CodecDecoder(model, dtype, positions)
         return Decoder.of(model, dtype, positions) or ModelDecoder(model)
 
