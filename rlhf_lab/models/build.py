@@ -34,7 +34,7 @@ from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.model_files import rope_limit, rope_problem
 from rlhf_lab.models.settings import HuggingFace, Scratch
-from rlhf_lab.speech.stream import code_word
+from rlhf_lab.speech.stream import all_words
 
 hf_logging.set_verbosity_error()
 hf_logging.disable_progress_bar()
@@ -66,7 +66,7 @@ def scratch_policy(
         }
     config: Any
     if settings.family == "codec":
-        first_code = tokenizer.convert_tokens_to_ids(code_word(0, None))
+        first_code = len(tokenizer) - len(all_words(codebooks))
         config = CodecConfig(sizes=tuple(codebooks), first_code=first_code, min_frames=settings.min_frames, **common)
     elif settings.family == "llama":
         config = LlamaConfig(**common)

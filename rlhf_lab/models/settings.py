@@ -51,8 +51,8 @@ class Scratch:
     """A small transformer built from these numbers, with a tokenizer trained on the data. Downloads nothing.
 
     Args:
-        family: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or `codec`: a Llama
-            that says the codes of audio, several of them at each of its positions (arXiv:2306.05284), for `data=speech`.
+        family: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or for `data=speech`
+            `codec`: a Llama that says the codes of audio, several at each of its positions (arXiv:2306.05284).
         hidden, layers, heads, mlp: sizes; `mlp=0` means the family's usual multiple of `hidden`.
         max_positions: longest sequence in tokens.
         min_frames: of `family=codec`: least frames of a clip, which neither a sample nor training can end before.

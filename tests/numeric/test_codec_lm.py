@@ -148,8 +148,8 @@ def test_a_saved_model_is_the_same(tmp_path):
 
 
 def test_musicgen_has_the_same_pattern_and_the_same_log_probabilities():
-    """Of a random one: its own delay mask lays frames out as the stream does, and its log-probabilities column by column
-    are those of one pass over the whole grid."""
+    """Of a random one: its own delay mask lays frames out as the stream does, and its log-probabilities column by
+    column are those of one pass over the whole grid."""
     from transformers import MusicgenDecoderConfig, MusicgenForCausalLM
 
     K, size, T = 4, 6, 5
