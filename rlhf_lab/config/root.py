@@ -410,6 +410,7 @@ def _data_problems(root: Config) -> list[str]:
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
     problems += _verifier_problems(root)
+    problems += _speech_problems(root, data_kind)
     if root.evaluation.pass_at and "evaluation" in algorithm.uses and not _knows_correct(root):
         problems.append(
             f"evaluation.pass_at={list(root.evaluation.pass_at)} needs replies that can be checked; use data with "
@@ -447,6 +448,26 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _speech_problems(root: Config, data_kind: str) -> list[str]:
+    """Streams of a codec with a model of text, the reverse, and models with a scalar head that would read streams."""
+    algorithm = root.algorithm
+    family = getattr(root.model, "family", None)  # None: a model from elsewhere, whose config says what it is
+    if "model" not in algorithm.uses or family is None:
+        return []
+    if not root.data.spoken:
+        return [f"model.family=codec says the codes of audio; data={data_kind} is text"] if family == "codec" else []
+    if family != "codec":
+        return [f"data={data_kind} has the codes of audio, one token each, for a model of codes; use model=codec"]
+    has_scalar_head = any(held.outputs for held in algorithm.held(adapter=False)) or hasattr(algorithm, "critic")
+    if has_scalar_head:
+        kind = registry.kind_of("algorithm", algorithm)
+        return [
+            f"algorithm={kind} reads replies with a language model that has a scalar head, and data={data_kind} is audio; "
+            "use algorithm=acoustic_reward for a reward, algorithm=dpo_iterative or grpo for a policy"
+        ]
+    return []
 
 
 def _knows_correct(root: Config) -> bool:

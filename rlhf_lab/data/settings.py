@@ -77,6 +77,7 @@ class DataSettings:
         drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
         true_reward: whether the true reward of any reply is known.
         max_turns: most turns of an episode; above 1 where an environment answers the policy.
+        spoken: whether replies are streams of a codec, which become audio, and not text.
     """
 
     preferences: ClassVar[bool] = True
@@ -88,6 +89,7 @@ class DataSettings:
     drawn: ClassVar[bool] = False
     true_reward: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
+    spoken: ClassVar[bool] = False
 
     def of_run(self, seed: int) -> Self:
         """These settings in a run with this seed: every seed of the data that is None has its value."""
