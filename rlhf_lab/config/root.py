@@ -464,7 +464,7 @@ def _speech_problems(root: Config, data_kind: str) -> list[str]:
     if has_scalar_head:
         kind = registry.kind_of("algorithm", algorithm)
         return [
-            f"algorithm={kind} reads replies with a language model that has a scalar head, and data={data_kind} is audio; "
+            f"algorithm={kind} reads replies with a scalar head on a language model, and data={data_kind} is audio; "
             "use algorithm=acoustic_reward for a reward, algorithm=dpo_iterative or grpo for a policy"
         ]
     return []
