@@ -207,8 +207,9 @@ class IterativeDPO(PreferenceSettings):
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
-    optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline")
+    reads_reward: ClassVar[bool] = True
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     measures_gold: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False
