@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.speech.analysis import analyse
-from rlhf_lab.speech.frames import FRAMES_PER_SECOND, RATE, SILENCE_DB, Frames
+from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, RATE, SILENCE_DB, Frames
 from rlhf_lab.speech.renderer import render
 
 VERSION = 1
