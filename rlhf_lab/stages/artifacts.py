@@ -50,7 +50,11 @@ CODE = "code.json"
 COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf_lab.training.loop", "train"))
 """Code that every stage runs besides what its settings choose."""
 
-WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf_lab.environments.arithmetic.world"}
+WORLDS = {
+    "mini_hh": "rlhf_lab.environments.dialogue.world",
+    "arithmetic": "rlhf_lab.environments.arithmetic.world",
+    "speech": "rlhf_lab.environments.speech.world",
+}
 """Embedded data → the module whose VERSION is part of what the data are."""
 
 GOLD = "gold"
