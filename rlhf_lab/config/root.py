@@ -469,7 +469,10 @@ def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
     if "reward" in root.algorithm.uses:
         kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values() if term.hears_audio}
         listeners += [f"reward={kind}" for kind in sorted(kinds)]
-    return [f"{listener} needs data=speech: it listens to replies, and those of data={data} are text" for listener in listeners]
+    return [
+        f"{listener} needs data=speech: it listens to replies, and those of data={data} are text"
+        for listener in listeners
+    ]
 
 
 def _knows_correct(root: Config) -> bool:

@@ -236,6 +236,7 @@ class Speech(WorldSettings):
     """
 
     true_reward: ClassVar[bool] = True
+    audio: ClassVar[bool] = True
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 4000

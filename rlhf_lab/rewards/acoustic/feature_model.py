@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,9 @@ class FeatureModel:
             facts: further entries of the JSON file, for people.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}, folder / WEIGHTS_FILE)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.network.state_dict().items()}, folder / WEIGHTS_FILE
+        )
         entries = {
             "features": list(self.standardiser.names),
             "means": self.standardiser.means_F.tolist(),
@@ -126,23 +129,23 @@ class FeatureModel:
             )
         unknown = [name for name in entries["features"] if name not in NAMES]
         if unknown:
-            raise ArtifactError(f"{folder / MODEL_FILE}: features: {', '.join(unknown)} is not one of {', '.join(NAMES)}")
-        standardiser = Standardiser(
-            tuple(entries["features"]), np.array(entries["means"]), np.array(entries["sds"])
-        )
+            raise ArtifactError(
+                f"{folder / MODEL_FILE}: features: {', '.join(unknown)} is not one of {', '.join(NAMES)}"
+            )
+        standardiser = Standardiser(tuple(entries["features"]), np.array(entries["means"]), np.array(entries["sds"]))
         network = new_network(len(standardiser.names), entries["hidden"], seed=0)
         network.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return cls(standardiser, network, entries["score_mean"], entries["score_sd"])
 
 
 def new_network(features: int, hidden: int, seed: int) -> nn.Sequential:
-    """features → hidden tanh units → 1, or linear for `hidden` 0; float64, weights uniform in ±1/√(inputs of the layer).
+    """features → hidden tanh units → 1, or linear for `hidden` 0; float64, weights uniform in ±1/√inputs.
 
     tanh bounds what a policy can gain by driving one feature beyond what training clips have.
     """
     sizes = [features, *([hidden] if hidden else []), 1]
     layers: list[nn.Module] = []
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after, dtype=torch.float64), nn.Tanh()]
     network = nn.Sequential(*layers[:-1])
     generator = torch.Generator().manual_seed(seed)

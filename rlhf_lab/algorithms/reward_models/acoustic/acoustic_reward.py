@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_lab.algorithms.reward_models.acoustic.clip_pairs import ClipPairs, clip_pairs
+from rlhf_lab.algorithms.reward_models.acoustic.clip_pairs import clip_pairs
 from rlhf_lab.algorithms.reward_models.acoustic.pair_training import train_on_pairs
 from rlhf_lab.algorithms.reward_models.acoustic.settings import AcousticReward
 from rlhf_lab.algorithms.reward_models.acoustic.validation import (

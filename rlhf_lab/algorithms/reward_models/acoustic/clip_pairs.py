@@ -62,9 +62,7 @@ class ClipPairs:
         return np.repeat(self.clusters_P, 2)
 
 
-def clip_pairs(
-    pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None, mos: str, split: str
-) -> ClipPairs:
+def clip_pairs(pairs: Sequence[Pair], renderer: Renderer, oracle: Oracle | None, mos: str, split: str) -> ClipPairs:
     """Decode and measure both clips of each pair. What is known of them: see `PairwiseReward.mos`."""
     replies = [reply for pair in pairs for reply in (pair.chosen, pair.rejected)]
     features_N7 = features_of(renderer, replies, f"measuring {split} clips")

@@ -37,8 +37,8 @@ def train_on_pairs(
 
     Args:
         groups: of AdamW: parameters with their peak learning rate.
-        log: called after each pass over the pairs, and at the end, with step, mean loss and mean training accuracy since
-            the last call.
+        log: called after each pass over the pairs, and at the end, with step, mean loss and mean training accuracy
+            since the last call.
         title: what the work is called while it is shown; not shown without.
     """
     optimizer = torch.optim.AdamW(list(groups), weight_decay=weight_decay)

@@ -123,7 +123,10 @@ class AcousticReward(PairwiseReward):
         known_set = not isinstance(self.features, str) or self.features in SETS
         return (
             *super().rules(),
-            (known_set, f"features={self.features} is none of {', '.join(SETS)}; write one of them, or a list of names"),
+            (
+                known_set,
+                f"features={self.features} is none of {', '.join(SETS)}; write one of them, or a list of names",
+            ),
             (not unknown, f"features: {', '.join(unknown)} is not one of {', '.join(FEATURES)}"),
             (self.features != (), "features is empty; name at least one"),
             (len(set(names)) == len(names), f"features={list(names)} names one of them twice"),
@@ -195,7 +198,7 @@ class RecogniserStage(ListeningStage):
 
 
 def digest_of_code(function: str) -> str:
-    """A digest of the file that FILE.py:FUNCTION names and of its neighbours. Raises ConfigError where it is missing."""
+    """A digest of the file that FILE.py:FUNCTION names and of its neighbours. Raises ConfigError without a file."""
     files = files_behind(function)
     if not files:
         raise ConfigError(f"algorithm.mos={function}: there is no such file")

@@ -48,7 +48,7 @@ def wins(values_N: FloatArray) -> FloatArray:
 
 
 def ranking(values_N: FloatArray, clips: ClipPairs, name: str = "") -> dict[str, Estimate]:
-    """Pair accuracy of values, and their ρ with the truth where it is known, under `accuracy/<name>`, `spearman/<name>`."""
+    """Pair accuracy of values (`accuracy/<name>`) and, where truth is known, their ρ with it (`spearman/<name>`)."""
     end = f"/{name}" if name else ""
     metrics = {f"accuracy{end}": clustered_rate(wins(values_N), clips.clusters_P)}
     if clips.truth_name:
