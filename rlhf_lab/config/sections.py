@@ -229,7 +229,7 @@ class Monitor:
 
 @dataclass(frozen=True)
 class RewardGraph:
-    """Terms → standardise → transform → aggregate → calibrate → clip. Every node's value is kept per reply.
+    """Terms → standardise → transform → aggregate → gates → calibrate → clip. Every node's value is kept per reply.
 
     Args:
         terms: name → settings of the term.
@@ -316,6 +316,16 @@ class RewardGraph:
     def roles(self) -> set[str]:
         """Entries of `needs` that the terms read."""
         return {term.needs_role for term in self.terms.values() if term.needs_role}
+
+    @property
+    def folder_roles(self) -> set[str]:
+        """Those of them that hold what a stage wrote into its directory, and no language model with a head."""
+        return {term.needs_role for term in self.terms.values() if term.needs_role and term.reads_folder}
+
+    @property
+    def gates(self) -> dict[str, Any]:
+        """Terms that can refuse a reply, whatever else it earned: name → settings with `floor` and `below`."""
+        return {name: term for name, term in self.terms.items() if getattr(term, "floor", None) is not None}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from rlhf_lab.speech.parameters import BANDS, FRAMES_PER_SECOND, RATE, SILENCE_DB, Frames, band_centres
+from rlhf_lab.speech.voice_frames import BANDS, FRAMES_PER_SECOND, RATE, SILENCE_DB, Frames, band_centres
 
 WINDOW = 960
 """Samples of a window, 60 ms: four periods of the lowest pitch."""

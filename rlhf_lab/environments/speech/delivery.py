@@ -16,7 +16,7 @@ from scipy.ndimage import uniform_filter1d
 
 from rlhf_lab.environments.speech.phones import PAUSE, PHONES, VOWELS, Voice, envelope
 from rlhf_lab.environments.speech.prompts import Utterance
-from rlhf_lab.speech.parameters import BANDS, FRAMES_PER_SECOND, SILENCE_DB, Frames
+from rlhf_lab.speech.voice_frames import BANDS, FRAMES_PER_SECOND, SILENCE_DB, Frames
 
 POINTS_PER_FRAME = 4
 POINTS_PER_SECOND = POINTS_PER_FRAME * FRAMES_PER_SECOND

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from rlhf_lab.environments.speech.phones import Voice
-from rlhf_lab.speech.parameters import FRAMES_PER_SECOND, Frames
+from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, Frames
 
 SPEECH_DB = -28.0
 """A frame is speech when it is louder than this against the loudest frames of its clip …"""

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_lab.speech.parameters import band_centres
+from rlhf_lab.speech.voice_frames import band_centres
 
 PAUSE = "_"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.environments.speech.phones import PAUSE, PHONES, VOWELS, Voice, envelope
-from rlhf_lab.speech.parameters import Frames
+from rlhf_lab.speech.voice_frames import Frames
 
 STATES = (PAUSE, *PHONES)
 ENVELOPE_DB = 9.0

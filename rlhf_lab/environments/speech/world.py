@@ -18,8 +18,8 @@ from rlhf_lab.environments.speech.prompts import Utterance, draw_utterance, read
 from rlhf_lab.environments.speech.recogniser import phone_error, recognise
 from rlhf_lab.environments.splits import SPLITS
 from rlhf_lab.speech.codec import CODEBOOKS, SIZES, Codec
-from rlhf_lab.speech.parameters import FRAMES_PER_SECOND
 from rlhf_lab.speech.stream import read_stream, write_stream
+from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND
 
 VERSION = 1
 """Increased whenever the same settings give other streams or other grades; part of a corpus fingerprint."""
