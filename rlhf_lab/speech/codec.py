@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.speech.analysis import analyse
+from rlhf_lab.speech.audio import RATE
 from rlhf_lab.speech.renderer import render
-from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, RATE, SILENCE_DB, Frames
+from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, SILENCE_DB, Frames
 
 VERSION = 1
 """Increased whenever the same clips give other codes, or the same codes other frames."""

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from rlhf_lab.speech.voice_frames import BANDS, FRAMES_PER_SECOND, RATE, SILENCE_DB, Frames, band_centres, mel
+from rlhf_lab.speech.audio import RATE
+from rlhf_lab.speech.voice_frames import BANDS, FRAMES_PER_SECOND, SILENCE_DB, Frames, band_centres, mel
 
 FINE = 4
 """Filters per frame."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-RATE = 16_000
-"""Samples a second of all audio that the lab makes."""
 FRAMES_PER_SECOND = 25
 BANDS = 20
 LOWEST_HZ, HIGHEST_HZ = 100.0, 7_400.0

@@ -63,16 +63,16 @@ class Aspect:
 
 
 ASPECTS = {
-    "movement": Aspect(2.0, 0.45, factor=True),
-    "ending": Aspect(0.8, 2.5),
-    "register": Aspect(0.4, 2.0),
-    "rate": Aspect(1.2, 0.22, factor=True),
-    "noise": Aspect(1.2, 4.0),
-    "level": Aspect(0.4, 5.0),
-    "dynamics": Aspect(0.4, 2.5),
-    "pause": Aspect(1.2, 0.16),
+    "movement": Aspect(1.6, 0.45, factor=True),
+    "ending": Aspect(0.6, 2.5),
+    "register": Aspect(0.3, 2.0),
+    "rate": Aspect(1.0, 0.25, factor=True),
+    "noise": Aspect(1.0, 6.0),
+    "level": Aspect(0.3, 5.0),
+    "dynamics": Aspect(0.3, 2.5),
+    "pause": Aspect(0.9, 0.3),
 }
-INTELLIGIBILITY = 2.4
+INTELLIGIBILITY = 4.0
 """Points of a clip whose phones are all recognised."""
 LEAST = -5.0
 """Gold of a clip without any point, and of a reply that is no stream, has no whole frame or nothing audible. The points

@@ -7,6 +7,7 @@ recogniser that listens to audio; no reward uses it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -37,11 +38,18 @@ _KINDS = {
 }
 
 
-def recognise(frames: Frames, voice: Voice) -> str:
-    """The phones of a clip, a letter each, pauses left out."""
-    if not len(frames):
-        return ""
-    return _collapse(_best_path(_prices(frames, voice)))
+def recognise(clips: Sequence[Frames], voices: Sequence[Voice]) -> list[str]:
+    """The phones of each clip, a letter each, pauses left out; none of a clip without frames."""
+    lengths_N = np.array([len(clip) for clip in clips], dtype=np.int64)
+    if not lengths_N.max(initial=0):
+        return ["" for _ in clips]
+    # clips of all lengths side by side: a frame beyond a clip's end costs nothing in any state
+    price_NTS = np.zeros((len(clips), lengths_N.max(), len(STATES)))
+    for prices_TS, clip, voice in zip(price_NTS, clips, voices, strict=True):
+        if len(clip):
+            prices_TS[: len(clip)] = _prices(clip, voice)
+    paths_NT = _best_paths(price_NTS)
+    return [_collapse(path[:length]) for path, length in zip(paths_NT.tolist(), lengths_N.tolist(), strict=True)]
 
 
 @cache
@@ -63,24 +71,38 @@ def _prices(frames: Frames, voice: Voice) -> NDArray[np.float64]:
     return np.column_stack([np.maximum(pause_T, 0.0), distance_TS + np.minimum(energy_TS, 4.0) + voicing_TS])
 
 
-def _best_path(price_TS: NDArray[np.float64]) -> list[int]:
-    """The cheapest sequence of states that the phonotactics allow: staying is free, a change costs `CHANGE`."""
-    total_S = price_TS[0].copy()
-    came_from = []
-    own = np.arange(len(STATES))
-    for price_S in price_TS[1:]:
-        best = {kind: int(members[total_S[members].argmin()]) for kind, members in _KINDS.items()}
-        source_S = own.copy()
-        for kind, members in _KINDS.items():
-            before = min((best[other] for other in AFTER[kind]), key=lambda state: float(total_S[state]))
-            changes = total_S[members] > total_S[before] + CHANGE
-            source_S[members[changes]] = before
-        total_S = total_S[source_S] + CHANGE * (source_S != own) + price_S
-        came_from.append(source_S)
-    path = [int(total_S.argmin())]
-    for source_S in reversed(came_from):
-        path.append(int(source_S[path[-1]]))
-    return path[::-1]
+def _best_paths(price_NTS: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The cheapest sequences of states that the phonotactics allow, (N, T): staying is free, a change costs
+    `CHANGE`."""
+    clips, frames, states = price_NTS.shape
+    rows_N = np.arange(clips)
+    came_from_TNS = np.empty((frames, clips, states), dtype=np.int64)
+    total_NS = price_NTS[:, 0]
+    for t in range(1, frames):
+        source_NS = _sources(total_NS, rows_N)
+        changed_NS = source_NS != np.arange(states)
+        total_NS = np.take_along_axis(total_NS, source_NS, axis=1) + CHANGE * changed_NS + price_NTS[:, t]
+        came_from_TNS[t] = source_NS
+    paths_NT = np.empty((clips, frames), dtype=np.int64)
+    paths_NT[:, -1] = total_NS.argmin(1)
+    for t in range(frames - 1, 0, -1):
+        paths_NT[:, t - 1] = came_from_TNS[t, rows_N, paths_NT[:, t]]
+    return paths_NT
+
+
+def _sources(total_NS: NDArray[np.float64], rows_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each state the one that the cheapest path to it comes from: itself, or the best of those it may follow."""
+    best_N = {kind: members[total_NS[:, members].argmin(1)] for kind, members in _KINDS.items()}
+    source_NS = np.tile(np.arange(total_NS.shape[1]), (len(rows_N), 1))
+    for kind, members in _KINDS.items():
+        before_N = best_N[AFTER[kind][0]]
+        for other in AFTER[kind][1:]:
+            is_better_N = total_NS[rows_N, best_N[other]] < total_NS[rows_N, before_N]
+            before_N = np.where(is_better_N, best_N[other], before_N)
+        changed_N = total_NS[rows_N, before_N] + CHANGE
+        is_change_NM = total_NS[:, members] > changed_N[:, None]
+        source_NS[:, members] = np.where(is_change_NM, before_N[:, None], members)
+    return source_NS
 
 
 def _collapse(path: list[int]) -> str:

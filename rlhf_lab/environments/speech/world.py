@@ -3,11 +3,13 @@ listener."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import DataError, require
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
@@ -19,7 +21,7 @@ from rlhf_lab.environments.speech.recogniser import phone_error, recognise
 from rlhf_lab.environments.splits import SPLITS
 from rlhf_lab.speech.codec import CODEBOOKS, SIZES, Codec
 from rlhf_lab.speech.stream import read_stream, write_stream
-from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND
+from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, Frames
 
 VERSION = 1
 """Increased whenever the same settings give other streams or other grades; part of a corpus fingerprint."""
@@ -31,6 +33,13 @@ of the clip; garble is 1 where the reply is no stream or has no whole frame."""
 FITTED_CLIPS = 400
 """Clips of the training split on which the codec is fitted. They are the same for every seed of a world, so that all
 worlds with codebooks of the same sizes share a codec."""
+
+
+class _Take(NamedTuple):
+    """A clip of a pair: how it was said, and its codes (T, CODEBOOKS)."""
+
+    delivery: Delivery
+    codes_TK: NDArray[np.int64]
 
 
 class SpeechWorld:
@@ -65,28 +74,34 @@ class SpeechWorld:
         """Grade replies: every key of `MEASURES`, each (N,). Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
-        rows = [self._grade(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
-        return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in MEASURES}
+        utterances = [read_prompt(prompt) for prompt in prompts]
+        return self._grade(utterances, [_read_codes(response) for response in responses])
 
-    def _grade(self, prompt: str, response: str) -> dict[str, float]:
-        utterance = read_prompt(prompt)
-        try:
-            codes_TK = read_stream(response, CODEBOOKS)
-            frames = self.codec.frames(codes_TK)
-        except ValueError:
-            return _worst(seconds=0.0, garble=1.0)
-        measured = gold.measure(frames, utterance.speaker)
-        if measured is None:
-            return _worst(seconds=len(frames) / FRAMES_PER_SECOND, garble=float(not len(frames)))
-        shares = gold.score_aspects(measured, self._as_asked(utterance))
-        error = phone_error(utterance.phones, recognise(frames, utterance.speaker))
-        return {
-            "gold": gold.gold(shares, error),
-            "phone_error": error,
-            "seconds": len(frames) / FRAMES_PER_SECOND,
-            "garble": 0.0,
-            **shares,
-        }
+    def _grade(
+        self, utterances: Sequence[Utterance], clips: Sequence[NDArray[np.int64] | None]
+    ) -> dict[str, FloatArray]:
+        """Every key of `MEASURES` of clips in codes (T, CODEBOOKS); None is a reply that is no stream."""
+        rows = [_worst(garble=1.0) for _ in clips]
+        audible: list[int] = []
+        frames: list[Frames] = []
+        for i, (utterance, codes_TK) in enumerate(zip(utterances, clips, strict=True)):
+            try:
+                clip = None if codes_TK is None else self.codec.frames(codes_TK)
+            except ValueError:  # a code that the codebook does not have
+                clip = None
+            if clip is None or not len(clip):
+                continue
+            rows[i] = _worst(garble=0.0, seconds=len(clip) / FRAMES_PER_SECOND)
+            measured = gold.measure(clip, utterance.speaker)
+            if measured is not None:
+                rows[i] |= gold.score_aspects(measured, self._as_asked(utterance))
+                audible.append(i)
+                frames.append(clip)
+        phones = recognise(frames, [utterances[i].speaker for i in audible])
+        for i, recognised in zip(audible, phones, strict=True):
+            error = phone_error(utterances[i].phones, recognised)
+            rows[i] |= {"phone_error": error, "gold": gold.gold(rows[i], error)}
+        return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in MEASURES}
 
     def _as_asked(self, utterance: Utterance) -> gold.Measurements:
         """What gold measures of the utterance, said as it was asked for."""
@@ -112,10 +127,10 @@ class SpeechWorld:
 
     def say(self, prompt: str, delivery: Delivery | None = None) -> str:
         """The stream of a prompt, said in one way; by default as it was asked for."""
-        return self._stream_of(read_prompt(prompt), delivery or Delivery())
+        return write_stream(self._codes(read_prompt(prompt), delivery or Delivery()))
 
-    def _stream_of(self, utterance: Utterance, delivery: Delivery) -> str:
-        return write_stream(self.codec.quantise(perform(utterance, delivery)))
+    def _codes(self, utterance: Utterance, delivery: Delivery) -> NDArray[np.int64]:
+        return self.codec.quantise(perform(utterance, delivery))
 
     def sample(self, n: int, split: str, *, seed: int = 0) -> tuple[list[Pair], LoadReport]:
         """n labelled pairs of a split, and what was drawn: identical clips are counted and drawn again.
@@ -126,37 +141,33 @@ class SpeechWorld:
         if split not in SPLITS:
             raise DataError(f"split {split!r} is unknown; use {' or '.join(SPLITS)}")
         report = LoadReport(kept=n)
-        prompts: list[str] = []
-        sides: tuple[list[str], list[str]] = ([], [])
-        defects: tuple[list[str], list[str]] = ([], [])
+        utterances: list[Utterance] = []
+        takes: tuple[list[_Take], list[_Take]] = ([], [])
         for utterance, deliveries in self._draw(split, seed):
-            if len(prompts) == n:
+            if len(utterances) == n:
                 break
             report.rows += 1
-            streams = [self._stream_of(utterance, delivery) for delivery in deliveries]
-            if streams[0] == streams[1]:
+            first, second = (_Take(delivery, self._codes(utterance, delivery)) for delivery in deliveries)
+            if np.array_equal(first.codes_TK, second.codes_TK):
                 report.drop("identical clips")
                 continue
-            prompts.append(utterance.prompt)
-            for side, defect, stream, delivery in zip(sides, defects, streams, deliveries, strict=True):
-                side.append(stream)
-                defect.append(delivery.defect)
+            utterances.append(utterance)
+            takes[0].append(first)
+            takes[1].append(second)
+        measured = [self._grade(utterances, [take.codes_TK for take in side]) for side in takes]
         # labels have a random stream of their own, apart from that of the clips
-        measured = [self.measure(prompts, side) for side in sides]
         probability = self.listener.probability(measured[0]["gold"], measured[1]["gold"])
         first_wins = choose(probability, self._random("labels", split, seed))
         pairs = []
-        for i, first_is_chosen in enumerate(first_wins.tolist()):
-            chosen = 0 if first_is_chosen else 1
-            meta: dict[str, float | bool | str] = {
-                "p_chosen": float(probability[i] if first_is_chosen else 1 - probability[i])
+        for i, utterance in enumerate(utterances):
+            chosen, rejected = (0, 1) if first_wins[i] else (1, 0)
+            meta = {
+                "p_chosen": float(probability[i] if first_wins[i] else 1 - probability[i]),
+                **_describe("chosen", takes[chosen][i], measured[chosen], i),
+                **_describe("rejected", takes[rejected][i], measured[rejected], i),
             }
-            for name, side in (("chosen", chosen), ("rejected", 1 - chosen)):
-                for key in ("gold", "phone_error", "seconds"):
-                    meta[f"{key}_{name}"] = float(measured[side][key][i])
-                meta[f"garble_{name}"] = bool(measured[side]["garble"][i])
-                meta[f"defect_{name}"] = defects[side][i]
-            pairs.append(Pair(prompts[i], sides[chosen][i], sides[1 - chosen][i], meta))
+            streams = (write_stream(takes[side][i].codes_TK) for side in (chosen, rejected))
+            pairs.append(Pair(utterance.prompt, *streams, meta))
         return pairs, report
 
     def _draw(self, split: str, seed: int) -> Iterator[tuple[Utterance, tuple[Delivery, Delivery]]]:
@@ -171,7 +182,15 @@ class SpeechWorld:
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
 
 
-def _worst(*, seconds: float, garble: float) -> dict[str, float]:
+def _read_codes(response: str) -> NDArray[np.int64] | None:
+    """The codes of a reply; None where it is no stream."""
+    try:
+        return read_stream(response, CODEBOOKS)
+    except ValueError:
+        return None
+
+
+def _worst(*, garble: float, seconds: float = 0.0) -> dict[str, float]:
     """The grades of a reply in which nothing can be heard."""
     return {
         "gold": gold.LEAST,
@@ -180,6 +199,12 @@ def _worst(*, seconds: float, garble: float) -> dict[str, float]:
         "garble": garble,
         **dict.fromkeys(gold.ASPECTS, 0.0),
     }
+
+
+def _describe(side: str, take: _Take, measured: Mapping[str, FloatArray], i: int) -> dict[str, float | bool | str]:
+    """The entries of `Pair.meta` about one side of pair i."""
+    numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "seconds")}
+    return {**numbers, f"garble_{side}": bool(measured["garble"][i]), f"defect_{side}": take.delivery.defect}
 
 
 @lru_cache(maxsize=8)
