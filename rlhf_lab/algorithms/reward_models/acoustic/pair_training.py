@@ -57,7 +57,7 @@ def train_on_pairs(
             loss_B = bradley_terry(chosen_B, rejected_B)
             loss = loss_B.mean()
             if not torch.isfinite(loss):
-                raise NumericError(f"the loss of step {step + 1} is {float(loss)}; lower algorithm.lr")
+                raise NumericError(f"the loss of step {step + 1} is {loss.item()}; lower algorithm.lr")
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
