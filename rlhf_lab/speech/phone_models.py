@@ -101,7 +101,7 @@ class Gaussians:
         """Log-density of multiplied observations under each state, nats, (T, S)."""
         white_TD = observed_TD @ self._float32_whitening
         squares_SD, products_SD, constant_S = self._expanded
-        return white_TD**2 @ squares_SD.T + white_TD @ products_SD.T + constant_S
+        return np.square(white_TD) @ squares_SD.T + white_TD @ products_SD.T + constant_S
 
     @cached_property
     def _float32_whitening(self) -> NDArray[np.float32]:

@@ -48,8 +48,8 @@ def fit_recogniser(
     for row, (rows_TD, chain) in enumerate(zip(observed, chains, strict=True)):
         if len(rows_TD) < STATES * len(chain):
             raise DataError(
-                f"clip {row} has {len(rows_TD)} frames of 10 ms with the silence around it, and its {len(chain)} phones "
-                f"need {STATES * len(chain)}; leave it out"
+                f"clip {row} has {len(rows_TD)} frames of 10 ms with the silence around it, and its {len(chain)} "
+                f"phones need {STATES * len(chain)}; leave it out"
             )
     everything_TD = np.concatenate(observed)
     state_T = np.concatenate([_flat_start(rows_TD, chain) for rows_TD, chain in zip(observed, chains, strict=True)])
