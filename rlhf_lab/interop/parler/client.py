@@ -76,11 +76,13 @@ class SpokenLogps:
         codes_FK: of each code, the frames of all clips behind each other.
         ends_N: of ending; 0 for a clip that was cut.
         clip_F: number of the clip of each frame.
+        choices_N: that each clip consists of: its codes, and its end unless it was cut.
     """
 
     codes_FK: Tensor
     ends_N: Tensor
     clip_F: Tensor
+    choices_N: Tensor
 
     @property
     def clips_N(self) -> Tensor:
@@ -89,9 +91,8 @@ class SpokenLogps:
 
     @property
     def means_N(self) -> Tensor:
-        """Of each clip per choice: a code, or the end."""
-        choices_N = self._sums(torch.full_like(self.codes_FK, 1.0).sum(1)) + (self.ends_N != 0)
-        return self.clips_N / choices_N
+        """Of each clip per choice."""
+        return self.clips_N / self.choices_N
 
     @property
     def codebooks_NK(self) -> Tensor:
@@ -139,14 +140,14 @@ class Parler:
         self.max_frames, self.timeout_s = max_frames, timeout_s
         self.codebooks, self.size, self.rate, self.trained = 0, 0, 0, 0
         variables = environment.process_environment(environment.ready(folder))
-        self._printed = tempfile.TemporaryFile()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  `_end` closes it
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
             env=variables,
-            start_new_session=True,  # Ctrl-C stops the lab, which may still want the worker to save
+            start_new_session=True,  # Ctrl-C reaches the lab alone; the worker ends when its pipe does
         )
         self._end = weakref.finalize(self, _end, self._process, self._printed)
         self._await("start")
@@ -185,7 +186,10 @@ class Parler:
     def generate(
         self, prompts: Sequence[Prompt], *, clips: int = 1, seed: int = 0, temperature: float = 1.0
     ) -> list[SpokenClip]:
-        """`clips` clips of each prompt, drawn column by column. The draws of a prompt follow from the seed and its place."""
+        """`clips` clips of each prompt, which follow each other, drawn column by column.
+
+        The draws of a prompt depend on the seed and on its place among the prompts.
+        """
         require(
             (clips > 0, f"clips={clips} must be 1 or more"),
             (temperature > 0, f"temperature={temperature} must be above 0"),
@@ -220,10 +224,15 @@ class Parler:
         anchor = torch.zeros((), requires_grad=with_graph)
         codes_FK, ends_N = _WorkerLogps.apply(anchor, self, clips, temperature, with_graph)
         frames_N = torch.tensor([len(clip.codes_TK) for clip in clips])
-        return SpokenLogps(codes_FK, ends_N, torch.arange(len(clips)).repeat_interleave(frames_N))
+        clip_F = torch.arange(len(clips)).repeat_interleave(frames_N)
+        choices_N = frames_N * self.codebooks + torch.tensor([clip.is_ended for clip in clips])
+        return SpokenLogps(codes_FK, ends_N, clip_F, choices_N)
 
     def step(self, *, lr: float, weight_decay: float = 0.0, max_grad_norm: float = 1.0) -> dict[str, float]:
-        """One step of AdamW on the gradients added up since the last. Returns the gradient's norm, whole and by part."""
+        """One step of AdamW on the gradients added up since the last.
+
+        Returns the norm of the gradient before it is clipped: of each part of the model, and of `all`.
+        """
         settings = {"lr": lr, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm}
         norms, _ = self._ask("step", settings)
         return norms
@@ -290,7 +299,7 @@ class Parler:
 
 
 class _WorkerLogps(torch.autograd.Function):
-    """Log-probabilities that the worker computes, forward and backward. `anchor` only says that gradients are wanted."""
+    """Log-probabilities that the worker computes, forward and backward. `anchor` is there to require a gradient."""
 
     @staticmethod
     def forward(

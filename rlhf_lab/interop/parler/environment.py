@@ -1,8 +1,8 @@
 """The environment of Parler-TTS: a folder of pinned packages that stands in front of the lab's own.
 
-parler-tts wants transformers 4.46.1 and the lab 5, so they cannot share a process. torch, NumPy and SciPy can be shared:
-the worker runs with the lab's Python and with this folder first on its path. The folder is complete or absent, and its
-name or its marker says which pins it was made from, so that it is made once and again after the pins change.
+parler-tts wants transformers 4.46.1 and the lab 5, so they cannot share a process. torch, NumPy and SciPy they can: the
+worker runs with the lab's Python, and with this folder first on its path. The folder is complete or absent. A marker in
+it says which pins it was made from: it is made once, and again after the pins change.
 """
 
 from __future__ import annotations

@@ -159,7 +159,13 @@ def make_tiny(folder: Path, *, seed: int, codebooks: int = 4, size: int = 64) ->
     words.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", unk_token="<unk>")
     text_encoder = T5Config(
-        vocab_size=len(characters), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu"
+        vocab_size=len(characters),
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=1,
+        num_heads=2,
+        feed_forward_proj="gated-gelu",
     )
     codec = DacConfig(
         encoder_hidden_size=8,

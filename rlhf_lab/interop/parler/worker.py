@@ -10,22 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from rlhf_lab.interop.parler import model as parler_model
 from rlhf_lab.interop.parler.columns import Clip, ClipLogps
-from rlhf_lab.interop.parler.protocol import Closed, Message, receive, send
-
-Arrays = dict[str, np.ndarray]
-Answer = tuple[dict[str, Any], Arrays]
+from rlhf_lab.interop.parler.protocol import Message, send
+from rlhf_lab.interop.parler.serving import Answer, Arrays, end_with, serve
 
 
 class Worker:
@@ -120,34 +114,6 @@ class Worker:
 
 
 VERBS = ("make_tiny", "load", "save", "generate", "logps", "backward", "step", "decode")
-
-
-def serve(source: int, sink: int, verbs: Mapping[str, Callable[..., Answer]]) -> None:
-    """Answer requests until the pipe ends. What a verb raises is an answer too."""
-    while True:
-        try:
-            request = receive(source)
-        except Closed:
-            return
-        try:
-            arrays = dict(request.arrays)
-            values, results = verbs[request.header["verb"]](arrays, **request.header["arguments"])
-            answer = Message({"values": values}, results)
-        except Exception as error:
-            kind = f"{type(error).__name__}: {error}"
-            answer = Message({"error": {"kind": kind, "trace": traceback.format_exc()}})
-        send(sink, answer)
-
-
-def end_with(parent: int) -> None:
-    """End this process within a second of its parent, also in the middle of a computation."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def main() -> None:
