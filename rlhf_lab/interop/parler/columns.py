@@ -10,13 +10,15 @@ codebook 0 has. Probabilities are over these choices alone, so that those of all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class Codebooks(NamedTuple):
+@dataclass(frozen=True)
+class Codebooks:
     """The vocabulary of one column.
 
     Attributes:

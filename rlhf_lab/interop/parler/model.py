@@ -91,7 +91,7 @@ class ParlerModel:
         from transformers.modeling_outputs import BaseModelOutput
 
         sampling = Sampling(clips, self.codebooks, max_frames=max_frames, temperature=temperature, seed=seed)
-        conditions = self._conditions(text, description, clips)
+        conditions: dict[str, Any] = self._conditions(text, description, clips)
         while not sampling.is_complete:
             inputs = sampling.inputs().reshape(-1, 1).to(self.model.device)
             output = self.model(decoder_input_ids=inputs, use_cache=True, **conditions)
@@ -171,11 +171,9 @@ def make_tiny(folder: Path, *, seed: int, codebooks: int = 4, size: int = 64) ->
         encoder_hidden_size=8,
         downsampling_ratios=[2, 4, 4, 5],
         decoder_hidden_size=64,
-        upsampling_ratios=[5, 4, 4, 2],
         n_codebooks=codebooks,
         codebook_size=size,
         codebook_dim=4,
-        hidden_size=16,
         sampling_rate=16000,
     )
     decoder = parler.ParlerTTSDecoderConfig(

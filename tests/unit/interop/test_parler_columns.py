@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def test_shorter_clips_are_filled_with_the_end():
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_log_probabilities_are_those_of_sampling(count, temperature):
-    codebooks = BOOKS._replace(count=count)
+    codebooks = replace(BOOKS, count=count)
     drawn, read_BKL = sample(32, max_frames=6, temperature=temperature, codebooks=codebooks)
     clips = [clip for clip, _ in drawn]
     assert {clip.is_ended for clip in clips} == {True, False}
