@@ -148,15 +148,18 @@ def test_the_seed_decides_the_clips(parler):
 
 
 def test_rounds_of_dpo_raise_the_reward(parler):
-    """The reward is how short a clip is: the model learns to end."""
-    settings = DpoSettings(rounds=4, clips=8, beta=0.1, lr=3e-3, epochs=2, pairs_per_step=2)
+    """The reward is how short a clip is: the model learns to end, in 4 rounds from 0.16 s to 0.03 s."""
+    words = ("One.", "Two words.", "Three.", "Four!", "Five, six.", "Seven?", "Eight.", "Nine.")
+    prompts = [Prompt(text, "A calm voice.") for text in words]
+    settings = DpoSettings(rounds=4, clips=8, beta=5.0, lr=3e-3, length="mean")
 
     def brevity(prompts, audio):
         return [-clip.seconds for clip in audio]
 
-    rounds = list(run_dpo(parler, PROMPTS, brevity, settings))
+    rounds = list(run_dpo(parler, prompts, brevity, settings))
     assert [metrics.round for metrics in rounds] == [1, 2, 3, 4]
-    assert rounds[-1].seconds < 0.7 * rounds[0].seconds
+    assert rounds[-1].seconds < 0.5 * rounds[0].seconds
+    assert rounds[-1].reward == pytest.approx(-rounds[-1].seconds)
 
 
 def test_the_command_trains_and_saves(packages, tiny, tmp_path):

@@ -34,7 +34,8 @@ class DpoSettings:
         lr: of AdamW; its state goes on from round to round.
         epochs: over the pairs of a round.
         pairs_per_step: a step's; the loss is their mean.
-        length: log-probability of a clip: the sum over its codes and its end, or the mean.
+        length: log-probability of a clip: the sum over its codes and its end, or the mean. Where the reward depends on
+            how long a clip is, the sum can teach the opposite: the log-ratio of a long clip has more terms.
         temperature: of sampling.
         max_grad_norm: gradients are scaled down to it.
         seed: of sampling and of the order of pairs.
@@ -84,7 +85,8 @@ class RoundMetrics:
         cut: share of clips that reached the most frames.
         pairs: prompts with clips of different scores.
         steps: of the optimiser.
-        loss, margin, accuracy: of DPO, means over all pairs of the last epoch, each before its step.
+        loss, margin: of DPO, means over all pairs of the last epoch, each before its step: where the policy still is the
+            reference, log 2 and 0.
         grad_norm: mean over all steps, before clipping.
     """
 
@@ -98,7 +100,6 @@ class RoundMetrics:
     steps: int
     loss: float
     margin: float
-    accuracy: float
     grad_norm: float
 
 
@@ -148,7 +149,8 @@ def _round(
     scores_N = score(reward, [clip.prompt for clip in clips], audio)
     pairs = best_and_worst(clips, scores_N, settings.clips)
     if not pairs:
-        raise DataError(f"round {index + 1}: the reward gave all {settings.clips} clips of each prompt the same score")
+        same = f"the reward gave all {settings.clips} clips of each prompt one score"
+        raise DataError(f"round {index + 1}: {same}, so there are no pairs; raise clips or temperature")
     steps = list(_train(parler, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
     last_epoch = [pair for step in steps[-steps_an_epoch:] for pair in step.pairs]
@@ -164,7 +166,6 @@ def _round(
         steps=len(steps),
         loss=float(np.mean([loss for loss, _ in last_epoch])),
         margin=float(np.mean([margin for _, margin in last_epoch])),
-        accuracy=float(np.mean([margin > 0 for _, margin in last_epoch])),
         grad_norm=float(np.mean([step.grad_norm for step in steps])),
     )
 
