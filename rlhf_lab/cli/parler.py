@@ -131,11 +131,11 @@ def read_prompts(path: Path) -> list[Prompt]:
             row = json.loads(line)
         except ValueError:
             row = None
-        texts = [row.get(name) for name in Prompt._fields] if isinstance(row, dict) else []
-        if len(texts) != len(Prompt._fields) or not all(isinstance(text, str) and text.strip() for text in texts):
+        texts = [row.get(name) for name in Prompt._fields] if isinstance(row, dict) else [None]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
             form = '{"text": "Good morning.", "description": "A calm voice."}'
             raise DataError(f"{path}, row {number}: {line[:80]!r} is no prompt; expected {form}")
-        prompts.append(Prompt(*texts))
+        prompts.append(Prompt(row["text"], row["description"]))
     if not prompts:
         raise DataError(f"{path} has no prompts")
     return prompts

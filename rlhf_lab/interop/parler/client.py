@@ -50,7 +50,7 @@ class Prompt(NamedTuple):
     description: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpokenClip:
     """A clip that the model has said.
 
@@ -68,7 +68,7 @@ class SpokenClip:
     end_logp: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpokenLogps:
     """Log-probabilities of N clips, nats, as tensors.
 
@@ -284,8 +284,8 @@ class Parler:
         except BaseException:
             self.close()  # an answer that was read in part cannot be followed by another
             raise
-        if error := answer.header.get("error"):
-            raise WorkerFailed(f"{verb}: the worker of Parler-TTS says {error['kind']}\n{error['trace']}")
+        if refused := answer.header.get("error"):
+            raise WorkerFailed(f"{verb}: the worker of Parler-TTS says {refused['kind']}\n{refused['trace']}")
         return dict(answer.header["values"]), dict(answer.arrays)
 
     def _ended(self, verb: str, what: str) -> WorkerFailed:
@@ -317,7 +317,7 @@ class _WorkerLogps(torch.autograd.Function):
         return torch.tensor(arrays["logps_FK"]), torch.tensor(arrays["end_logps_N"])
 
     @staticmethod
-    def backward(ctx: Any, codes_FK: Tensor, ends_N: Tensor) -> tuple[None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, codes_FK: Tensor, ends_N: Tensor) -> tuple[None, ...]:
         gradients = {"logps_FK": codes_FK.numpy(), "end_logps_N": ends_N.numpy()}
         ctx.parler._ask("backward", {"graph": ctx.graph}, gradients)
         return None, None, None, None, None

@@ -187,7 +187,7 @@ def make_tiny(folder: Path, *, seed: int, codebooks: int = 4, size: int = 64) ->
         pad_token_id=size,
         eos_token_id=size,
         bos_token_id=size + 1,
-        initializer_factor=0.2,
+        initializer_factor=0.1,
     )
     config = parler.ParlerTTSConfig.from_sub_models_config(
         text_encoder,

@@ -14,13 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_lab.core.errors import DataError, NumericError, require
+from rlhf_lab.core.errors import DataError, LabError, NumericError, require
 from rlhf_lab.core.media import Audio
 from rlhf_lab.interop.parler.client import Parler, Prompt, SpokenClip
 from rlhf_lab.losses.preference import PairLogps, dpo
 
 AudioReward = Callable[[Sequence[Prompt], Sequence[Audio]], Sequence[float]]
 """Prompts and what was said to each of them → scores, higher is better."""
+
+
+class NoPairs(LabError, RuntimeError):
+    """A round's clips all have one score: there is nothing to learn from."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,8 @@ class RoundMetrics:
         cut: share of clips that reached the most frames.
         pairs: prompts with clips of different scores.
         steps: of the optimiser.
-        loss, margin: of DPO, means over all pairs of the last epoch, each before its step: where the policy still is the
-            reference, log 2 and 0.
+        loss, margin: of DPO, means over all pairs of the last epoch, each before its step. In the first step of a round
+            the policy is the reference, and they are log 2 and 0.
         grad_norm: mean over all steps, before clipping.
     """
 
@@ -150,7 +154,7 @@ def _round(
     pairs = best_and_worst(clips, scores_N, settings.clips)
     if not pairs:
         same = f"the reward gave all {settings.clips} clips of each prompt one score"
-        raise DataError(f"round {index + 1}: {same}, so there are no pairs; raise clips or temperature")
+        raise NoPairs(f"round {index + 1}: {same}, so there are no pairs; raise clips or temperature")
     steps = list(_train(parler, pairs, settings, np.random.default_rng(order_seed)))
     steps_an_epoch = len(steps) // settings.epochs
     last_epoch = [pair for step in steps[-steps_an_epoch:] for pair in step.pairs]
