@@ -172,6 +172,7 @@ def test_the_command_trains_and_saves(packages, tiny, tmp_path):
         "to": tmp_path / "out",
         "folder": packages,
         "rounds": 1,
+        "clips": 12,
         "max_frames": 40,
     }
     words = [f"{name}={value}" for name, value in options.items()]

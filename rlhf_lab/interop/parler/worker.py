@@ -126,6 +126,7 @@ def main() -> None:
     send(answers, Message({"values": {"ready": True}}))
     worker = Worker()
     serve(sys.stdin.fileno(), answers, {verb: getattr(worker, verb) for verb in VERBS})
+    os._exit(0)  # nothing is left to write, and taking torch down in order can take seconds
 
 
 def _clips_as_arrays(clips: Sequence[Clip]) -> Arrays:
