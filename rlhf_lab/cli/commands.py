@@ -251,6 +251,22 @@ def sandbox_command(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
+def features_command(arguments: Sequence[str]) -> None:
+    """`features FILE_OR_FOLDER … [to=FILE.csv]`: acoustic features of WAV files: pitch, noise, pauses, spectrum.
+
+    Files have one channel and 16,000 samples a second; `rate=N` measures at another rate, and `resample=true` converts
+    files that have a different one. Silence, clipping and damaged files are refused, all at once.
+    `to` is a file for a line per clip; a feature that a clip does not have is empty. The same command goes on where it
+    stopped: what was measured is kept in `cache=FILE.jsonl` by content, without it in FILE.csv.cache.jsonl.
+    """
+    if not arguments:
+        console.print(described("features"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.features import run
+
+    run(arguments)
+
+
 def explain_command(arguments: Sequence[str]) -> None:
     """`explain [algorithm=ppo | algorithm.beta | evaluation | +recipe=ppo …]`: what can be set, and what it means.
 
@@ -294,6 +310,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "judge": judge_command,
     "gate": gate_command,
     "sandbox": sandbox_command,
+    "features": features_command,
     "export": export_command,
     "doctor": doctor_command,
     "explain": explain_command,

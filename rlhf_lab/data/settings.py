@@ -74,6 +74,7 @@ class DataSettings:
         demonstrations: whether the data have replies to imitate.
         unpaired: whether the data have single replies that were liked or disliked.
         steps: whether the data's world can say of each step of a reply whether it is right.
+        audio: whether replies are streams of a codec, so that they can be heard.
         drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
         true_reward: whether the true reward of any reply is known.
         max_turns: most turns of an episode; above 1 where an environment answers the policy.
@@ -85,6 +86,7 @@ class DataSettings:
     demonstrations: ClassVar[bool] = True
     unpaired: ClassVar[bool] = False
     steps: ClassVar[bool] = False
+    audio: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
     true_reward: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
@@ -234,6 +236,7 @@ class Speech(WorldSettings):
     """
 
     true_reward: ClassVar[bool] = True
+    audio: ClassVar[bool] = True
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 4000

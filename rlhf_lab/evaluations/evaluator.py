@@ -6,7 +6,7 @@ Every number carries its n and an interval clustered by prompt. Rows and summari
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Reward
+from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
@@ -65,6 +66,7 @@ class Evaluator(PolicyLog):
         self.settings = run.config.evaluation
         self.rollout = run.config.rollout
         self.collector = EpisodeCollector(run, encoder)
+        self.is_spoken = run.corpus.renderer is not None
         self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
         # encoded once by the run's own encoder, whose report says how many prompts were cut
         self.prompt_ids = [encoder.prompt(task.prompt, self.rollout.max_prompt_tokens) for task in self.tasks]
@@ -125,11 +127,14 @@ class Evaluator(PolicyLog):
             if self.collector.environment is not None:
                 row["turns"] = len(episode.turns)
                 row["conversation"] = episode.prompt  # what was said before the response
+            if self.collector.environment is not None or self.is_spoken:
                 row["category"] = episode.task.facts.get("category")
-                row |= {key: _number(truth[key][i], exact=False) for key in COUNTS if key in truth}
+            row |= {key: _number(truth[key][i], exact=False) for key in FURTHER if key in truth}
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)
+        if self.run.corpus.renderer is not None:
+            write_clips(rows, self.run.corpus.renderer, self.run.folder, prompts=self.settings.clips)
         return rows
 
     def _kl(self, model: nn.Module, episodes: Sequence[Episode]) -> list[float]:
@@ -160,10 +165,14 @@ class Evaluator(PolicyLog):
             if not np.isnan(values).all():
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
-        for key in COUNTS:
+        for key in FURTHER:
             if key in rows[0]:
                 metrics[key] = clustered_mean(_floats(rows, key), clusters)
-        metrics |= _by_category("correct", [row.get("category") for row in rows], column["correct"], clusters)
+        categories = [row.get("category") for row in rows]
+        metrics |= _by_category("correct", categories, column["correct"], clusters)
+        if self.is_spoken:
+            metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
+            metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
@@ -247,24 +256,29 @@ TRUTH = ("verbose", "garble", "correct")
 """What the world knows about a reply beside its gold reward; 0 or 1 each."""
 VERIFIED = "verified"
 """What begins the names of a verifier's score and of its parts, where the data have one."""
-COUNTS = ("calls",)
-"""What an environment counts in an episode, where it does."""
+FURTHER = ("calls", "phone_error", "seconds")
+"""What only some worlds measure of a reply."""
 RATES = (*TRUTH, "ended")
 """Keys that are 0 or 1: their interval is that of a rate, not of a mean."""
 
 
 def _by_category(
-    key: str, categories: Sequence[str | None], values: np.ndarray, clusters: np.ndarray
+    key: str,
+    categories: Sequence[str | None],
+    values: np.ndarray,
+    clusters: np.ndarray,
+    estimate: Callable[[np.ndarray, np.ndarray], Estimate] = clustered_rate,
 ) -> dict[str, Estimate]:
-    """Rate of each category of tasks, as "key/category"; nothing where there are fewer than two categories."""
+    """Rate or mean of each category of tasks, as "key/category"; nothing where there are fewer than two categories."""
     names = list(dict.fromkeys(category for category in categories if category))
     if len(names) < 2:
         return {}
-    rates = {}
+    estimates = {}
     for name in names:
         members = np.array([category == name for category in categories])
-        rates[f"{key}/{name}"] = clustered_rate(values[members], clusters[members])
-    return rates
+        if not np.isnan(values[members]).all():
+            estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
+    return estimates
 
 
 def _floats(rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:

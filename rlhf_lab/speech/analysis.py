@@ -15,7 +15,7 @@ from scipy import fft
 
 from rlhf_lab.core.media import Audio
 from rlhf_lab.speech.audio import RATE
-from rlhf_lab.speech.frames import frames as windows_of
+from rlhf_lab.speech.frame_grid import frames as windows_of
 from rlhf_lab.speech.periodicity import Periodicity, PitchTracking, periodicity
 from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, SILENCE_DB, Frames, band_centres
 

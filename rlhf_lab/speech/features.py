@@ -4,7 +4,7 @@ A feature that a clip does not have is NaN, never a number that looks measured: 
 frames; all features of a clip without sound, but that nothing in it is voiced and all is silence. `fill_undefined` puts
 a documented value in their place, for rewards, which have to say what such a clip is worth.
 
-"Sounding" frames are those within `SILENCE_DB` of the clip's loudest frame and above `SILENCE_DBFS`.
+"Sounding" frames are those of `Spectra.sounding_T`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from rlhf_lab.core.console import Ticker
 from rlhf_lab.core.console import progress as show
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.audio import RATE, USABLE, read_wav
+from rlhf_lab.speech.audio import RATE, read_wav
 from rlhf_lab.speech.feature_cache import FeatureCache
 from rlhf_lab.speech.periodicity import Periodicity, periodicity
 from rlhf_lab.speech.spectrum import MEL_FILTERS, Spectra, spectra
 
 VERSION = 1
 """Raised whenever a feature of the same clip changes, so that caches of before are not read."""
-SILENCE_DB = 40.0
-SILENCE_DBFS = USABLE.silence_dbfs
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ NAMES = tuple(feature.name for feature in FEATURES)
 def extract(audio: Audio) -> NDArray[np.float64]:
     """The features of a clip, (7,), in the order of `FEATURES`; NaN for those that the clip does not have."""
     short_time = spectra(audio)
-    sounding_T = _sounding(short_time.level_T)
+    sounding_T = short_time.sounding_T
     tracked = periodicity(audio)
     values = {
         "pitch_sd": _pitch_sd(tracked),
@@ -171,11 +169,6 @@ def content_key(audio: Audio) -> str:
 def as_row(features_7: NDArray[np.float64]) -> Mapping[str, float]:
     """Name → value."""
     return dict(zip(NAMES, map(float, features_7), strict=True))
-
-
-def _sounding(level_T: NDArray[np.float64]) -> NDArray[np.bool_]:
-    loudest = level_T.max(initial=-math.inf)
-    return (level_T >= loudest - SILENCE_DB) & (level_T >= SILENCE_DBFS)
 
 
 def _pitch_sd(tracked: Periodicity) -> float:

@@ -5,9 +5,10 @@ of a sampled sound", Proceedings of the Institute of Phonetic Sciences 17, 97–
 frame, divided by the autocorrelation of the window, has at lag τ the share r of the power that repeats after τ. Hence
 HNR = 10 log10(r / (1 − r)) at the best period; a path through the candidates of all frames avoids octave errors.
 
-Differs from the paper: the window is 64 ms (4.8 periods of the lowest F0) for both measures, the autocorrelation is
-interpolated by the spectrum (×2) and then by a parabola, and frames at a clip's ends are divided by the autocorrelation
-of the part of the window that lies in the clip, so that there is a frame for every hop.
+Differs from the paper: the window is 64 ms (4.8 periods of the lowest F0) for both measures, voiced stretches below 30
+ms do not count, the autocorrelation is interpolated by the spectrum (×2) and then by a parabola, and frames at a clip's
+ends are divided by the autocorrelation of the part of the window that lies in the clip, so that there is a frame for
+every hop.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.frames import HOP_SECONDS, first_start, frame_count, frames, hop_samples
+from rlhf_lab.speech.frame_grid import HOP_SECONDS, first_start, frame_count, frames, hop_samples
 
 UPSAMPLING = 2
 """Lags per sample. Without it the parabola loses up to 3 dB of HNR at 25 dB, where r is within .003 of 1."""
@@ -42,6 +43,8 @@ class PitchTracking:
         octave_cost: preference for the higher of two candidates, per octave; periods of two cycles repeat as well.
         octave_jump_cost: price of a change of F0 between frames of 10 ms, per octave.
         voicing_cost: price of a change between voiced and unvoiced, per change in 10 ms.
+        shortest_voice: voiced frames in shorter runs are taken for unvoiced, seconds. In fricatives noise repeats by
+            chance for a frame or two, at any F0, which a standard deviation of F0 does not forgive.
     """
 
     f0_min: float = 75.0
@@ -53,6 +56,7 @@ class PitchTracking:
     octave_cost: float = 0.01
     octave_jump_cost: float = 0.35
     voicing_cost: float = 0.14
+    shortest_voice: float = 0.03
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def periodicity(audio: Audio, hop_seconds: float = HOP_SECONDS, tracking: PitchT
     path_T = _best_path(candidates, hop_seconds, tracking)
     rows_T = np.arange(len(path_T))
     # a path says 0 for unvoiced and c for candidate c − 1
-    voiced_T = path_T > 0
+    voiced_T = _long_runs(path_T > 0, round(tracking.shortest_voice / hop_seconds))
     chosen_T = np.maximum(path_T - 1, 0)
     frequency_T = candidates.f0_TC[rows_T, chosen_T]
     harmonic_T = candidates.harmonic_share_TC[rows_T, chosen_T].clip(1e-6, LARGEST_HARMONIC_SHARE)
@@ -105,6 +109,15 @@ def periodicity(audio: Audio, hop_seconds: float = HOP_SECONDS, tracking: PitchT
         _lie_inside(len(audio.samples_N), audio.rate, hop, tracking),
         hop_seconds,
     )
+
+
+def _long_runs(is_true_T: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
+    """What is true for at least so many frames in a row."""
+    edges = np.flatnonzero(np.diff(is_true_T.astype(np.int8), prepend=0, append=0))
+    kept_T = np.zeros_like(is_true_T)
+    for start, end in edges.reshape(-1, 2):
+        kept_T[start:end] = end - start >= shortest
+    return kept_T
 
 
 def _lie_inside(samples: int, rate: int, hop: int, tracking: PitchTracking) -> NDArray[np.bool_]:

@@ -1,9 +1,9 @@
-"""Short-time spectra of audio on the grid of frames.py: levels, centroid, mel-frequency cepstral coefficients (MFCC).
+"""Short-time spectra of audio on the grid of frame_grid.py: levels, centroid, mel-frequency cepstral coefficients.
 
-MFCC after S. Davis and P. Mermelstein (1980), "Comparison of parametric representations for monosyllabic word
-recognition in continuously spoken sentences", IEEE ASSP 28 (4), 357–366: the discrete cosine transform of the levels of
-triangular filters that lie evenly on the mel scale. Filters have height 1, levels are in dB, the transform is
-orthonormal.
+The coefficients (MFCC) after S. Davis and P. Mermelstein (1980), "Comparison of parametric representations for
+monosyllabic word recognition in continuously spoken sentences", IEEE ASSP 28 (4), 357–366: the discrete cosine
+transform of the levels of triangular filters that lie evenly on the mel scale. Filters have height 1, levels are in dB,
+the transform is orthonormal.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_lab.core.media import Audio
-from rlhf_lab.speech.frames import frames, hop_samples
+from rlhf_lab.speech.audio import USABLE
+from rlhf_lab.speech.frame_grid import frames, hop_samples
 
 WINDOW_SECONDS = 0.025
 MEL_FILTERS = 40
+SILENCE_DB = 40.0
+SILENCE_DBFS = USABLE.silence_dbfs
 LOWEST_POWER = 1e-10
 """What is added to a filter's power before its level is taken: −100 dB, below the noise of 16-bit PCM."""
 
@@ -37,6 +40,12 @@ class Spectra:
     frequencies_F: NDArray[np.float64]
     level_T: NDArray[np.float64]
     rate: int
+
+    @property
+    def sounding_T(self) -> NDArray[np.bool_]:
+        """Frames that are no silence: within `SILENCE_DB` of the loudest one, and above `SILENCE_DBFS`."""
+        loudest = self.level_T.max(initial=-np.inf)
+        return (self.level_T >= loudest - SILENCE_DB) & (self.level_T >= SILENCE_DBFS)
 
     def mel_levels_TM(self, filters: int = MEL_FILTERS) -> NDArray[np.float64]:
         """Level of each mel filter, dB."""

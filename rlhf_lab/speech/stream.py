@@ -1,8 +1,8 @@
 """A clip's codes as the text of a reply: one word per code, under the delay pattern of MusicGen (arXiv:2306.05284).
 
 A clip is `codes_TK`: T frames, K codebooks. Codebook k of frame t stands in column t + k, so that when a column is
-sampled, the coarser codes of its frames are known. The T + K − 1 columns follow each other, codebook 0 first. With K = 3,
-the frames (1, 2, 3) and (4, 5, 6) are
+sampled, the coarser codes of its frames are known. The T + K − 1 columns follow each other, codebook 0 first. With
+K = 3, the frames (1, 2, 3) and (4, 5, 6) are
 
     a1 b. c.   a4 b2 c.   a. b5 c3   a. b. c6
 
@@ -51,7 +51,7 @@ def read_stream(text: str, codebooks: int) -> NDArray[np.int64]:
     """The whole frames of a stream, (T, K): those that have a code of every codebook. A stream may be cut anywhere.
 
     Raises:
-        ValueError: a word is no code word, stands in another codebook's place, or has a code where the pattern has none.
+        ValueError: a word is no code word, is of another codebook, or has a code where the pattern has none.
     """
     codes: list[list[int]] = [[] for _ in range(codebooks)]
     for place, word in enumerate(text.split()):

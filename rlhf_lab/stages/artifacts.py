@@ -240,7 +240,7 @@ def plan(checked: root.Config, recipe: str) -> Stage:
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
         # A recipe may name a reward model that the chosen reward does not read: it is not built.
-        if source is None or (role == "reward" and role not in checked.reward.roles):
+        if source is None or checked.leaves_out(role):
             continue
         if role == "judge" and checked.gold_rubric:  # a rubric, not a model
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.signal import lfilter
 
 from rlhf_lab.core.media import Audio
 
@@ -40,3 +41,47 @@ def audio(sound_N, peak=0.5):
 
 def silence(seconds):
     return np.zeros(int(seconds * RATE))
+
+
+VOWELS = {"i": (280, 2250), "e": (450, 1950), "a": (750, 1250), "o": (450, 850), "u": (300, 700), "y": (280, 1650)}
+"""The first two formants of phones, Hz. The third is at 3,200 Hz in all."""
+FRICATIVE = "s"
+
+
+def say(phones, rng, f0=140.0, milliseconds=(70, 130)):
+    """Phones one after the other: vowels of two formants with falling F0, noise for `s`, silence for `_`."""
+    parts = []
+    for phone in phones:
+        count = int(rng.uniform(*milliseconds) / 1000 * RATE)
+        if phone == "_":
+            sound_N = np.zeros(count)
+        elif phone == FRICATIVE:
+            sound_N = 0.3 * np.diff(rng.standard_normal(count + 1))
+        else:
+            falling_N = f0 * np.linspace(1, 0.9, count)
+            source_N = harmonics(falling_N, seed=int(rng.integers(99)), highest=6000)
+            sound_N = resonate(source_N, *VOWELS[phone])
+        parts.append(sound_N * np.hanning(count + 2)[1:-1] ** 0.3)
+    said_N = np.concatenate(parts)
+    return audio(said_N + 1e-3 * rng.standard_normal(len(said_N)))
+
+
+def resonate(source_N, *formants_hz):
+    """The source through one resonance after the other; power 1."""
+    for hertz, bandwidth in zip((*formants_hz, 3200), (80, 110, 200), strict=True):
+        radius = np.exp(-np.pi * bandwidth / RATE)
+        feedback = [1, -2 * radius * np.cos(2 * np.pi * hertz / RATE), radius**2]
+        source_N = lfilter([sum(feedback)], feedback, source_N)
+    return source_N / np.sqrt((source_N**2).mean())
+
+
+def draw_phones(rng):
+    """Four to eight phones."""
+    return [str(phone) for phone in rng.choice([*VOWELS, FRICATIVE], rng.integers(4, 9))]
+
+
+def draw_speech(clips, seed):
+    """Clips of four speakers, and the phones they say."""
+    rng = np.random.default_rng(seed)
+    phones = [draw_phones(rng) for _ in range(clips)]
+    return [say(sequence, rng, f0=rng.choice([110, 140, 190, 230])) for sequence in phones], phones

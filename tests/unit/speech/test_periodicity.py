@@ -53,6 +53,17 @@ def test_noise_and_silence_are_unvoiced():
     assert not quiet.voiced_T.any() and np.isnan(quiet.hnr_T).all() and np.isnan(quiet.mean_hnr)
 
 
+def test_a_voiced_stretch_of_two_frames_is_noise():
+    """40 ms of a tone in noise; whoever asks for it has it."""
+    noise_N = np.random.default_rng(3).standard_normal(RATE)
+    noise_N[8000:8640] += 20 * tone(400)[:640]
+    found = periodicity(audio(noise_N), tracking=PitchTracking(shortest_voice=0.0))
+    runs = int(found.voiced_T.sum())
+    assert 3 <= runs <= 9
+    longer = PitchTracking(shortest_voice=(runs + 1) / 100)
+    assert not periodicity(audio(noise_N), tracking=longer).voiced_T.any()
+
+
 def test_a_pause_between_tones_is_unvoiced():
     """Frames whose centre is 30 ms or more from a tone (half a window and less than a hop) have none of it."""
     sound_N = np.concatenate([tone(150, 0.4), silence(0.3), tone(200, 0.4)])
@@ -102,6 +113,6 @@ def test_praat_says_the_same():
     both_T = ours.voiced_T & np.isfinite(theirs_T)
     assert both_T.mean() > 0.9
     assert np.abs(ours.f0_T[both_T] / theirs_T[both_T] - 1).max() < 0.005
-    harmonicity = praat.to_harmonicity_ac(time_step=0.01, minimum_pitch=75)
+    harmonicity = praat.to_harmonicity_ac(time_step=0.01, minimum_pitch=75, periods_per_window=4.5)
     heard = harmonicity.values[harmonicity.values > -200]
     assert abs(heard.mean() - ours.mean_hnr) < 1.5
