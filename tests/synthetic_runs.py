@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,22 @@ def write_study(
         job = {"status": "failed" if bad else "completed", "run": f"jobs/{index}/run", "error": None}
         (folder / "job.json").write_text(json.dumps(job))
     return study
+
+
+def add_clips(folder: Path, seconds: float = 0.5) -> list[Path]:
+    """Give the first sample of each policy to the first two prompts as audio, as an evaluation of speech does."""
+    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    (folder / "clips").mkdir()
+    written = []
+    for row in rows:
+        if row["prompt_id"] < 2 and row["sample_id"] == 0:
+            row["clip"] = f"clips/{row['policy'].replace(' ', '_').replace('-', '_')}-{row['prompt_id']}.wav"
+            tone = 8000 * np.sin(2 * np.pi * 220 * np.arange(int(16_000 * seconds)) / 16_000)
+            with wave.open(str(folder / row["clip"]), "wb") as file:
+                file.setnchannels(1)
+                file.setsampwidth(2)
+                file.setframerate(16_000)
+                file.writeframes(tone.astype("<i2").tobytes())
+            written.append(folder / row["clip"])
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return written

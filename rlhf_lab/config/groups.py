@@ -29,6 +29,9 @@ class DataSource(Protocol):
     def steps(self) -> bool: ...
 
     @property
+    def audio(self) -> bool: ...
+
+    @property
     def drawn(self) -> bool: ...
 
     @property

@@ -152,12 +152,22 @@ class Config:
 
     def reads_folder(self, role: str) -> bool:
         """Whether a role wants what a stage wrote into its directory, not the model it made."""
-        return role in self.algorithm.data_roles or role in self.row_roles
+        return role in self.algorithm.data_roles or role in self.row_roles or role in self.reward.folder_roles
+
+    def leaves_out(self, role: str) -> bool:
+        """Whether a role is named for terms that this run's reward does not have, so that nothing is built for it."""
+        return role in ("reward", *spare_roles()) and role not in self.reward.roles
 
 
 def is_corpus_role(role: str) -> bool:
     """Whether a role of `needs` holds rows to train on: `corpus`, `corpus_agents`, …"""
     return role == "corpus" or role.startswith("corpus_")
+
+
+def spare_roles() -> list[str]:
+    """Roles of reward terms that a recipe may name for some of its rewards only: those of audio."""
+    terms: list[Any] = [registry.settings_class("reward", kind) for kind in registry.kinds("reward")]
+    return sorted({term.needs_role for term in terms if term.needs_role and term.reads_folder})
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -355,6 +365,7 @@ def _cross_check(root: Config) -> list[str]:
     scoring = sorted(root.reward.roles) if "reward" in algorithm.uses else ()
     allowed = (*algorithm.required_needs, *algorithm.optional_needs, *scoring)
     allowed += ("gold", "judge") if algorithm.measures_gold else ()
+    allowed += tuple(spare_roles()) if "reward" in algorithm.uses else ()
     for role in root.needs:
         is_allowed = role in allowed or algorithm.any_needs or (bool(algorithm.trains_on) and is_corpus_role(role))
         if not is_allowed:
@@ -405,11 +416,13 @@ def _data_problems(root: Config) -> list[str]:
     problems = []
     data_kind = registry.kind_of("data", root.data)
     reward_kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
+    problems += _audio_problems(root, kind, data_kind)
     if "gold" in reward_kinds and not root.data.true_reward:
         problems.append("reward=gold needs a world whose true reward is known; use data=mini_hh, or reward=bt")
     if "verifier" in reward_kinds and not root.data.answers:
         problems.append("reward=verifier needs data with answers to check; use data=arithmetic or data=gsm8k")
     problems += _verifier_problems(root)
+    problems += _speech_problems(root, data_kind)
     if root.evaluation.pass_at and "evaluation" in algorithm.uses and not _knows_correct(root):
         problems.append(
             f"evaluation.pass_at={list(root.evaluation.pass_at)} needs replies that can be checked; use data with "
@@ -447,6 +460,40 @@ def _data_problems(root: Config) -> list[str]:
             f"none; use reward.terms.{scaled[0]}.standardise=fixed with mean and sd"
         )
     return problems
+
+
+def _speech_problems(root: Config, data_kind: str) -> list[str]:
+    """Streams of a codec with a model of text, the reverse, and models with a scalar head that would read streams."""
+    algorithm = root.algorithm
+    family = getattr(root.model, "family", None)  # None: a model from elsewhere, whose config says what it is
+    if "model" not in algorithm.uses or family is None:
+        return []
+    if not root.data.audio:
+        return [f"model.family=codec says the codes of audio; data={data_kind} is text"] if family == "codec" else []
+    if family != "codec":
+        return [f"data={data_kind} has the codes of audio, one token each, for a model of codes; use model=codec"]
+    has_scalar_head = any(held.outputs for held in algorithm.held(adapter=False)) or hasattr(algorithm, "critic")
+    if has_scalar_head:
+        kind = registry.kind_of("algorithm", algorithm)
+        return [
+            f"algorithm={kind} reads replies with a scalar head on a language model, and data={data_kind} is audio; "
+            "use algorithm=acoustic_reward for a reward, algorithm=dpo_iterative or grpo for a policy"
+        ]
+    return []
+
+
+def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
+    """Parts of the run that listen to replies which are text."""
+    if root.data.audio:
+        return []
+    listeners = [f"algorithm={algorithm}"] if root.algorithm.needs_audio else []
+    if "reward" in root.algorithm.uses:
+        kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values() if term.hears_audio}
+        listeners += [f"reward={kind}" for kind in sorted(kinds)]
+    return [
+        f"{listener} needs data=speech: it listens to replies, and those of data={data} are text"
+        for listener in listeners
+    ]
 
 
 def _knows_correct(root: Config) -> bool:

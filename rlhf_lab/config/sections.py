@@ -20,16 +20,19 @@ class Evaluation:
         seed: of the sampling noise. Each policy draws from its own stream.
         pass_at: values of k for which `pass@k` and, where replies state a final answer, `maj@k` are measured, over all
             subsets of k of the samples (`statistics/repeated_samples.py`); data with verifiable replies only.
+        clips: of speech, held-out prompts whose first sample under every policy is kept as audio, to be heard in the
+            report.
     """
 
     smoke: ClassVar[dict[str, int]] = {"prompts": 48, "samples_per_prompt": 2, "pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"prompts": 6, "pairs": 12}
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at",)
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("pass_at", "clips")
     prompts: int = 384
     samples_per_prompt: int = 4
     pairs: int = 500
     seed: int = 0
     pass_at: tuple[int, ...] = ()
+    clips: int = 12
 
     def __post_init__(self) -> None:
         most = max(self.pass_at, default=1)
@@ -43,6 +46,7 @@ class Evaluation:
             (self.prompts >= 2, f"prompts={self.prompts}; an interval over prompts needs at least 2"),
             (self.samples_per_prompt >= 1, f"samples_per_prompt={self.samples_per_prompt} must be at least 1"),
             (self.pairs >= 2, f"pairs={self.pairs} must be at least 2"),
+            (self.clips >= 0, f"clips={self.clips} is negative; 0 keeps no audio"),
         )
 
 
@@ -230,7 +234,7 @@ class Monitor:
 
 @dataclass(frozen=True)
 class RewardGraph:
-    """Terms → standardise → transform → aggregate → calibrate → clip. Every node's value is kept per reply.
+    """Terms → standardise → transform → aggregate → gates → calibrate → clip. Every node's value is kept per reply.
 
     Args:
         terms: name → settings of the term.
@@ -317,6 +321,16 @@ class RewardGraph:
     def roles(self) -> set[str]:
         """Entries of `needs` that the terms read."""
         return {term.needs_role for term in self.terms.values() if term.needs_role}
+
+    @property
+    def folder_roles(self) -> set[str]:
+        """Those of them that hold what a stage wrote into its directory, and no language model with a head."""
+        return {term.needs_role for term in self.terms.values() if term.needs_role and term.reads_folder}
+
+    @property
+    def gates(self) -> dict[str, Any]:
+        """Terms that can refuse a reply, whatever else it earned: name → settings with `floor` and `below`."""
+        return {name: term for name, term in self.terms.items() if getattr(term, "floor", None) is not None}
 
 
 @dataclass(frozen=True)

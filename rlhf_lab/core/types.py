@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.episodes import Environment, Episode, Task
+from rlhf_lab.core.media import Renderer
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +228,7 @@ class Corpus:
         verified: whether the oracle asks a verifier, so that `correct` is known without `answers`.
         rubric: what replies are graded on, where the data have grades or the oracle gives them (`Grading`); or None.
         report: what was read and what was dropped, per split.
+        renderer: what makes audio of a reply, where replies are streams of a codec; None where they are text.
     """
 
     name: str
@@ -241,6 +243,7 @@ class Corpus:
     report: Mapping[str, LoadReport] = field(default_factory=dict)
     environment: Environment | None = None
     verified: bool = False
+    renderer: Renderer | None = None
 
     def prompts(self, split: str) -> list[str]:
         """Distinct prompts of a split, in order of first appearance."""

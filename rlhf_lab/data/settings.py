@@ -74,6 +74,7 @@ class DataSettings:
         demonstrations: whether the data have replies to imitate.
         unpaired: whether the data have single replies that were liked or disliked.
         steps: whether the data's world can say of each step of a reply whether it is right.
+        audio: whether replies are streams of a codec, so that they can be heard.
         drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
         true_reward: whether the true reward of any reply is known.
         max_turns: most turns of an episode; above 1 where an environment answers the policy.
@@ -85,6 +86,7 @@ class DataSettings:
     demonstrations: ClassVar[bool] = True
     unpaired: ClassVar[bool] = False
     steps: ClassVar[bool] = False
+    audio: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
     true_reward: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
@@ -265,6 +267,50 @@ class Repairs(WorldSettings):
             raise ValueError(f"revise={self.revise} is a probability, 0 up to below 1")
         # what other sources know of themselves as a class is a setting here
         object.__setattr__(self, "max_turns", self.turns)
+
+
+@register("data", "speech")
+@dataclass(frozen=True)
+class Speech(WorldSettings):
+    """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known.
+
+    A pair is two people's clips of the same utterance, and which of them a simulated listener preferred.
+
+    Args:
+        train_pairs, test_pairs: pairs per split; the syllables of the splits never overlap.
+        test_voice: share of the test prompts with a voice that was never in training, 0…1; a category of its own.
+        good: share of clips without a defect, 0…1.
+        codebooks: codes of each of the codec's four codebooks (envelope, pitch, energy × aperiodicity, residual), each
+            8…64, the third a multiple of 4 from 16 on.
+        temperature: noise of the listener, in gold points; 0 always takes the better side.
+    """
+
+    true_reward: ClassVar[bool] = True
+    audio: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
+    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
+    train_pairs: int = 4000
+    test_pairs: int = 500
+    test_voice: float = 0.25
+    good: float = 0.25
+    codebooks: tuple[int, ...] = (64, 64, 64, 64)
+    temperature: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("train_pairs", "test_pairs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
+        for name in ("test_voice", "good"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is a share, 0…1")
+        sizes = self.codebooks
+        if len(sizes) != 4 or not all(8 <= size <= 64 for size in sizes) or sizes[2] % 4 or sizes[2] < 16:
+            raise ValueError(
+                f"codebooks={list(sizes)}; write four numbers, each 8…64, the third a multiple of 4 from 16 on"
+            )
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless listener")
 
 
 TOOL_KINDS = (

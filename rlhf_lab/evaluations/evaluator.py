@@ -16,6 +16,7 @@ from torch import nn
 
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import Reward
+from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
@@ -65,6 +66,7 @@ class Evaluator(PolicyLog):
         self.settings = run.config.evaluation
         self.rollout = run.config.rollout
         self.collector = EpisodeCollector(run, encoder)
+        self.is_spoken = run.corpus.renderer is not None
         self.tasks = run.corpus.tasks("test")[: self.settings.prompts]
         # encoded once by the run's own encoder, whose report says how many prompts were cut
         longest = self.rollout.max_prompt_tokens
@@ -126,11 +128,14 @@ class Evaluator(PolicyLog):
             if self.collector.environment is not None:
                 row["turns"] = len(episode.turns)
                 row["conversation"] = episode.prompt  # what was said before the response
+            if self.collector.environment is not None or self.is_spoken:
                 row["category"] = episode.task.facts.get("category")
-                row |= {key: _number(truth[key][i], exact=False) for key in COUNTS if key in truth}
+            row |= {key: _number(truth[key][i], exact=False) for key in FURTHER if key in truth}
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)
+        if self.run.corpus.renderer is not None:
+            write_clips(rows, self.run.corpus.renderer, self.run.folder, prompts=self.settings.clips)
         return rows
 
     def _kl(self, model: nn.Module, episodes: Sequence[Episode]) -> list[float]:
@@ -161,7 +166,7 @@ class Evaluator(PolicyLog):
             if not np.isnan(values).all():
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
-        for key in COUNTS:
+        for key in FURTHER:
             if key in rows[0]:
                 metrics[key] = clustered_mean(_floats(rows, key), clusters)
         categories = [row.get("category") for row in rows]
@@ -171,6 +176,9 @@ class Evaluator(PolicyLog):
             values = _floats(rows, key)
             metrics[key] = estimate(values, clusters)
             metrics |= _by_category(key, categories, values, clusters, estimate)
+        if self.is_spoken:
+            metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
+            metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
         metrics |= repeated_samples(rows, self.settings.pass_at, self.run.data.oracle)
         if rows[0]["policy"] == self._reference_rows[0]["policy"]:
             return metrics
@@ -257,8 +265,8 @@ VERIFIED = "verified"
 SOLVED_WITHIN, GAIN_BY_ROUND = "solved_within/", "gain_by_round/"
 BY_ROUND = (SOLVED_WITHIN, GAIN_BY_ROUND)
 """What begins the names of what an environment knows of an episode after some of its rounds: a rate, a difference."""
-COUNTS = ("calls",)
-"""What an environment counts in an episode, where it does."""
+FURTHER = ("calls", "phone_error", "seconds")
+"""What only some worlds measure of a reply."""
 RATES = (*TRUTH, "ended")
 """Keys that are 0 or 1: their interval is that of a rate, not of a mean."""
 
@@ -277,7 +285,8 @@ def _by_category(
     estimates = {}
     for name in names:
         members = np.array([category == name for category in categories])
-        estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
+        if not np.isnan(values[members]).all():
+            estimates[f"{key}/{name}"] = estimate(values[members], clusters[members])
     return estimates
 
 

@@ -76,6 +76,16 @@ EVALUATOR = (
         column="calls",
     ),
     Metric(
+        "phone_error",
+        "wrong, missing and surplus phones per phone of the text, as the world's own recogniser hears them (speech)",
+        title="phone error",
+        better="lower",
+        column="phone error",
+    ),
+    Metric("seconds", "length of a clip (speech)", title="length", unit="s", phrase="length of a clip"),
+    Metric("gold/<category>", "mean gold reward in one category of prompts (speech)", better="higher"),
+    Metric("proxy/<category>", "mean proxy reward in one category of prompts (speech)", relative_to=("reward",)),
+    Metric(
         "proxy",
         "reward that training maximises; a single reward model is in sd of the reference policy's replies",
         title="proxy reward",

@@ -53,6 +53,12 @@ class PairInputs:
 
         return self._map_logps(average)
 
+    def of_codebooks(self, codebooks: int) -> PairInputs:
+        """The codebooks of a pair as pairs of their own, (B·codebooks,), from log-probabilities (B, codebooks)."""
+        apart = self._map_logps(lambda logps: PairLogps(logps.chosen.flatten(), logps.rejected.flatten()))
+        lengths = (length_B.repeat_interleave(codebooks) / codebooks for length_B in self.tokens)
+        return replace(apart, tokens=PairTokens(*lengths))
+
     def reversed(self) -> PairInputs:
         """The same pairs with the opposite label."""
         with_swapped_logps = self._map_logps(lambda logps: PairLogps(logps.rejected, logps.chosen))

@@ -64,7 +64,7 @@ def reward_copies(stage: Stage) -> list[Copy]:
         return []
     models = []
     for name, term in stage.config.reward.terms.items():
-        if term.needs_role is None:
+        if term.needs_role is None or term.reads_folder:  # a few numbers per feature, or a model of audio
             continue
         need = stage.needs[term.needs_role]
         shape = need_shape(need)

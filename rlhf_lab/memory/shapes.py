@@ -11,7 +11,8 @@ from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.stages.artifacts import External, Stage
 
-LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "rlhf_lab_codec")
+"""A codec's model is counted as if each of its tokens had a position, of which it needs one for a whole column."""
 
 
 def policy_shape(stage: Stage) -> ModelShape:

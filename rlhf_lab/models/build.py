@@ -8,6 +8,7 @@ a folder that holds nothing but an adapter is loaded onto the base it names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,25 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data.transcript import to_conversation
 from rlhf_lab.models import lora
+from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.model_files import rope_limit, rope_problem
 from rlhf_lab.models.settings import HuggingFace, Scratch
+from rlhf_lab.speech.stream import all_words
 
 hf_logging.set_verbosity_error()
 hf_logging.disable_progress_bar()
 
 
-def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int) -> nn.Module:
-    """A randomly initialised causal LM of the family and size in `settings`."""
+def scratch_policy(
+    settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int, codebooks: Sequence[int] = ()
+) -> nn.Module:
+    """A randomly initialised causal LM of the family and size in `settings`.
+
+    Args:
+        codebooks: sizes of the codebooks that a codec's model speaks.
+    """
     common: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "eos_token_id": tokenizer.eos_token_id,
@@ -47,15 +56,20 @@ def scratch_policy(settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: 
         "tie_word_embeddings": True,
         "use_cache": False,
     }
-    if settings.family == "llama":
-        config: Any = LlamaConfig(
-            hidden_size=settings.hidden,
-            num_hidden_layers=settings.layers,
-            num_attention_heads=settings.heads,
-            intermediate_size=settings.mlp or settings.hidden * 8 // 3 // 8 * 8,
-            max_position_embeddings=settings.max_positions,
-            **common,
-        )
+    if settings.family in ("llama", "codec"):
+        common |= {
+            "hidden_size": settings.hidden,
+            "num_hidden_layers": settings.layers,
+            "num_attention_heads": settings.heads,
+            "intermediate_size": settings.mlp or settings.hidden * 8 // 3 // 8 * 8,
+            "max_position_embeddings": settings.max_positions,
+        }
+    config: Any
+    if settings.family == "codec":
+        first_code = len(tokenizer) - len(all_words(codebooks))
+        config = CodecConfig(sizes=tuple(codebooks), first_code=first_code, min_frames=settings.min_frames, **common)
+    elif settings.family == "llama":
+        config = LlamaConfig(**common)
     else:
         config = GPT2Config(
             n_embd=settings.hidden,

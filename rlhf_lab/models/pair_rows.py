@@ -11,7 +11,7 @@ from rlhf_lab.core.types import Pair
 from rlhf_lab.losses.objective import PairTokens
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
-from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.logprobs import sum_rows, token_logps
 from rlhf_lab.models.passes import over_rows
 
 PairRows = tuple[Row, Row]
@@ -22,23 +22,39 @@ def pair_rows(encoder: Encoder, pair: Pair, max_length: int) -> PairRows:
     return encoder.row(pair.prompt, pair.chosen, max_length), encoder.row(pair.prompt, pair.rejected, max_length)
 
 
+def reply_logps(model: nn.Module, batch: TokenBatch, codebooks: int = 0) -> torch.Tensor:
+    """Log-probability of each reply, nats, (B,); of each of its codebooks, (B, codebooks), where there are some.
+
+    The tokens of a codec's stream are those of its codebooks in turn; see `speech/stream.py`.
+    """
+    logps = token_logps(model, batch)
+    if not codebooks:
+        return logps.sum_B()
+    row_N, column_N = batch.targets()
+    codebook_N = (column_N - batch.prompt_len_B[row_N]) % codebooks
+    sums = sum_rows(logps.logps_N, row_N * codebooks + codebook_N, logps.rows * codebooks)
+    return sums.view(-1, codebooks)
+
+
 @torch.no_grad()
-def sequence_logps(model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384) -> torch.Tensor:
-    """Log-probability of each reply, nats, (N,) on the CPU."""
-    logps_N = torch.zeros(len(rows))
+def sequence_logps(
+    model: nn.Module, rows: Sequence[Row], device: str, max_tokens: int = 16384, codebooks: int = 0
+) -> torch.Tensor:
+    """Log-probability of each reply, nats, (N,) on the CPU; (N, codebooks) where there are some."""
+    logps_N = torch.zeros(len(rows), codebooks) if codebooks else torch.zeros(len(rows))
 
-    def reply_logps(batch: TokenBatch) -> torch.Tensor:
-        return token_logps(model, batch).sum_B().cpu()
+    def batch_logps(batch: TokenBatch) -> torch.Tensor:
+        return reply_logps(model, batch, codebooks).cpu()
 
-    for indices, logps_B in over_rows(rows, reply_logps, max_tokens, device, [model]):
+    for indices, logps_B in over_rows(rows, batch_logps, max_tokens, device, [model]):
         logps_N[indices] = logps_B
     return logps_N
 
 
-def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str) -> PairLogps:
-    """Log-probabilities of both replies of each pair, without gradient."""
+def pair_logps(model: nn.Module, pairs: Sequence[PairRows], device: str, codebooks: int = 0) -> PairLogps:
+    """Log-probabilities of both replies of each pair, without gradient, as `sequence_logps` gives them."""
     alternating_rows = [row for pair in pairs for row in pair]  # chosen, rejected, chosen, …
-    logps = sequence_logps(model, alternating_rows, device)
+    logps = sequence_logps(model, alternating_rows, device, codebooks=codebooks)
     return PairLogps(chosen=logps[0::2], rejected=logps[1::2])
 
 

@@ -51,9 +51,11 @@ class Scratch:
     """A small transformer built from these numbers, with a tokenizer trained on the data. Downloads nothing.
 
     Args:
-        family: `llama` (rotary, RMSNorm, gated MLP) or `gpt2` (learned positions, LayerNorm, GELU).
+        family: `llama` (rotary, RMSNorm, gated MLP), `gpt2` (learned positions, LayerNorm, GELU), or for `data=speech`
+            `codec`: a Llama that says the codes of audio, several at each of its positions (arXiv:2306.05284).
         hidden, layers, heads, mlp: sizes; `mlp=0` means the family's usual multiple of `hidden`.
         max_positions: longest sequence in tokens.
+        min_frames: of `family=codec`: least frames of a clip, which neither a sample nor training can end before.
         vocabulary: most tokens the trained tokenizer may have. A closed vocabulary that fits becomes one token a word
             with bytes for the rest; anything larger becomes byte-level BPE.
         lora: train an adapter instead of all parameters.
@@ -62,12 +64,14 @@ class Scratch:
     """
 
     small_scale: ClassVar[bool] = True
-    family: Literal["llama", "gpt2"] = "llama"
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("min_frames",)
+    family: Literal["llama", "gpt2", "codec"] = "llama"
     hidden: int = 64
     layers: int = 2
     heads: int = 4
     mlp: int = 0
     max_positions: int = 256
+    min_frames: int = 0
     vocabulary: int = 4096
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=dict)
@@ -78,6 +82,8 @@ class Scratch:
             (self.vocabulary >= 300, f"vocabulary={self.vocabulary} is below 300: bytes and special tokens need 260"),
             (self.layers >= 1, f"layers={self.layers} must be at least 1"),
             (self.max_positions >= 16, f"max_positions={self.max_positions} must be at least 16"),
+            (self.min_frames >= 0, f"min_frames={self.min_frames} is negative; 0 lets a clip end after one frame"),
+            (not self.min_frames or self.family == "codec", f"min_frames={self.min_frames} is read by family=codec"),
         )
 
 

@@ -7,12 +7,15 @@ byte-level BPE. Both are ordinary `tokenizer.json` files that Hugging Face loads
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from rlhf_lab.speech.stream import all_words
+
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
+UNKNOWN = "<|unknown|>"
 WORDS = Regex(r"\n\nHuman:|\n\nAssistant:| ?[A-Za-z]+(?:'[a-z]+)?| ?\d+| ?[^\sA-Za-z\d]|\s+")
 """Speaker tags, words, numbers and punctuation marks, each with the space before it; runs of white space."""
 
@@ -42,3 +45,18 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(SPECIAL)
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=SPECIAL[0], pad_token=SPECIAL[1])
+
+
+def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTokenizerFast:
+    """One token per word of the prompts, and behind them one per code word of a codec with codebooks of these sizes.
+
+    Replies are the streams of `speech/stream.py`. A word that no prompt had is the unknown token.
+    """
+    words = sorted({word for prompt in prompts for word in prompt.split()})
+    vocabulary = [*SPECIAL, UNKNOWN, *words, *all_words(sizes)]
+    backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(SPECIAL)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=SPECIAL[0], pad_token=SPECIAL[1], unk_token=UNKNOWN
+    )

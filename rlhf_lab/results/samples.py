@@ -2,12 +2,17 @@
 
 All prompts, where the budget holds them. The first are taken at regular intervals, so they show typical behaviour, and
 in turn where the gold reward falls furthest behind the proxy, which are labelled as chosen for that; then all others.
+Replies that were kept as audio are embedded as such, in place of their code words.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rlhf_lab.results.gains import by_prompt, policy_names
@@ -16,6 +21,10 @@ from rlhf_lab.results.rundir import Run
 BUDGET_BYTES = 40_000
 MAX_TEXT = 1_200
 """Characters of a prompt or reply that are shown."""
+CLIP = re.compile(r"clips/[\w-]+\.wav")
+"""Where a reply's audio may lie within its run: rows of a folder from elsewhere name no other files."""
+CLIP_BYTES = 6_000_000
+"""Of all audio on a page."""
 PER_PROMPT = 2
 """Replies per policy and prompt."""
 
@@ -25,7 +34,8 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
 
     Returns:
         {"policies": [name], "prompts": [{"id", "text", "why": "regular" | "hacked", "replies": [[{"text", "proxy",
-        "gold", "kl", "tokens", "marks"}] per policy]}], "total": prompts that were evaluated}.
+        "gold", "kl", "tokens", "marks", and "sound" as a data: address where there is one}] per policy]}], "total":
+        prompts that were evaluated}.
     """
     rows = run.evaluation
     names = policy_names(run)
@@ -49,6 +59,7 @@ def pick_samples(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any]:
     places = {prompt: place for place, prompt in enumerate(all_prompts)}
     in_page_order = sorted(entries, key=lambda prompt: (entries[prompt]["why"] == "hacked", places[prompt]))
     prompts = [entries[prompt] for prompt in in_page_order]
+    _embed_clips(run.path, prompts)
     return {"policies": names, "prompts": prompts, "total": len(all_prompts)}
 
 
@@ -99,7 +110,28 @@ def _reply_entry(row: dict[Any, Any]) -> dict[str, Any]:
     marks = [name for name in ("verbose", "garble") if row.get(name) == 1]
     marks += ["cut off"] if row.get("ended") == 0 else []
     numbers = {name: _round_or_none(row.get(name)) for name in ("proxy", "gold", "kl", "tokens")}
-    return {"text": _cut_text(str(row["response"])), **numbers, "marks": marks}
+    entry = {"text": _cut_text(str(row["response"])), **numbers, "marks": marks}
+    if CLIP.fullmatch(str(row.get("clip"))):
+        entry["clip"] = row["clip"]
+    return entry
+
+
+def _embed_clips(folder: Path, prompts: list[dict[str, Any]]) -> None:
+    """Put the audio of replies in place of their text, in the order of the page, until `CLIP_BYTES` are full."""
+    used_bytes = 0
+    for reply in _replies_with_clips(prompts):
+        path = folder / reply.pop("clip")
+        # a folder that was copied without its clips still has its numbers
+        if not path.is_file() or used_bytes + path.stat().st_size > CLIP_BYTES:
+            continue
+        used_bytes += path.stat().st_size
+        reply["sound"] = f"data:audio/wav;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _replies_with_clips(prompts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for prompt in prompts:
+        for of_policy in prompt["replies"]:
+            yield from (reply for reply in of_policy if "clip" in reply)
 
 
 def _round_or_none(value: object) -> float | None:

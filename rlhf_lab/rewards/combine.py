@@ -35,6 +35,16 @@ def combine(parts: Parts, settings: RewardGraph) -> FloatArray:
 
 def aggregate(parts: Parts, settings: RewardGraph) -> FloatArray:
     """The terms combined into one value, before calibration, (N,)."""
+    total_N = _combined_terms(parts, settings)
+    for name, gate in settings.gates.items():
+        gate_N = parts[name]
+        total_N = np.where(gate_N < gate.floor, gate.below, total_N)
+        total_N = np.where(np.isnan(gate_N), np.nan, total_N)  # what the gate leaves unscored has not passed it
+    return total_N
+
+
+def _combined_terms(parts: Parts, settings: RewardGraph) -> FloatArray:
+    """The terms combined, whatever the gates say, (N,)."""
     if settings.aggregate in ("worst", "uwo"):
         values_KN = np.stack([term_value(parts[name], term) for name, term in settings.terms.items()])
         return combine_members(
@@ -88,7 +98,8 @@ def calibrate(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> Float
 def nodes(settings: RewardGraph) -> list[str]:
     """Names in `parts` that `combine` reads."""
     reads_weights = settings.aggregate in ("weighted_sum", "mean")
-    names = [name for name, weight in settings.weighting.items() if weight or not reads_weights]
+    gates = settings.gates
+    names = [name for name, weight in settings.weighting.items() if weight or not reads_weights or name in gates]
     if settings.confidence_weight:
         names += [CONFIDENCE, BASELINE]
     return names

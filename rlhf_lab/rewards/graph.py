@@ -69,7 +69,8 @@ class GraphReward(CheckedReward):
         rescaled = any(
             settings.terms[name].standardise != "none" or settings.terms[name].transform != "none" for name in turns
         )
-        if not turns or rescaled or settings.calibrates or settings.aggregate not in ("weighted_sum", "mean"):
+        is_no_sum = settings.gates or settings.calibrates or settings.aggregate not in ("weighted_sum", "mean")
+        if not turns or rescaled or is_no_sum:
             return None
         total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
         weights = [settings.weighting[name] / total_weight for name in turns]

@@ -26,10 +26,15 @@ class TermSettings:
         timeout_s: a call that takes longer counts as failed; 0 waits.
 
     Class attributes:
+        needs_role: entry of `needs` with the model that the term reads.
+        reads_folder: whether that is what a stage wrote into its directory, and no language model with a head.
+        hears_audio: whether the term listens to what replies decode to.
         verifies: whether the term is a verifier (`rewards/verifiers/verifier.py`), which metrics can ask.
     """
 
     needs_role: ClassVar[str | None] = None
+    reads_folder: ClassVar[bool] = False
+    hears_audio: ClassVar[bool] = False
     asks_judge: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
     verifies: ClassVar[bool] = False

@@ -150,8 +150,11 @@ class Decoder:
 
     def step(self, token_R: Tensor, position_R: Tensor, cache: GroupCache) -> Tensor:
         """Feed one new token per row; writes the cache's next slot. Returns hidden states (R, d)."""
+        return self.advance(self._embed(token_R, position_R), position_R, cache)
+
+    def advance(self, x: Tensor, position_R: Tensor, cache: GroupCache) -> Tensor:
+        """`step` of what is embedded already, (R, d) float32."""
         cache.open_slot()
-        x = self._embed(token_R, position_R)
         rotation = self._rotation(position_R)
         for index, layer in enumerate(self.layers):
             attended = cache.attend(index, self._project_qkv(layer, x, rotation))
@@ -172,7 +175,7 @@ def _fuse_linear(weights: Sequence[Tensor], biases: Sequence[Tensor | None], dty
     return Linear(torch.cat([weight.detach() for weight in weights]).to(dtype), bias)
 
 
-def _read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
+def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     config = model.config
     body = model.model
     attention = body.layers[0].self_attn
@@ -300,9 +303,9 @@ def _activation(name: str, module: Activation) -> tuple[Activation, str, str]:
 
 
 FAMILIES: dict[str, Callable[[Any, torch.dtype, int], Decoder]] = {
-    "llama": _read_llama,
-    "mistral": _read_llama,
-    "qwen2": _read_llama,
-    "qwen3": _read_llama,
+    "llama": read_llama,
+    "mistral": read_llama,
+    "qwen2": read_llama,
+    "qwen3": read_llama,
     "gpt2": _read_gpt2,
 }

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import at_hand, plain
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import EVERYTHING, Truncation
+from rlhf_lab.sampling.codec import CodecDecoder
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns
@@ -138,7 +140,7 @@ class LocalSampler:
         decoder = self._build_decoder(model, max(map(len, prompts)) + most_tokens)
         device = next(model.parameters()).device
         # inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs later
-        guard = torch.inference_mode if isinstance(decoder, Decoder) else torch.no_grad
+        guard = torch.inference_mode if isinstance(decoder, Decoder | CodecDecoder) else torch.no_grad
         rows: dict[int, RowTokens] = {}
         prompts_per_batch = max(1, self.settings.batch_rows // group)
         for begin in range(0, len(order), prompts_per_batch):
@@ -183,6 +185,9 @@ class LocalSampler:
         """A bare decoder for sequences of up to `positions` tokens, or the model's own forward if it is not known."""
         name = self.settings.dtype
         dtype = next(model.parameters()).dtype if name == "model" else getattr(torch, name)
+        config: Any = model.config
+        if config.model_type == CodecConfig.model_type:
+            return CodecDecoder(model, dtype, positions)
         return Decoder.of(model, dtype, positions) or ModelDecoder(model)
 
 

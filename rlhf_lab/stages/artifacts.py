@@ -50,7 +50,11 @@ CODE = "code.json"
 COMMON_CODE = (Reference("rlhf_lab.models.build", "save_model"), Reference("rlhf_lab.training.loop", "train"))
 """Code that every stage runs besides what its settings choose."""
 
-WORLDS = {"mini_hh": "rlhf_lab.environments.dialogue.world", "arithmetic": "rlhf_lab.environments.arithmetic.world"}
+WORLDS = {
+    "mini_hh": "rlhf_lab.environments.dialogue.world",
+    "arithmetic": "rlhf_lab.environments.arithmetic.world",
+    "speech": "rlhf_lab.environments.speech.world",
+}
 """Embedded data → the module whose VERSION is part of what the data are."""
 
 GOLD = "gold"
@@ -236,7 +240,7 @@ def plan(checked: root.Config, recipe: str) -> Stage:
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
         # A recipe may name a reward model that the chosen reward does not read: it is not built.
-        if source is None or (role == "reward" and role not in checked.reward.roles):
+        if source is None or checked.leaves_out(role):
             continue
         if role == "judge" and checked.gold_rubric:  # a rubric, not a model
             continue

@@ -55,6 +55,7 @@ class StageSettings:
         uses: sections of the config that decide the stage's result, and so its key.
         needs_preferences: whether it takes preference pairs; demonstrations are then refused.
         needs_demonstrations: whether it imitates replies of the data; prompts alone are then refused.
+        needs_audio: whether it listens to replies; data whose replies are no speech are then refused.
         required_needs, optional_needs: roles of what it starts from.
         late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
             algorithm calls `Run.await_need` before it reads one.
@@ -92,6 +93,7 @@ class StageSettings:
     uses: ClassVar[tuple[str, ...]] = ("model",)
     needs_preferences: ClassVar[bool] = False
     needs_demonstrations: ClassVar[bool] = False
+    needs_audio: ClassVar[bool] = False
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
     late_needs: ClassVar[tuple[str, ...]] = ()

@@ -7,13 +7,14 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
-from rlhf_lab.models.settings import HuggingFace
-from rlhf_lab.models.tokenizer import train_tokenizer
+from rlhf_lab.models.settings import HuggingFace, Scratch
+from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer
 from rlhf_lab.training.run import Run
 
 
@@ -25,6 +26,8 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
         model = load_policy(source, settings, device=run.load_device)
         encoder = load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
+    if settings.family == "codec":
+        return _new_codec_policy(run, settings)
     # Replies with a space before them, as the encoder puts one between prompt and reply.
     texts = (text for pair in vocabulary_rows(run) for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
@@ -41,6 +44,17 @@ def vocabulary_rows(run: Run) -> list[Pair]:
     if run.config.mixture.vocabulary == "all":
         rows += [pair for pairs in run.made_rows.values() for pair in pairs]
     return rows
+
+
+def _new_codec_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
+    """A new model of the codec that the data are encoded with."""
+    renderer = run.own_corpus.renderer
+    if renderer is None:
+        raise ConfigError("model.family=codec says the codes of audio, and the data have none; use data=speech")
+    prompts = (pair.prompt for pairs in (run.own_corpus.train, run.own_corpus.test) for pair in pairs)
+    tokenizer = code_tokenizer(prompts, renderer.sizes)
+    model = scratch_policy(settings, tokenizer, run.seed("init"), renderer.sizes).to(run.load_device)
+    return model, Encoder(tokenizer)
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:

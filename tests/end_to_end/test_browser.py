@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import INSTALLED, Browser, decode_png
-from synthetic_runs import write_run, write_study
+from synthetic_runs import add_clips, write_run, write_study
 
 from rlhf_lab.reports.comparison.report import compare
 from rlhf_lab.reports.report import write_report
@@ -327,3 +327,19 @@ def test_the_picture_decoder_knows_every_filter():
     raw = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(c)) + kind + c + b"\0\0\0\0" for kind, c in chunks)
     picture = decode_png(raw)
     assert picture.shape == (5, 2, 3) and np.array_equal(picture, [[first, second]] * 5)
+
+
+def test_clips_of_speech_can_be_played(browser, tmp_path):
+    """Decoded by the browser, as long as they were written, from the page alone; another prompt has another clip."""
+    folder = write_run(tmp_path, prompts=4)
+    add_clips(folder, seconds=0.5)
+    browser.open(write_report(folder))
+    shown = "document.querySelectorAll('#samples audio')"
+    assert browser.run(f"{shown}.length") >= 2
+    browser.run(f"{shown}.forEach((player) => player.load())")
+    deadline = time.monotonic() + 20
+    while browser.run(f"[...{shown}].some((player) => player.readyState < 1)"):
+        assert time.monotonic() < deadline, "a clip was not read"
+        time.sleep(0.05)
+    assert browser.run(f"[...{shown}].map((player) => player.duration)") == pytest.approx([0.5, 0.5], abs=0.01)
+    assert browser.run(f"[...{shown}].every((player) => player.controls && player.error === null)")

@@ -17,7 +17,7 @@ from rlhf_lab.config import registry
 LAYERS = (
     {"core"},
     {"config"},
-    {"losses", "statistics", "sandbox"},
+    {"losses", "statistics", "sandbox", "speech"},
     {"environments"},
     {"data"},
     {"models", "trackers"},

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
 from rlhf_lab.algorithms.preference.reference_cache import reference_logps
 from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
-from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs
-from rlhf_lab.losses.preference import PairLogps, kto_unpaired
+from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
+from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
+from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.pair_rows import (
@@ -28,6 +30,7 @@ from rlhf_lab.models.pair_rows import (
     pair_rows,
     pair_tokens,
     positive_kl,
+    reply_logps,
     shifted_rows,
 )
 from rlhf_lab.rewards.graph import build_reward
@@ -71,10 +74,19 @@ def preference_step(
         given: the further inputs of the loss (previous policy, KL estimate, consistency).
     """
     given = given or Given()
-    logps_2B = token_logps(model, pair_batch(pairs, device)).sum_B()
+    codebooks = codebooks_apart(model, settings)
+    logps_2B = reply_logps(model, pair_batch(pairs, device), codebooks)
     policy = PairLogps(*logps_2B.chunk(2))
     inputs = PairInputs(policy, pair_tokens(pairs, device), ref, given.previous, given.z_ref)
-    loss = PREFERENCE_LOSSES[settings.loss](inputs, settings.coefficients(), given.consistency_B)
+    consistency_B = given.consistency_B
+    if codebooks:
+        inputs = inputs.of_codebooks(codebooks)
+        consistency_B = None if consistency_B is None else consistency_B.repeat_interleave(codebooks)
+    loss = objective_of(settings)(inputs, settings.coefficients(), consistency_B)
+    if codebooks:
+        loss = PreferenceLoss(*(values.view(-1, codebooks).mean(1) for values in loss))
+        policy = PairLogps(*(values.sum(1) for values in policy))
+        ref = None if ref is None else PairLogps(*(values.sum(1) for values in ref))
     metrics = {
         "accuracy": (loss.margin_B > 0).float(),
         "margin": loss.margin_B,
@@ -86,6 +98,22 @@ def preference_step(
     if given.z_ref is not None:
         metrics["z_ref"] = given.z_ref.expand(len(pairs))
     return LossOutput(loss.per_pair_B, metrics)
+
+
+def objective_of(settings: PreferenceSettings) -> Objective:
+    """The loss that the settings name, on log-probabilities as they want them."""
+    objective = PREFERENCE_LOSSES[settings.loss]
+    return replace(objective, per_token=True) if settings.logps == "mean" else objective
+
+
+def codebooks_apart(model: nn.Module, settings: PreferenceSettings) -> int:
+    """Number of codebooks that the loss takes apart; 0 takes replies whole. Raises ConfigError for a model of text."""
+    if settings.logps != "per_codebook":
+        return 0
+    sizes = getattr(undivided(model).config, "sizes", None)
+    if not sizes:
+        raise ConfigError("algorithm.logps=per_codebook: the model has no codebooks; use algorithm.logps=sum")
+    return len(sizes)
 
 
 class PairTable:
@@ -125,8 +153,9 @@ class PreferenceAlgorithm(Algorithm):
 
     def __init__(self, settings: PreferenceSettings, run: Run):
         self.settings, self.run = settings, run
-        self.objective = PREFERENCE_LOSSES[settings.loss]
+        self.objective = objective_of(settings)
         self.model, self.reference, self.encoder = load_policy_twice(run)
+        self.codebooks = codebooks_apart(self.model, settings)
         self.max_length = settings.max_length
         # The evaluator compares with DPO's optimum at this beta; other losses have another optimum.
         beta = settings.beta if self.objective.dpo_optimum else None
@@ -172,7 +201,7 @@ class OnePassDPO(PreferenceAlgorithm):
     def begin(self) -> None:
         """Compute or load the reference's log-probabilities, in the arithmetic that the policy trains in."""
         if self.objective.needs("ref"):
-            self.table.given = Given(reference_logps(self.run, self.reference, self.table.pairs))
+            self.table.given = Given(reference_logps(self.run, self.reference, self.table.pairs, self.codebooks))
 
     def collect(self, step: int) -> StepBatch:
         return self.batch(self.table, self.steps[step])

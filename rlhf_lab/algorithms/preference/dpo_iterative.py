@@ -150,7 +150,7 @@ class IteratedDPO(PreferenceAlgorithm):
 
     def _pair_logps(self, model: torch.nn.Module, pairs: list[PairRows]) -> PairLogps:
         with self.run.autocast():
-            return pair_logps(model, pairs, self.run.device)
+            return pair_logps(model, pairs, self.run.device, self.codebooks)
 
     def _plan_steps(self, index: int) -> list[list[int]]:
         """Pair indices of the round's steps, as many in every round."""

@@ -27,18 +27,23 @@ from rlhf_lab.models.pair_rows import PairRows, pair_logps
 from rlhf_lab.training.run import Run
 
 
-def reference_logps(run: Run, reference: nn.Module, pairs: Sequence[PairRows]) -> PairLogps:
+def reference_logps(run: Run, reference: nn.Module, pairs: Sequence[PairRows], codebooks: int = 0) -> PairLogps:
     """Log-probabilities of both replies of each pair under the reference, from the cache when they are there.
 
     They are computed in the arithmetic of training (`runtime.dtype`), so that margins start at 0.
+
+    Args:
+        codebooks: of which they are wanted by themselves; see `models.pair_rows.reply_logps`.
     """
-    path = cache_folder(run) / f"{_cache_key(run, reference, pairs)}.safetensors"
-    stored, problem = ranks.on_main(lambda: _read_logps(path, len(pairs)))
+    name = _cache_key(run, reference, pairs) + (f"-{codebooks}" if codebooks else "")
+    path = cache_folder(run) / f"{name}.safetensors"
+    shape = (len(pairs), codebooks) if codebooks else (len(pairs),)
+    stored, problem = ranks.on_main(lambda: _read_logps(path, shape))
     if stored is not None:
         run.note(f"reference log-probabilities of {len(pairs)} pairs reused from {path}")
         return stored
     with run.autocast():
-        computed = pair_logps(reference, pairs, run.device)
+        computed = pair_logps(reference, pairs, run.device, codebooks)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         # The two sides are interleaved views of one tensor, which safetensors refuses to store.
@@ -52,7 +57,7 @@ def cache_folder(run: Run) -> Path:
     return Path(run.config.outputs) / "cache" / "reference_logps"
 
 
-def _read_logps(path: Path, pairs: int) -> tuple[PairLogps | None, str]:
+def _read_logps(path: Path, shape: tuple[int, ...]) -> tuple[PairLogps | None, str]:
     """(the stored values, "") or (None, why a file that is there cannot be used)."""
     if not path.exists():
         return None, ""
@@ -62,7 +67,7 @@ def _read_logps(path: Path, pairs: int) -> tuple[PairLogps | None, str]:
             metadata = file.metadata() or {}
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         return None, f" again: the stored file is damaged ({str(error).splitlines()[0][:100]})"
-    if any(logps_B.shape != (pairs,) for logps_B in stored) or metadata.get("sha256") != _logps_digest(stored):
+    if any(logps_B.shape != shape for logps_B in stored) or metadata.get("sha256") != _logps_digest(stored):
         return None, " again: the stored file is damaged (wrong shape or values)"
     return stored, ""
 

@@ -44,6 +44,10 @@ class PreferenceSettings(TrainingSettings):
         beta: strength of the pull towards the reference, in 1/nats. Published values: sigmoid, robust, hinge, apo_zero,
             apo_down, kto and cpo 0.1; ipo 0.1 to 1, on log-probabilities per token; simpo 2 to 2.5, per token; orpo
             0.1, the weight of its odds-ratio term; inpo 0.0025, its τ.
+        logps: which log-probabilities the loss compares: of whole replies (`sum`), per token (`mean`), or, for a
+            codec's model, of each codebook by itself (`per_codebook`). The loss of a pair is then the mean over
+            codebooks, so that none is passed over because another one tells the replies apart. A loss whose own
+            definition is per token takes `sum` as `mean`.
         loss: `sigmoid` (DPO), `robust`, `ipo`, `hinge`, `apo_zero`, `apo_down`, `kto` (unpaired labels: both replies of
             a pair are examples of their own), `simpo`, `orpo`, `cpo` (these three without a reference), `inpo` (rounds
             only).
@@ -54,6 +58,7 @@ class PreferenceSettings(TrainingSettings):
     """
 
     needs_preferences: ClassVar[bool] = True
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("logps",)
     shares_prompts: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "implicit_accuracy"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
@@ -62,6 +67,7 @@ class PreferenceSettings(TrainingSettings):
     loss: Literal[
         "sigmoid", "robust", "ipo", "hinge", "apo_zero", "apo_down", "kto", "simpo", "orpo", "cpo", "inpo"
     ] = "sigmoid"
+    logps: Literal["sum", "mean", "per_codebook"] = "sum"
     label_smoothing: float | None = None
     gamma_beta_ratio: float | None = None
     nll_weight: float | None = None
@@ -92,8 +98,18 @@ class PreferenceSettings(TrainingSettings):
                 self.loss != "kto" or self.batch_size >= 2,
                 f"batch_size={self.batch_size} leaves loss=kto no other prompt to estimate its KL with; use 2 or more",
             ),
+            (
+                self.logps == "sum" or self.loss not in ("kto", "cpo"),
+                f"logps={self.logps}, loss={self.loss}: its estimate of KL, or its NLL, is of whole replies; use sum",
+            ),
             *self._unread_settings(),
         )
+
+    def contradictions(self, config: Config) -> list[str]:
+        family = getattr(config.model, "family", None)
+        if self.logps == "per_codebook" and family in ("llama", "gpt2"):
+            return [f"algorithm.logps=per_codebook: a model of family {family} has no codebooks; use sum"]
+        return super().contradictions(config)
 
     def _unread_settings(self) -> tuple[Rule, ...]:
         """One rule for each loss-specific setting that has a value; broken where the chosen loss does not read it."""
@@ -191,8 +207,9 @@ class IterativeDPO(PreferenceSettings):
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
-    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
-    optional_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline")
+    reads_reward: ClassVar[bool] = True
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     measures_gold: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False

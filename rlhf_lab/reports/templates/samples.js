@@ -68,7 +68,12 @@
   function card(name, reply, count) {
     const box = add(replies, "div", undefined, "reply");
     add(box, "h3", count > 1 ? name + " (" + (turn % count + 1) + " of " + count + ")" : name);
-    if (reply.text) add(box, "p", reply.text);
+    if (reply.sound) {
+      const player = add(box, "audio");
+      player.controls = true;
+      player.src = reply.sound;
+      player.setAttribute("aria-label", name);
+    } else if (reply.text) add(box, "p", reply.text);
     else add(box, "p", "empty response", "soft");
     const line = add(box, "div", undefined, "numbers");
     for (const key of ["gold", "proxy", "kl", "tokens"])

@@ -1,0 +1,41 @@
+"""Replies that are no text: what a reply written as code words sounds like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from numpy import float32
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Audio:
+    """One channel of sound.
+
+    Attributes:
+        samples_N: float32, −1…1.
+        rate: samples a second.
+    """
+
+    samples_N: NDArray[float32]
+    rate: int
+
+    @property
+    def seconds(self) -> float:
+        return len(self.samples_N) / self.rate
+
+
+class Renderer(Protocol):
+    """Turns replies into what they stand for: the streams of a codec (`speech/stream.py`) into audio.
+
+    Attributes:
+        sizes: codes of each codebook, coarsest first.
+    """
+
+    sizes: tuple[int, ...]
+
+    def render(self, responses: Sequence[str]) -> list[Audio]:
+        """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""
+        ...

@@ -1,0 +1,268 @@
+"""The seven features on sounds where they are known, and their extraction from many clips."""
+
+import json
+
+import numpy as np
+import pytest
+from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_noise
+
+from rlhf_lab.core.errors import ArtifactError, DataError, LabError
+from rlhf_lab.core.media import Audio
+from rlhf_lab.speech import features
+from rlhf_lab.speech.audio import write_wav
+from rlhf_lab.speech.feature_cache import FeatureCache
+from rlhf_lab.speech.features import FEATURES, NAMES, as_row, content_key, extract, extract_many, fill_undefined
+from rlhf_lab.speech.spectrum import spectra
+
+
+def measure(sound_N):
+    return as_row(extract(audio(sound_N)))
+
+
+def test_their_order():
+    expected = "pitch_sd hnr voiced_fraction energy_dynamics mfcc_stability spectral_centroid silence_fraction"
+    assert list(NAMES) == expected.split()
+    assert all(feature.unit and feature.meaning for feature in FEATURES)
+
+
+def test_pitch_sd_of_a_glide():
+    """An octave that is even in semitones has the standard deviation 12 / √12."""
+    assert measure(harmonics(glide(100, 200)))["pitch_sd"] == pytest.approx(12 / np.sqrt(12), rel=0.02)
+    assert measure(tone(120))["pitch_sd"] < 0.01
+
+
+def test_pitch_sd_is_about_ratios():
+    """The same movement an octave higher is as large in semitones, and twice as large in Hz."""
+    low, high = (measure(harmonics(glide(f0, 1.5 * f0)))["pitch_sd"] for f0 in (100, 200))
+    assert low == pytest.approx(high, rel=0.02)
+
+
+def test_hnr():
+    assert measure(with_noise(tone(150), 12))["hnr"] == pytest.approx(12, abs=0.5)
+
+
+def test_voiced_and_silent_fractions():
+    """.4 s voiced, .2 s noise, .4 s silence."""
+    noise_N = 0.3 * np.random.default_rng(0).standard_normal(int(0.2 * RATE))
+    values = measure(np.concatenate([tone(150, 0.4), noise_N, silence(0.4)]))
+    assert values["voiced_fraction"] == pytest.approx(0.4, abs=0.03)
+    assert values["silence_fraction"] == pytest.approx(0.4, abs=0.03)
+
+
+def test_energy_dynamics():
+    """Two levels, half of the time each, differ by 20 dB: the standard deviation is 10 dB. Silence does not count."""
+    steps_N = np.concatenate([tone(150, 0.5), 0.1 * tone(150, 0.5), silence(0.5)])
+    assert measure(steps_N)["energy_dynamics"] == pytest.approx(10, rel=0.05)
+    assert measure(tone(150))["energy_dynamics"] < 0.5
+
+
+def test_mfcc_stability():
+    """A steady tone changes least, a tone in noise more; noise, and a spectrum that changes every 50 ms, most."""
+    bright_N = np.sin(2 * np.pi * 150 * 20 * np.arange(RATE) / RATE)
+    alternates_N = (np.arange(RATE) // 800) % 2
+    steady = measure(tone(150))["mfcc_stability"]
+    changing = measure(tone(150) + 2 * alternates_N * bright_N)["mfcc_stability"]
+    noise = measure(np.random.default_rng(0).standard_normal(RATE))["mfcc_stability"]
+    hoarse = measure(with_noise(tone(150), 10))["mfcc_stability"]
+    assert 1 > steady > 0.7 > hoarse > 0.4 > max(changing, noise) > min(changing, noise) > 0.2
+
+
+def test_the_distance_of_mfcc_is_in_db():
+    """All 40 coefficients have the root mean square difference of the 40 mel levels."""
+    measured = spectra(audio(with_noise(tone(150), 10)))
+    levels_TM, all_TC = measured.mel_levels_TM(), measured.mfcc_TC(40)
+    in_levels = np.sqrt((np.diff(levels_TM, axis=0) ** 2).mean(axis=1))
+    in_coefficients = np.sqrt((np.diff(all_TC, axis=0) ** 2).sum(axis=1) / 40)
+    np.testing.assert_allclose(in_levels, in_coefficients, rtol=1e-5)
+
+
+def test_spectral_centroid():
+    """Of one sine its frequency, of two with the same amplitude the middle, of white noise half of the band."""
+    time_N = np.arange(RATE) / RATE
+    first_N, second_N = (np.sin(2 * np.pi * f * time_N) for f in (1000, 3000))
+    assert measure(first_N)["spectral_centroid"] == pytest.approx(1000, rel=0.03)
+    assert measure(first_N + second_N)["spectral_centroid"] == pytest.approx(2000, rel=0.03)
+    noise_N = np.random.default_rng(0).standard_normal(RATE)
+    assert measure(noise_N)["spectral_centroid"] == pytest.approx(4000, rel=0.03)
+
+
+def test_no_feature_but_silence_depends_on_the_level():
+    """Twenty dB quieter is the same, as long as the floor of the mel levels is far below."""
+    sound_N = with_noise(harmonics(glide(100, 200)), 15)
+    loud, quiet = extract(audio(sound_N)), extract(audio(sound_N, peak=0.05))
+    np.testing.assert_allclose(loud, quiet, rtol=1e-3, atol=1e-3)
+
+
+def test_mfcc_of_librosa():
+    """The same filters and transform; librosa pads a clip by reflection, so the frames at its ends differ."""
+    librosa = pytest.importorskip("librosa")
+    sound = audio(with_noise(harmonics(glide(100, 200)), 20))
+    ours = spectra(sound)
+    mel = librosa.filters.mel(sr=RATE, n_fft=512, n_mels=40, htk=True, norm=None)
+    np.testing.assert_allclose(
+        librosa.power_to_db(mel @ ours.power_TF.T, top_db=None).T, ours.mel_levels_TM(), atol=0.01
+    )
+    theirs = librosa.feature.mfcc(S=ours.mel_levels_TM().T, n_mfcc=13)
+    np.testing.assert_allclose(theirs.T, ours.mfcc_TC(), atol=1e-6)
+    centroid = librosa.feature.spectral_centroid(S=np.sqrt(ours.power_TF.T), sr=RATE, n_fft=512)[0]
+    np.testing.assert_allclose(centroid, ours.centroid_T(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("samples", [0, 100, RATE])
+def test_a_clip_without_sound_has_no_other_features(samples):
+    found = as_row(extract(Audio(np.zeros(samples, np.float32), RATE)))
+    assert (found.pop("voiced_fraction"), found.pop("silence_fraction")) == (0, 1)
+    assert np.isnan(list(found.values())).all()
+
+
+def test_a_clip_without_voice_has_no_pitch_and_no_hnr():
+    found = measure(np.random.default_rng(0).standard_normal(RATE))
+    assert {name for name, value in found.items() if np.isnan(value)} == {"pitch_sd", "hnr"}
+    assert found["voiced_fraction"] == 0
+
+
+@pytest.mark.parametrize("samples", range(0, 2000, 80))
+def test_any_length_has_finite_features_when_filled(samples):
+    rng = np.random.default_rng(samples)
+    for sound_N in (tone(200)[:samples], rng.standard_normal(samples), silence(samples / RATE)):
+        filled_N7 = fill_undefined(extract(audio(sound_N))[None])
+        assert filled_N7.shape == (1, 7) and np.isfinite(filled_N7).all()
+
+
+def test_what_is_filled():
+    noise, nothing = np.random.default_rng(0).standard_normal(RATE), silence(1)
+    found_N7 = extract_many([audio(noise), audio(nothing), audio(tone(150))])
+    filled_N7 = fill_undefined(found_N7)
+    assert filled_N7[0, :2].tolist() == [0, -1]
+    assert filled_N7[1].tolist() == [0, -1, 0, 0, 0, 0, 1]
+    np.testing.assert_array_equal(filled_N7[2], found_N7[2])
+    with pytest.raises(LabError, match="row 1: voiced_fraction is NaN"):
+        fill_undefined(np.array([found_N7[2], np.full(7, np.nan)]))
+
+
+CLIPS = [audio(tone(f0, 0.3)) for f0 in (100, 150, 200)]
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Clips that were measured, not taken from a cache."""
+    seen = []
+
+    def counted(clip):
+        seen.append(clip)
+        return extract(clip)
+
+    monkeypatch.setattr(features, "extract", counted)
+    return seen
+
+
+def test_files_and_audio_are_the_same(tmp_path):
+    write_wav(tmp_path / "a.wav", CLIPS[0])
+    from_file, from_audio = extract_many([tmp_path / "a.wav", CLIPS[0]])
+    np.testing.assert_allclose(from_file, from_audio, rtol=1e-3, atol=1e-3)
+    assert extract_many([]).shape == (0, 7)
+
+
+def test_clips_of_the_same_content_are_measured_once(measured):
+    found_N7 = extract_many([CLIPS[0], CLIPS[1], CLIPS[0]])
+    assert len(measured) == 2
+    np.testing.assert_array_equal(found_N7[0], found_N7[2])
+
+
+def test_the_cache_knows_clips_by_content(tmp_path, measured):
+    cache = tmp_path / "new" / "features.jsonl"
+    silent = audio(silence(0.3))
+    first = extract_many([*CLIPS[:2], silent], cache=cache)
+    again = extract_many([silent, CLIPS[2], *CLIPS[:2]], cache=cache)
+    assert len(measured) == 4
+    np.testing.assert_array_equal(again[[2, 3, 0]], first)  # NaN is NaN after it was stored
+    assert len(cache.read_text().splitlines()) == 4
+    other_rate = Audio(CLIPS[0].samples_N, 8000)
+    extract_many([other_rate], cache=cache)
+    assert len(measured) == 5
+
+
+def test_another_version_measures_again(tmp_path, measured, monkeypatch):
+    extract_many(CLIPS, cache=tmp_path / "a.jsonl")
+    monkeypatch.setattr(features, "VERSION", features.VERSION + 1)
+    extract_many(CLIPS, cache=tmp_path / "a.jsonl")
+    assert len(measured) == 6
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch, measured):
+    cache = tmp_path / "features.jsonl"
+    counted = features.extract
+
+    def interrupted(clip):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return counted(clip)
+
+    monkeypatch.setattr(features, "extract", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        extract_many(CLIPS, cache=cache)
+    monkeypatch.setattr(features, "extract", counted)
+    extract_many(CLIPS, cache=cache)
+    assert len(measured) == 3
+
+
+def test_a_line_that_a_kill_cut_off_is_measured_again(tmp_path, measured):
+    cache = tmp_path / "features.jsonl"
+    expected = extract_many(CLIPS, cache=cache)
+    cache.write_bytes(cache.read_bytes()[:-20])
+    np.testing.assert_array_equal(extract_many(CLIPS, cache=cache), expected)
+    assert len(measured) == 4
+    assert [len(json.loads(line)["features"]) for line in cache.read_text().splitlines()] == [7, 7, 7]
+
+
+def test_a_long_extraction_is_written_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.speech.feature_cache.SECONDS_BETWEEN_WRITES", 0.0)
+    with FeatureCache(tmp_path / "a.jsonl", 2) as cache:
+        cache.add("first", np.array([1.0, np.nan]))
+        stored = FeatureCache(tmp_path / "a.jsonl", 2).get("first")
+        assert stored[0] == 1 and np.isnan(stored[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"clip": "x", "features": [1, 2]}\n', "line 1: expected a clip's digest and 7 features"),
+        ("{}\n", "line 1: expected"),
+        ("no row\n", "is damaged: line 1 of 1"),
+    ],
+)
+def test_a_damaged_cache_says_which_line(tmp_path, content, message):
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(ArtifactError, match=message):
+        extract_many(CLIPS, cache=tmp_path / "a.jsonl")
+
+
+def test_all_files_that_cannot_be_read_are_listed(tmp_path, measured):
+    write_wav(tmp_path / "good.wav", CLIPS[0])
+    write_wav(tmp_path / "silent.wav", audio(silence(0.3)))
+    write_wav(tmp_path / "slow.wav", Audio(CLIPS[1].samples_N, 8000))
+    files = [tmp_path / name for name in ("none.wav", "silent.wav", "slow.wav", "good.wav")]
+    with pytest.raises(DataError) as error:
+        extract_many(files, cache=tmp_path / "features.jsonl")
+    lines = str(error.value).splitlines()
+    assert lines[0] == "3 of 4 clips cannot be measured:"
+    assert ["is no file" in lines[1], "is silence" in lines[2], "8000 samples a second" in lines[3]] == [True] * 3
+    assert len(measured) == 1 and len((tmp_path / "features.jsonl").read_text().splitlines()) == 1
+    assert extract_many(files[2:], resample=True).shape == (2, 7)
+
+
+def test_the_progress_is_shown(capsys, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.core.console.QUIET_SECONDS", -1.0)
+    extract_many(CLIPS, progress="features")
+    assert "features: 3/3" in capsys.readouterr().out
+
+
+def test_keys_do_not_change():
+    """Caches of other machines hold these. A change of the features raises VERSION."""
+    clip = Audio(np.arange(10, dtype=np.float32) / 10, RATE)
+    assert content_key(clip) == content_key(Audio(clip.samples_N.copy(), RATE))
+    assert content_key(clip) != content_key(Audio(clip.samples_N[::-1].copy(), RATE))
+    # of VERSION 1; if these numbers change, raise it and write the new ones here
+    found = extract(audio(with_noise(harmonics(glide(110, 220, 0.5)), 12)))
+    assert features.VERSION == 1
+    np.testing.assert_allclose(found, [3.4517, 9.7022, 1, 0.36391, 0.45878, 2272.87, 0], rtol=1e-3)

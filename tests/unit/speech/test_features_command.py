@@ -1,0 +1,82 @@
+"""`features`: WAV files in, a summary and a table out."""
+
+import csv
+
+import numpy as np
+import pytest
+from synthetic_audio import audio, glide, harmonics, tone
+
+from rlhf_lab.cli import commands
+from rlhf_lab.cli.features import run
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.media import Audio
+from rlhf_lab.speech.audio import write_wav
+from rlhf_lab.speech.features import NAMES, extract_many
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three clips, one of them noise without pitch, one in a folder below."""
+    clips = tmp_path / "clips"
+    (clips / "more").mkdir(parents=True)
+    write_wav(clips / "b.wav", audio(tone(150, 0.3)))
+    write_wav(clips / "more" / "a.WAV", audio(harmonics(glide(100, 200, 0.4))))
+    write_wav(clips / "noise.wav", audio(np.random.default_rng(0).standard_normal(4800)))
+    (clips / "notes.txt").write_text("no audio")
+    return clips
+
+
+def test_a_folder_becomes_a_table(folder, tmp_path, capsys):
+    to = tmp_path / "new" / "features.csv"
+    run([str(folder), f"to={to}"])
+    rows = list(csv.DictReader(to.open()))
+    files = [folder / "b.wav", folder / "more" / "a.WAV", folder / "noise.wav"]
+    assert [row["file"] for row in rows] == list(map(str, files))
+    table_N7 = np.array([[float(row[name] or "nan") for name in NAMES] for row in rows])
+    np.testing.assert_array_equal(table_N7, extract_many(files))
+    assert rows[2]["pitch_sd"] == rows[2]["hnr"] == ""
+    assert len((tmp_path / "new" / "features.csv.cache.jsonl").read_text().splitlines()) == 3
+    printed = capsys.readouterr().out
+    assert "features of 3 clips" in printed and "features.csv: 3 clips" in printed
+    hnr = next(line for line in printed.splitlines() if "hnr" in line)
+    assert hnr.split("│")[-2].strip() == "1"  # undefined
+
+
+def test_files_without_a_table(folder, tmp_path, capsys):
+    run([str(folder / "b.wav")])
+    assert "features of 1 clips" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clips"]
+
+
+def test_another_rate(folder):
+    write_wav(folder / "slow.wav", Audio(audio(tone(150, 0.3)).samples_N, 8000))
+    with pytest.raises(DataError, match=r"1 of 4 clips cannot be measured:\n.*slow\.wav has 8000 samples a second"):
+        run([str(folder)])
+    run([str(folder), "resample=true"])
+    run([str(folder / "slow.wav"), "rate=8000"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["to=x.csv"], "features takes WAV files, or folders of them"),
+        (["CLIPS", "too=x.csv"], "too is not an option of features; did you mean to"),
+        (
+            ["CLIPS", "rate=fast", "resample=1", "to="],
+            "rate=fast: expected samples a second, such as 16000\nresample=1: ",
+        ),
+        (["EMPTY"], "has no .wav files"),
+    ],
+)
+def test_a_wrong_command(folder, tmp_path, words, message):
+    (tmp_path / "empty").mkdir()
+    places = {"CLIPS": str(folder), "EMPTY": str(tmp_path / "empty")}
+    with pytest.raises(ConfigError) as error:
+        run([places.get(word, word) for word in words])
+    assert message in str(error.value)
+    assert not list(tmp_path.glob("*.csv"))
+
+
+def test_without_words_it_says_what_it_takes(capsys):
+    commands.features_command([])
+    assert "features FILE_OR_FOLDER" in capsys.readouterr().out

@@ -1,0 +1,208 @@
+"""The guard's recogniser on synthetic phones: what is said, what is not, and what is slurred, noisy or cut."""
+
+import numpy as np
+import pytest
+from synthetic_audio import FRICATIVE, VOWELS, audio, draw_speech, say, silence, tone, with_noise
+
+from rlhf_lab.core.errors import ArtifactError, DataError
+from rlhf_lab.speech.phone_models import Gaussians, observe
+from rlhf_lab.speech.recogniser import PAUSE, Recogniser, edit_distance
+from rlhf_lab.speech.recogniser_fit import fit_recogniser
+
+
+@pytest.fixture(scope="module")
+def recogniser():
+    return fit_recogniser(*draw_speech(60, seed=0))
+
+
+@pytest.fixture(scope="module")
+def speech():
+    return draw_speech(30, seed=1)
+
+
+def test_it_hears_what_is_said(recogniser, speech):
+    """Other clips of the same speakers, without knowing where a phone begins: at most 5 % of phones are wrong."""
+    clips, phones = speech
+    heard = recogniser.compare(clips, phones)
+    assert heard.phone_error_N.mean() < 0.05
+    assert heard.heard == recogniser.recognise(clips)
+    assert recogniser.phones == tuple(sorted([*VOWELS, FRICATIVE]))
+    assert (heard.margin_N <= 0).all() and heard.margin_N.mean() > -0.1
+    is_right_N = np.array([said == asked for said, asked in zip(heard.heard, phones, strict=True)])
+    np.testing.assert_allclose(heard.margin_N[is_right_N], 0, atol=1e-4)
+
+
+def test_other_words_are_not_what_was_wanted(recogniser, speech):
+    clips, phones = speech
+    right, wrong = recogniser.compare(clips, phones), recogniser.compare(clips, phones[1:] + phones[:1])
+    assert wrong.phone_error_N.mean() > 0.7
+    assert np.median(wrong.margin_N) < -5
+    assert (wrong.margin_N < right.margin_N).mean() > 0.95
+
+
+def test_one_wrong_phone_costs_one_phone(recogniser):
+    rng = np.random.default_rng(5)
+    clips = [say("sasisu", rng) for _ in range(6)]
+    compared = recogniser.compare(clips, [list("sasosu")] * 6)
+    assert np.median(compared.phone_error_N) == pytest.approx(1 / 6)
+    left_out = recogniser.compare(clips, [list("sasis")] * 6)
+    assert np.median(left_out.phone_error_N) == pytest.approx(1 / 5)
+
+
+def test_pauses_do_not_count(recogniser):
+    """Neither in the clip nor in what is wanted."""
+    rng = np.random.default_rng(6)
+    with_pauses = recogniser.compare([say("_sa__si_so_", rng)], [list("sasiso")])
+    assert with_pauses.phone_error_N[0] == 0 and PAUSE not in with_pauses.heard[0]
+    assert recogniser.compare([say("sasiso", rng)], [["_", *"sa", PAUSE, *"siso"]]).phone_error_N[0] == 0
+
+
+@pytest.mark.parametrize("harm", ["noise", "fast", "mumbled", "voiced only"])
+def test_what_harms_speech_is_heard(recogniser, harm):
+    rng = np.random.default_rng(7)
+    phones = [list("sasiso"), list("eusy"), list("isaso"), list("yseas")] * 3
+    clean = recogniser.compare([say(said, rng) for said in phones], phones)
+    harmed = {
+        "noise": [audio(with_noise(say(said, rng).samples_N, 5)) for said in phones],
+        "fast": [say(said, rng, milliseconds=(20, 35)) for said in phones],
+        # all vowels move to the neutral one
+        "mumbled": [say(["e" if phone in VOWELS else phone for phone in said], rng) for said in phones],
+        "voiced only": [audio(tone(140, 0.6)) for _ in phones],
+    }[harm]
+    heard = recogniser.compare(harmed, phones)
+    assert clean.phone_error_N.mean() < 0.1
+    assert heard.phone_error_N.mean() > clean.phone_error_N.mean() + 0.2
+    assert heard.margin_N.mean() < clean.margin_N.mean()
+
+
+def test_neither_loudness_nor_a_steady_filter_is_heard(recogniser, speech):
+    clips, _ = speech
+    quiet = [audio(clip.samples_N, peak=0.02) for clip in clips]
+    assert recogniser.recognise(quiet) == recogniser.recognise(clips)
+    # pre-emphasis brightens the whole clip
+    brighter = [audio(np.diff(clip.samples_N, prepend=0) + 0.5 * clip.samples_N) for clip in clips]
+    heard = recogniser.compare(brighter, recogniser.recognise(clips))
+    assert heard.phone_error_N.mean() < 0.15
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01, 1])
+def test_nothing_is_heard_in_silence(recogniser, seconds):
+    heard = recogniser.compare([audio(silence(seconds))], [list("sasi")])
+    assert heard.heard == [[]] and heard.phone_error_N[0] == 1
+    assert heard.margin_N[0] < -1
+
+
+def test_a_clip_too_short_for_its_phones(recogniser):
+    """30 ms and the silence around them are 13 frames; five phones need fifteen."""
+    heard = recogniser.compare([audio(tone(150, 0.03))] * 2, [list("sasis"), list("a")])
+    assert heard.margin_N[0] == -np.inf and np.isfinite(heard.margin_N[1])
+
+
+def test_clips_do_not_depend_on_their_neighbours(recogniser, speech):
+    clips, phones = speech
+    together = recogniser.compare(clips, phones)
+    alone = [recogniser.compare([clip], [asked]) for clip, asked in zip(clips, phones, strict=True)]
+    assert together.heard == [each.heard[0] for each in alone]
+    np.testing.assert_allclose(together.margin_N, [each.margin_N[0] for each in alone], atol=1e-4)
+    nothing = recogniser.compare([], [])
+    assert nothing.heard == [] and nothing.phone_error_N.shape == nothing.margin_N.shape == (0,)
+
+
+def test_it_is_saved_and_loaded(recogniser, speech, tmp_path):
+    recogniser.save(tmp_path / "recogniser.npz")
+    loaded = Recogniser.load(tmp_path / "recogniser.npz")
+    assert loaded.fingerprint == recogniser.fingerprint
+    assert loaded.recognise(speech[0]) == recogniser.recognise(speech[0])
+    assert [file.name for file in tmp_path.iterdir()] == ["recogniser.npz"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no archive", "half", "another archive"])
+def test_a_damaged_file_is_refused(recogniser, tmp_path, content):
+    path = tmp_path / "recogniser.npz"
+    if content == "half":
+        recogniser.save(path)
+        path.write_bytes(path.read_bytes()[:5000])
+    elif content == "another archive":
+        np.savez(path, codes=np.arange(3))
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"recogniser\.npz is no recogniser, or damaged .*; fit it again"):
+        Recogniser.load(path)
+
+
+def test_the_same_clips_give_the_same_recogniser(recogniser):
+    again = fit_recogniser(*draw_speech(60, seed=0))
+    assert again.fingerprint == recogniser.fingerprint
+    assert fit_recogniser(*draw_speech(59, seed=0)).fingerprint != recogniser.fingerprint
+
+
+def test_what_cannot_be_compared(recogniser, speech):
+    clips, phones = speech
+    with pytest.raises(DataError, match="clip 1: phone 'q' is not known; the recogniser was fitted to: a e i o s u y"):
+        recogniser.compare(clips[:2], [["a"], ["a", "q"]])
+    with pytest.raises(DataError, match="clip 0: no phone is wanted"):
+        recogniser.compare(clips[:1], [["_"]])
+    with pytest.raises(DataError, match="30 clips and 2 sequences of phones"):
+        recogniser.compare(clips, phones[:2])
+
+
+def test_what_cannot_be_fitted(speech):
+    clips, phones = speech
+    with pytest.raises(DataError, match=r"clip 1 has 13 frames of 10 ms with .* its 7 phones need 21; leave it out"):
+        fit_recogniser([clips[0], audio(tone(150, 0.03))], [phones[0], list("sasisos")])
+    with pytest.raises(DataError, match="30 clips, 2 sequences of phones"):
+        fit_recogniser(clips, phones[:2])
+    with pytest.raises(DataError, match="with 0 phones in all"):
+        fit_recogniser(clips[:1], [["_"]])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "distance"),
+    [
+        *[("", "", 0), ("abc", "", 3), ("", "ab", 2), ("abc", "abc", 0), ("abc", "axc", 1), ("abc", "bc", 1)],
+        *[("kitten", "sitting", 3), ("abcd", "badc", 3)],
+    ],
+)
+def test_edit_distance(first, second, distance):
+    assert edit_distance(list(first), list(second)) == distance
+
+
+def test_clips_as_short_as_their_phones_allow():
+    """15 frames for five phones: each state has one, and the clips beside them have the pauses."""
+    rng = np.random.default_rng(3)
+    clips, phones = draw_speech(10, seed=3)
+    short = [audio(with_noise(tone(150, 0.05), 20, seed)) for seed in range(3)]
+    fitted = fit_recogniser([*clips, *short], [*phones, *[list("aeiou")] * 3])
+    assert np.isfinite(fitted.gaussians.means_SD).all()
+    assert fitted.recognise([say("sasi", rng)]) != [[]]
+
+
+def test_a_state_without_frames_is_refused():
+    with pytest.raises(DataError, match="state 1 of 3 has no frames; give clips that have it"):
+        Gaussians.fit(np.ones((4, 2), np.float32), np.array([0, 0, 2, 2]), 3)
+
+
+def test_log_densities_are_those_of_gaussians():
+    """Against the formula, in the space where the covariance within states is the unit matrix."""
+    from scipy.stats import norm
+
+    rng = np.random.default_rng(0)
+    state_T = rng.integers(0, 3, 3000)
+    spread = np.array([[1.0, 0, 0], [0.8, 0.6, 0], [0, 0, 5]])
+    observed_TD = (rng.standard_normal((3000, 3)) @ spread + 4 * state_T[:, None]).astype(np.float32)
+    gaussians = Gaussians.fit(observed_TD, state_T, 3)
+    white_TD = observed_TD @ gaussians.whitening_DD
+    for state in range(3):
+        deviations_D = np.sqrt(gaussians.variances_SD[state])
+        expected_T = norm.logpdf(white_TD, gaussians.means_SD[state], deviations_D).sum(axis=1)
+        np.testing.assert_allclose(gaussians.logps(observed_TD)[:, state], expected_T, rtol=1e-3, atol=1e-2)
+        within_TD = white_TD[state_T == state] - gaussians.means_SD[state]
+        np.testing.assert_allclose(np.cov(within_TD.T), np.eye(3), atol=0.15)
+
+
+def test_what_is_observed_of_a_clip():
+    """Thirteen coefficients and their slopes at every 10 ms of the clip and of 50 ms of silence on either side."""
+    observed_TD = observe(audio(tone(150, 0.3)))
+    assert observed_TD.shape == (40, 26) and observed_TD[:, 0].max() == 0
+    # away from its ends a steady tone has no slope
+    assert np.abs(observed_TD[12:28, 13:]).max() < 1 < np.abs(observed_TD[3:8, 13:]).max()
