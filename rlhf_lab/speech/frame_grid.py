@@ -23,7 +23,10 @@ def frame_count(samples: int, hop: int) -> int:
 
 
 def frames(samples_N: NDArray[Any], window: int, hop: int) -> NDArray[np.float32]:
-    """The samples under the window of each frame, (T, window), a view; zeros beyond the clip's ends."""
+    """The samples under the window of each frame, (T, window), a view; zeros beyond the clip's ends.
+
+    `window` and `hop` are numbers of samples; a window is at least as long as a hop.
+    """
     count = frame_count(len(samples_N), hop)
     if not count:
         return np.zeros((0, window), np.float32)
@@ -36,4 +39,4 @@ def frames(samples_N: NDArray[Any], window: int, hop: int) -> NDArray[np.float32
 
 def first_start(window: int, hop: int) -> int:
     """How many samples the window of frame 0 begins before the clip."""
-    return max(0, window // 2 - hop // 2)
+    return window // 2 - hop // 2

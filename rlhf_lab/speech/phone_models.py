@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.speech.spectrum import spectra
 
@@ -78,9 +79,13 @@ class Gaussians:
 
     @classmethod
     def fit(cls, observed_TD: NDArray[np.float32], state_T: NDArray[np.int64], states: int) -> Gaussians:
-        """Means and variances of the frames of each state. Every state needs a frame."""
+        """Means and variances of the frames of each state. Raises DataError for a state that has none."""
+        count_S1 = np.bincount(state_T, minlength=states)[:, None]
+        if not count_S1.all():
+            state = int(np.argmin(count_S1))
+            raise DataError(f"state {state} of {states} has no frames; give clips that have it (state 0 is the pause)")
         rows_TD = observed_TD.astype(np.float64)
-        means_SD = _sums(rows_TD, state_T, states) / np.bincount(state_T, minlength=states)[:, None]
+        means_SD = _sums(rows_TD, state_T, states) / count_S1
         within_TD = rows_TD - means_SD[state_T]
         covariance_DD = within_TD.T @ within_TD / len(rows_TD)
         # where nothing varies, as in clips made of few spectra, the matrix could not be inverted
@@ -88,7 +93,6 @@ class Gaussians:
         covariance_DD += smallest * np.eye(len(covariance_DD))
         whitening_DD = np.linalg.inv(np.linalg.cholesky(covariance_DD)).T
         squares_SD = _sums((within_TD @ whitening_DD) ** 2, state_T, states)
-        count_S1 = np.bincount(state_T, minlength=states)[:, None]
         # the variance over all states is 1
         variances_SD = (squares_SD + PRIOR_FRAMES) / (count_S1 + PRIOR_FRAMES)
         return cls(whitening_DD, means_SD @ whitening_DD, variances_SD)
@@ -97,7 +101,7 @@ class Gaussians:
         """Log-density of multiplied observations under each state, nats, (T, S)."""
         white_TD = observed_TD @ self._float32_whitening
         squares_SD, products_SD, constant_S = self._expanded
-        return constant_S - 0.5 * (white_TD**2 @ squares_SD.T) + white_TD @ products_SD.T
+        return np.square(white_TD) @ squares_SD.T + white_TD @ products_SD.T + constant_S
 
     @cached_property
     def _float32_whitening(self) -> NDArray[np.float32]:
@@ -109,7 +113,8 @@ class Gaussians:
         precisions_SD = 1 / self.variances_SD
         products_SD = self.means_SD * precisions_SD
         constant_S = -0.5 * (self.means_SD * products_SD + np.log(2 * np.pi * self.variances_SD)).sum(axis=1)
-        return precisions_SD.astype(np.float32), products_SD.astype(np.float32), constant_S.astype(np.float32)
+        squares_SD = -0.5 * precisions_SD
+        return squares_SD.astype(np.float32), products_SD.astype(np.float32), constant_S.astype(np.float32)
 
 
 def _sums(values_TD: NDArray[np.float64], state_T: NDArray[np.int64], states: int) -> NDArray[np.float64]:

@@ -172,7 +172,12 @@ class Recogniser:
         """Write a .npz file of plain arrays: the whole file, or nothing."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as handle:
             np.savez(
-                handle, phones=np.array(self.phones), entry_cost=np.float64(self.entry_cost), **self.gaussians.arrays()
+                handle,
+                phones=np.array(self.phones),
+                entry_cost=np.float64(self.entry_cost),
+                whitening_DD=self.gaussians.whitening_DD,
+                means_SD=self.gaussians.means_SD,
+                variances_SD=self.gaussians.variances_SD,
             )
 
     @classmethod

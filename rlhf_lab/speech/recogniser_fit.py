@@ -1,7 +1,7 @@
 """Fits a recogniser to clips and the phones they say, without knowing when each phone is said.
 
 Flat start: the sounding part of a clip is divided evenly among its phones. Then, a few times, the Gaussians are fitted
-to the frames of each state and the frames aligned anew (Viterbi training; Rabiner 1989, VI A).
+to the frames of each state and the frames aligned anew (Viterbi training; Rabiner 1989, section VI).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def fit_recogniser(
     for row, (rows_TD, chain) in enumerate(zip(observed, chains, strict=True)):
         if len(rows_TD) < STATES * len(chain):
             raise DataError(
-                f"clip {row} has {len(rows_TD)} frames of 10 ms, and its {len(chain)} phones need "
-                f"{STATES * len(chain)}; leave it out"
+                f"clip {row} has {len(rows_TD)} frames of 10 ms with the silence around it, and its {len(chain)} "
+                f"phones need {STATES * len(chain)}; leave it out"
             )
     everything_TD = np.concatenate(observed)
     state_T = np.concatenate([_flat_start(rows_TD, chain) for rows_TD, chain in zip(observed, chains, strict=True)])
@@ -71,7 +71,7 @@ def _flat_start(rows_TD: NDArray[np.float32], chain: Sequence[int]) -> NDArray[n
     level_T = rows_TD[:, 0]
     places = np.flatnonzero(level_T > QUIET * level_T.min())
     if len(places) < len(chain_states):
-        places = np.arange(1, len(rows_TD) - 1)
+        places = np.arange(len(rows_TD))
     states_T = np.zeros(len(rows_TD), np.int64)
     states_T[places] = chain_states[np.arange(len(places)) * len(chain_states) // len(places)]
     return states_T

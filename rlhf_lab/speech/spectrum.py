@@ -1,9 +1,9 @@
 """Short-time spectra of audio on the grid of frame_grid.py: levels, centroid, mel-frequency cepstral coefficients.
 
-The coefficients (MFCC) after S. Davis and P. Mermelstein (1980), "Comparison of parametric representations for monosyllabic word
-recognition in continuously spoken sentences", IEEE ASSP 28 (4), 357–366: the discrete cosine transform of the levels of
-triangular filters that lie evenly on the mel scale. Filters have height 1, levels are in dB, the transform is
-orthonormal.
+The coefficients (MFCC) after S. Davis and P. Mermelstein (1980), "Comparison of parametric representations for
+monosyllabic word recognition in continuously spoken sentences", IEEE ASSP 28 (4), 357–366: the discrete cosine
+transform of the levels of triangular filters that lie evenly on the mel scale. Filters have height 1, levels are in dB,
+the transform is orthonormal.
 """
 
 from __future__ import annotations

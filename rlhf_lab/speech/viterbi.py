@@ -2,8 +2,8 @@
 
 A clip's frames have a log-likelihood under every state of every phone. `forced_path` explains them by a given chain of
 phones, `free_path` by any sequence of phones. Between frames only the loop over time is left: all clips and states are
-one array. Source: L. Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77 (2), 257–286, III
-B. States have no transition probabilities: in speech they decide little beside the spectra.
+one array. Source: L. Rabiner (1989), "A tutorial on hidden Markov models", Proceedings of the IEEE 77 (2), 257–286,
+section III B. States have no transition probabilities: in speech they decide little beside the spectra.
 """
 
 from __future__ import annotations
