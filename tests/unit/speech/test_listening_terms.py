@@ -43,6 +43,8 @@ class PhoneCodec:
 
     def decode(self, codes_TK):
         self.decoded.append(codes_TK.tolist())
+        if not len(codes_TK):
+            return np.zeros(0, dtype=np.float32)
         manner = int(codes_TK[0, 1])
         phones = "".join(PHONES[code] for code in codes_TK[:, 0])
         if manner == SILENT:
