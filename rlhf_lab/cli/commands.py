@@ -225,6 +225,20 @@ def export_command(arguments: Sequence[str]) -> None:
         console.print(f"log: {file}", soft_wrap=True)
 
 
+def parler_command(arguments: Sequence[str]) -> None:
+    """`parler [setup | dpo] [folder=FOLDER …]`: Parler-TTS in an environment of its own: is it there, make it, train.
+
+    `setup` makes the environment, once: pinned packages in the user's cache, in $RLHF_LAB_PARLER or in `folder`.
+    `timeout_s=N` gives installing more time than 1800 s.
+    `dpo model=MODEL prompts=FILE.jsonl reward=FILE.py:NAME to=FOLDER` trains in rounds of DPO: the function scores
+    the audio of sampled clips. Rows of the file have `text` and `description`. More: `rounds=3 clips=4 beta=0.1 lr=1e-5
+    epochs=1 pairs_per_step=4 length=sum temperature=1 max_frames=860 dtype=float32 device=cpu seed=0`. docs/parler.md.
+    """
+    from rlhf_lab.cli.parler import run
+
+    run(arguments)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -312,6 +326,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "sandbox": sandbox_command,
     "features": features_command,
     "export": export_command,
+    "parler": parler_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

@@ -223,7 +223,10 @@ def _mouth(
     voice = utterance.speaker
     mumbled = delivery.of("mumbled")
     neutral = _neutral_envelope(voice)
-    shapes, energies, voicing, noise = [], [], [], []
+    shapes: list[NDArray[np.float64]] = []
+    energies: list[float] = []
+    voicing: list[bool] = []
+    noise: list[float] = []
     for segment in segments:
         phone = PHONES.get(segment.phone)
         if phone is None:

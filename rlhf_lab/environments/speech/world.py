@@ -166,8 +166,8 @@ class SpeechWorld:
                 **_describe("chosen", takes[chosen][i], measured[chosen], i),
                 **_describe("rejected", takes[rejected][i], measured[rejected], i),
             }
-            streams = (write_stream(takes[side][i].codes_TK) for side in (chosen, rejected))
-            pairs.append(Pair(utterance.prompt, *streams, meta))
+            chosen_stream, rejected_stream = (write_stream(takes[side][i].codes_TK) for side in (chosen, rejected))
+            pairs.append(Pair(utterance.prompt, chosen_stream, rejected_stream, meta))
         return pairs, report
 
     def _draw(self, split: str, seed: int) -> Iterator[tuple[Utterance, tuple[Delivery, Delivery]]]:

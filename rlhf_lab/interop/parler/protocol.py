@@ -1,0 +1,116 @@
+"""Messages between the lab and the worker: JSON and raw arrays over two pipes. No pickle: a message cannot run code.
+
+A message is 4 bytes `RLP1`, the header's length (4 bytes, little-endian), the header as UTF-8 JSON, then the bytes of
+each array in the order of `header["arrays"]`, a list of [name, dtype, shape]. Requests have `verb` and `arguments`,
+answers `values`, or `error` with `kind` and `trace`. One request is answered before the next is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b"RLP1"
+DTYPES = ("float32", "float64", "int64", "bool")
+MOST_HEADER_BYTES = 64 * 2**20
+MOST_ARRAY_BYTES = 8 * 2**30
+
+
+class Closed(ConnectionError):
+    """The other side has closed its end of the pipe."""
+
+
+class Malformed(ConnectionError):
+    """What was read is no message of this protocol."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request or an answer.
+
+    Attributes:
+        header: `verb` and `arguments`, or `values`, or `error`.
+        arrays: by name.
+    """
+
+    header: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def send(descriptor: int, message: Message) -> None:
+    """Write a message to a pipe. Raises Closed if nobody reads it."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
+    for name, array in arrays.items():
+        if str(array.dtype) not in DTYPES:
+            raise TypeError(f"array {name!r} is {array.dtype}; a message carries {', '.join(DTYPES)}")
+    described = [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
+    header = json.dumps({**message.header, "arrays": described}).encode()
+    _write(descriptor, MAGIC + struct.pack("<I", len(header)) + header)
+    for array in arrays.values():
+        _write(descriptor, array.tobytes())
+
+
+def receive(descriptor: int, *, timeout_s: float | None = None) -> Message:
+    """Read the next message of a pipe.
+
+    Args:
+        timeout_s: seconds until it must have arrived as a whole; None waits for ever.
+    Raises:
+        Closed: the pipe ended, before or within a message.
+        Malformed: something else than a message was written into it.
+        TimeoutError: the message did not arrive in time.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    start = _read(descriptor, len(MAGIC) + 4, deadline)
+    length = struct.unpack("<I", start[len(MAGIC) :])[0]
+    if start[: len(MAGIC)] != MAGIC or length > MOST_HEADER_BYTES:
+        raise Malformed(f"the pipe has {bytes(start)!r} where a message should begin")
+    header = json.loads(_read(descriptor, length, deadline))
+    arrays = {}
+    for name, dtype, shape in header.pop("arrays"):
+        arrays[name] = _read_array(descriptor, dtype, shape, deadline)
+    return Message(header, arrays)
+
+
+def _read_array(descriptor: int, dtype: str, shape: list[int], deadline: float | None) -> NDArray[Any]:
+    is_shape = all(isinstance(size, int) and size >= 0 for size in shape)
+    if dtype not in DTYPES or not is_shape:
+        raise Malformed(f"a message announces an array of {dtype} and shape {shape}")
+    count = math.prod(shape) * np.dtype(dtype).itemsize
+    if count > MOST_ARRAY_BYTES:
+        raise Malformed(f"a message announces an array of {count} bytes; at most {MOST_ARRAY_BYTES} are read")
+    return np.frombuffer(_read(descriptor, count, deadline), dtype).reshape(shape)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except BrokenPipeError:
+        raise Closed("the other side reads no more") from None
+
+
+def _read(descriptor: int, count: int, deadline: float | None) -> bytearray:
+    content = bytearray()
+    while len(content) < count:
+        if deadline is not None:
+            left = max(0.0, deadline - time.monotonic())
+            readable, _, _ = select.select([descriptor], [], [], left)
+            if not readable:
+                raise TimeoutError
+        piece = os.read(descriptor, min(count - len(content), 2**20))
+        if not piece:
+            raise Closed("the other side has ended")
+        content += piece
+    return content
