@@ -13,6 +13,7 @@ EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
 DATA = {
     "mini_hh": ["data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=16"],
     "arithmetic": ["data=arithmetic_small", "data.train_problems=96", "data.test_problems=16"],
+    "speech": ["data=speech_small", "data.train_pairs=96", "data.test_pairs=16"],
     "tools": ["data.train_tasks=96", "data.test_tasks=16"],
     "repairs": ["data.train_tasks=96", "data.test_tasks=16"],
 }

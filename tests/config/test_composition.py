@@ -21,6 +21,13 @@ CONF = sorted(
 )
 CHOICES = [name for name in CONF if "/" in name]
 NEEDED = {
+    "data/speech": ["model=codec"],
+    "data/speech_small": ["model=codec"],
+    "model/codec": ["data=speech_small"],
+    **{
+        f"algorithm/{name}": ["data=speech_small", "model=codec"]
+        for name in ("acoustic_reward", "wav2vec2_reward", "recogniser")
+    },
     "algorithm/safety": ["+needs.reference=owner/model"],
     "algorithm/eval_suite": ["+needs.policy=owner/model", "+needs.safety=safety_eval"],
     "model/hf": ["model.path=owner/name"],

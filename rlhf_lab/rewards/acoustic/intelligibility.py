@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,7 @@ def phone_errors(
     return np.array([error_of[pair] for pair in zip(responses, map(tuple, wanted), strict=True)], dtype=np.float64)
 
 
-def wanted_phones(facts: dict[str, object], prompt: str) -> list[str]:
+def wanted_phones(facts: Mapping[str, object], prompt: str) -> list[str]:
     """What a clip has to say: the letters of the column `text`, a phone each. Raises DataError without it."""
     text = facts.get("text")
     if not isinstance(text, str) or not text.strip():

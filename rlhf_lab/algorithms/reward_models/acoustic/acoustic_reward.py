@@ -25,7 +25,15 @@ from rlhf_lab.rewards.acoustic.feature_model import FeatureModel, Standardiser, 
 from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS, SILENT
 from rlhf_lab.training.run import Result, Run
 
-PRIMARY = ("accuracy", "spearman", "accuracy/truth", "accuracy/hand", "spearman/hand", "features_kept")
+PRIMARY = (
+    "accuracy",
+    "gold_agreement",
+    "spearman",
+    "accuracy/truth",
+    "accuracy/hand",
+    "spearman/hand",
+    "features_kept",
+)
 
 
 class AcousticRewardModelling:
@@ -67,9 +75,9 @@ class AcousticRewardModelling:
         scores_P2 = scores_N.reshape(-1, 2)
         audit = audit_margins(scores_P2[:, 0] - scores_P2[:, 1], self.held_out.pairs)
         return {
-            **audit,
             **ranking(scores_N, self.held_out),
             **truth_accuracy(self.held_out),
+            **audit,
             "pairs": len(self.train.pairs),
             "silent": float(is_silent(self.train.features_N7).mean()),
         }

@@ -1,0 +1,249 @@
+"""Terms that listen, in a reward graph over a codec whose codes are phones: decoded once, guarded, refused for text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import checked, planned, said
+from synthetic_audio import RATE, say
+
+from rlhf_lab.algorithms.reward_models.acoustic.recogniser import build as fit_stage
+from rlhf_lab.algorithms.reward_models.acoustic.settings import RecogniserStage
+from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.types import Corpus, Pair
+from rlhf_lab.rewards.acoustic import acoustic, acoustic_rm, intelligibility, wav2vec2
+from rlhf_lab.rewards.acoustic.clips import features_of
+from rlhf_lab.rewards.acoustic.feature_model import FeatureModel, Standardiser, new_network
+from rlhf_lab.rewards.acoustic.settings import AcousticModel, HandWeighted, Intelligibility, SpeechEncoder
+from rlhf_lab.rewards.acoustic.speech_encoder import SpeechModel, SpeechScorer, load_trunk
+from rlhf_lab.rewards.checked import CheckedReward
+from rlhf_lab.rewards.combine import combine, nodes
+from rlhf_lab.rewards.graph import GraphReward
+from rlhf_lab.rewards.rules.settings import Gold
+from rlhf_lab.speech.features import NAMES
+from rlhf_lab.speech.stream import write_stream
+from rlhf_lab.speech.stream_renderer import StreamRenderer
+
+PHONES = "aeious_"
+CLEAR, MUMBLED, SILENT = 0, 1, 2
+
+
+class PhoneCodec:
+    """Codebook 0 is a phone, codebook 1 how it is said. Counts what it decodes."""
+
+    sizes = (len(PHONES), 3)
+    rate = RATE
+
+    def __init__(self):
+        self.decoded = []
+
+    def decode(self, codes_TK):
+        self.decoded.append(codes_TK.tolist())
+        if not len(codes_TK):
+            return np.zeros(0, dtype=np.float32)
+        manner = int(codes_TK[0, 1])
+        phones = "".join(PHONES[code] for code in codes_TK[:, 0])
+        if manner == SILENT:
+            return np.zeros(4000, dtype=np.float32)
+        if manner == MUMBLED:
+            phones = "u" * len(phones)
+        return say(phones, np.random.default_rng(len(phones))).samples_N
+
+
+def stream(phones, manner=CLEAR):
+    return write_stream(np.array([[PHONES.index(phone), manner] for phone in phones]))
+
+
+def texts(count, seed):
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(list("aeious"), rng.integers(5, 8))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    splits = {}
+    for split, count, seed in (("train", 40, 0), ("test", 8, 1)):
+        said_texts = texts(count, seed)
+        splits[split] = [Pair(f"{split} {text}", stream(text), stream(text, MUMBLED)) for text in said_texts]
+    facts = {pair.prompt: {"text": pair.prompt.split()[1]} for pairs in splits.values() for pair in pairs}
+    renderer = StreamRenderer(PhoneCodec())
+    return Corpus("toy", splits["train"], splits["test"], "", facts=facts, renderer=renderer)
+
+
+def run_on(corpus, folder=None, **needs):
+    run = SimpleNamespace(data=corpus, needs=needs, device="cpu", folder=folder, notes=[])
+    run.note = run.notes.append
+    return run
+
+
+@pytest.fixture(scope="module")
+def recogniser(corpus, tmp_path_factory):
+    """(folder, metrics) of the stage that fits the guard's recogniser."""
+    folder = tmp_path_factory.mktemp("recogniser")
+    result = fit_stage(RecogniserStage(max_clips=40, heldout_pairs=8), run_on(corpus, folder)).finish()
+    return str(folder), result.metrics
+
+
+def ask(corpus, pairs, replies):
+    columns = [corpus.facts[pair.prompt]["text"] for pair in pairs]
+    return said([pair.prompt for pair in pairs], replies, text=columns)
+
+
+def test_the_recogniser_stage_hears_what_is_clear(recogniser):
+    _, metrics = recogniser
+    assert metrics["phone_error/chosen"].mean < 0.25
+    assert metrics["phone_error/rejected"].mean > 0.6
+    assert metrics["phone_error/other"].mean > 0.5
+    assert metrics["clips"] == 40
+
+
+def test_the_guard_lets_a_clear_clip_pass_and_refuses_a_mumbled_one(corpus, recogniser):
+    """A hand weight on voiced sound alone would prefer the mumbled clip: a vowel held on."""
+    settings = Intelligibility(floor=-0.5, below=-9.0, weight=0.0)
+    guard = intelligibility.build(settings, run_on(corpus, recogniser=recogniser[0]))
+    voiced = HandWeighted(weights={"voiced_fraction": 1.0}, clips=40)
+    terms = {
+        "acoustic": CheckedReward("acoustic", acoustic.build(voiced, run_on(corpus))),
+        "intelligibility": CheckedReward("intelligibility", guard),
+    }
+    graph = GraphReward(terms, RewardGraph(terms={"acoustic": voiced, "intelligibility": settings}))
+    pair = next(pair for pair in corpus.test if "s" in pair.prompt.split()[1])
+    replies = [pair.chosen, pair.rejected, stream("aeiou", SILENT), "no stream"]
+    batch = graph(ask(corpus, [pair] * 4, replies))
+    clear, mumbled, *_ = batch.parts["acoustic"]
+    assert mumbled > clear
+    assert batch.total_N[0] == clear
+    assert batch.total_N[1:].tolist() == [-9, -9, -9]
+    assert batch.parts["intelligibility"][0] > -0.5 > batch.parts["intelligibility"][1]
+    assert batch.parts["intelligibility"][2:].tolist() == [-1, -1]
+
+
+def test_a_graph_decodes_each_distinct_reply_once(corpus, recogniser, tmp_path):
+    codec = PhoneCodec()
+    own = replace(corpus, renderer=StreamRenderer(codec))
+    features_N7 = features_of(corpus.renderer, [pair.chosen for pair in corpus.train])
+    FeatureModel(Standardiser.fit(features_N7, NAMES), new_network(7, 8, seed=0)).save(tmp_path / "mlp", {})
+    SpeechModel(SpeechScorer(load_trunk("", seed=0), frozen=True), "cpu").save(tmp_path / "trunk")
+    run = run_on(own, recogniser=recogniser[0], acoustic_rm=str(tmp_path / "mlp"), wav2vec2=str(tmp_path / "trunk"))
+    settings = {
+        "acoustic": HandWeighted(clips=8),
+        "acoustic_rm": AcousticModel(),
+        "wav2vec2": SpeechEncoder(),
+        "intelligibility": Intelligibility(),
+    }
+    modules = {
+        "acoustic": acoustic,
+        "acoustic_rm": acoustic_rm,
+        "wav2vec2": wav2vec2,
+        "intelligibility": intelligibility,
+    }
+    terms = {name: CheckedReward(name, modules[name].build(settings[name], run)) for name in settings}
+    codec.decoded.clear()  # the hand weights are standardised on clips of the corpus
+    graph = GraphReward(terms, RewardGraph(terms=settings))
+    pairs = own.test[:3]
+    episodes = ask(own, [*pairs, pairs[0]], [*(pair.chosen for pair in pairs), pairs[0].chosen])
+    batch = graph(episodes)
+    assert len(codec.decoded) == len({pair.chosen for pair in pairs})
+    assert batch.total_N[3] == batch.total_N[0]
+    expected = sum(batch.parts[name] for name in settings)
+    assert batch.total_N == pytest.approx(expected)
+    assert {f"acoustic/{name}" for name in HandWeighted().weights} <= batch.parts.keys()
+    graph(episodes)
+    assert len(codec.decoded) == len({pair.chosen for pair in pairs})
+
+
+def test_features_are_measured_once(monkeypatch):
+    measured = []
+    monkeypatch.setattr(
+        "rlhf_lab.rewards.acoustic.clips.extract", lambda clip: measured.append(clip) or np.arange(7.0) + clip.seconds
+    )
+
+    class Lengths:
+        sizes = (8,)
+
+        def render(self, responses):
+            return [SimpleNamespace(seconds=float(response)) for response in responses]
+
+    renderer = Lengths()
+    assert features_of(renderer, ["1", "2", "1"])[:, 0].tolist() == [1, 2, 1]
+    assert features_of(renderer, ["2", "3"])[:, 6].tolist() == [8, 9]
+    assert len(measured) == 3
+    assert features_of(renderer, []).shape == (0, 7)
+    features_of(Lengths(), ["1"])
+    assert len(measured) == 4  # another renderer makes other audio
+
+
+def test_what_is_silent_is_worth_what_is_stated(corpus):
+    term = acoustic.build(HandWeighted(silent=-4.5, clips=20), run_on(corpus))
+    scores = term(["p"] * 3, [corpus.train[0].chosen, stream("aei", SILENT), ""]).total_N
+    assert scores[1:].tolist() == [-4.5, -4.5]
+    assert scores[0] > -4.5
+
+
+def test_a_gate_by_hand():
+    """Below the floor: `below`, whatever the sum; a reply that the gate leaves unscored has not passed it."""
+    gate = Intelligibility(floor=-0.5, below=-3.0, weight=0.0)
+    settings = RewardGraph(terms={"a": Gold(weight=2.0), "guard": gate}, temperature=2.0)
+    parts = {"a": np.array([1.0, 1.0, 5.0, 1.0]), "guard": np.array([-0.4, -0.5, -0.6, np.nan])}
+    assert combine(parts, settings)[:3].tolist() == [1.0, 1.0, -1.5]
+    assert np.isnan(combine(parts, settings)[3])
+    assert nodes(settings) == ["a", "guard"]
+    ungated = RewardGraph(terms={"a": Gold(weight=2.0), "guard": Intelligibility()})
+    assert combine(parts, ungated)[:3] == pytest.approx([1.6, 1.5, 9.4])
+
+
+def test_what_a_clip_has_to_say_is_stated_by_its_row():
+    assert intelligibility.wanted_phones({"text": "ta ko"}, "p") == list("tako")
+    with pytest.raises(DataError, match="has no column text"):
+        intelligibility.wanted_phones({"answer": "4"}, "p")
+
+
+def test_folders_that_hold_something_else(corpus, tmp_path):
+    cases = [
+        (acoustic_rm, AcousticModel(), "acoustic_rm", "acoustic_reward.json"),
+        (wav2vec2, SpeechEncoder(), "wav2vec2", "speech_encoder.json"),
+        (intelligibility, Intelligibility(), "recogniser", "recogniser.npz"),
+    ]
+    for module, settings, role, file in cases:
+        with pytest.raises(ConfigError, match=rf"needs\.{role}=.* has no {file}"):
+            module.build(settings, run_on(corpus, **{role: str(tmp_path)}))
+
+
+@pytest.mark.parametrize("term", ["acoustic", "acoustic_rm", "wav2vec2", "intelligibility"])
+def test_terms_that_listen_need_speech(term):
+    role = {"intelligibility": "recogniser"}.get(term, term)
+    needs = [] if term == "acoustic" else [f"+needs.{role}=owner/name"]
+    with pytest.raises(ConfigError, match=f"reward={term} needs data=speech: .* data=mini_hh are text"):
+        checked("grpo", f"reward={term}", "needs.reward=null", *needs)
+
+
+@pytest.mark.parametrize("stage", ["acoustic_reward", "wav2vec2_reward", "recogniser"])
+def test_stages_that_listen_need_speech(stage):
+    with pytest.raises(ConfigError, match=f"algorithm={stage} needs data=speech"):
+        checked("reward_model", f"algorithm={stage}", "needs.policy=null")
+
+
+def test_replies_that_are_text_cannot_be_heard():
+    corpus = Corpus("mini_hh", [], [], "")
+    with pytest.raises(ConfigError, match="reward=acoustic needs data=speech"):
+        acoustic.build(HandWeighted(), run_on(corpus))
+
+
+def test_a_recipe_may_name_models_of_rewards_that_it_does_not_choose():
+    needs = ["+needs.acoustic_rm=tts_reward", "+needs.recogniser=tts_recogniser", "needs.reward=null"]
+    speech = ["data=speech_small", "model=codec", *needs]
+    stage = planned("grpo", "reward=acoustic", *speech, "needs.policy=owner/model")
+    assert set(stage.needs) == {"policy"}
+    stage = planned("grpo", "reward=[acoustic_rm,intelligibility]", *speech, "needs.policy=owner/model")
+    assert {role: need.kind for role, need in stage.needs.items() if role != "policy"} == {
+        "acoustic_rm": "acoustic_reward",
+        "recogniser": "recogniser",
+    }
+    # they read what the stage wrote into its directory
+    assert stage.sources()["acoustic_rm"] == str(stage.needs["acoustic_rm"].folder)
+    with pytest.raises(ConfigError, match=r"needs\.acoustic_rm is not set"):
+        planned("grpo", "reward=acoustic_rm", "data=speech_small", "model=codec", "needs.reward=null")
