@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support import checked, planned
 
-from rlhf_lab.config import inventory
+from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.sections import Mixture
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
@@ -94,14 +94,14 @@ def test_fronts_of_recipes_have_directions():
     for name in inventory.recipes():
         if not name.startswith("study/"):
             continue
-        study = checked(name).study
+        study = compose.check_command([f"+recipe={name}"]).study
         check_fronts(study.fronts)
         fronts += len(study.fronts)
     assert fronts == 2
 
 
 def test_the_study_has_the_shares_of_its_question():
-    study = checked("study/mix_ratio").study
+    study = compose.check_command(["+recipe=study/mix_ratio"]).study
     shares = [tuple(level.values()) for level in study.sweep["mixture.shares"]]
     assert shares == [(100, 0, 0), (50, 50, 0), (50, 0, 50), (33, 33, 33), (25, 25, 50), (0, 0, 100)]
     assert len(study.sweep["seed"]) >= 3
