@@ -46,8 +46,6 @@ NEEDED = {
         for name in ("prompts", "xstest", "mt_bench")
     },
     "data/unpaired": ["data.path=rows.jsonl", "algorithm=kto", "+needs.policy=owner/model", "reward=length"],
-    "data/speech": ["model=codec"],
-    "data/speech_small": ["model=codec"],
     "data/mix": ["data.sources={a:{kind:gsm8k,path:rows.jsonl}}"],
     "algorithm/cai_preferences": ["+needs.policy=owner/model"],
     "algorithm/gaia": ["+needs.policy=owner/model"],
