@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from rlhf_lab.models.build import scratch_policy
-from rlhf_lab.models.codec_lm import delay_pattern
+from rlhf_lab.models.codec_lm import Layout, delay_pattern
+from rlhf_lab.models.delay_pattern import FORBIDDEN, DelayPattern
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.models.tokenizer import code_tokenizer
+from rlhf_lab.sampling.codec import CodecDecoder
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.speech.stream import read_stream, write_stream
@@ -48,6 +50,44 @@ def test_every_sample_is_a_stream(sizes):
             ended += 1
             assert write_stream(codes_TK) == text
     assert ended > 10
+
+
+def test_what_may_follow_in_each_kind_of_place():
+    """Vocabulary: 0 the end of text, 1 pad, 2 a word, then a. a0 a1 | b. b0 as 3 4 5 | 6 7; K = 2."""
+    pattern = DelayPattern((2, 1), first=3, eos=0, vocabulary=8)
+    allowed = [row.nonzero().flatten().tolist() for row in pattern.allowed_SV == 0]
+    assert allowed == [[0, 1, 2, 3, 4, 5, 6, 7], [4, 5], [7], [3, 4, 5], [3], [6], [0]]
+    assert pattern.allowed_SV.min() == FORBIDDEN
+    assert pattern.empty_V.nonzero().flatten().tolist() == [3, 6]
+
+
+def test_kinds_of_places_along_a_stream():
+    """Two frames in two codebooks: a0 b. | a1 b0 | a. b0 | end. Codebook 0 may end from column 1 on, b then goes on."""
+    model, encoder = tiny((2, 1))
+    reply = encoder.response(write_stream(np.array([[0, 0], [1, 0]])))
+    prompt = encoder.prompt(PROMPTS[0])
+    states = Layout(torch.tensor([[*prompt, *reply]]), model.pattern).states()[0, len(prompt) - 1 : -1]
+    code_a, code_b, code_or_end, empty_a, empty_b, end = 1, 2, 3, 4, 5, 6
+    assert states.tolist() == [code_a, empty_b, code_or_end, code_b, code_or_end, code_b, end]
+    assert empty_a not in states  # with two codebooks the clip is over where the first one would be empty again
+
+
+def test_the_decoder_gives_the_logits_of_the_forward_pass_at_every_word():
+    model, encoder = tiny()
+    prompts = [encoder.prompt(prompt) for prompt in PROMPTS[:2]]
+    reply = encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2], [0, 0, 1]])))
+    decoder = CodecDecoder(model, torch.float32, 128)
+    with torch.no_grad():
+        logits, cache = decoder.start(prompts, 1, torch.device("cpu"))
+        found = [logits]
+        position = torch.tensor([len(prompt) for prompt in prompts])
+        for token in reply[:-1]:
+            found.append(decoder.step(torch.tensor([token, token]), position, cache))
+            position = position + 1
+        for row, prompt in enumerate(prompts):
+            whole = model(torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+            stepwise = torch.stack([logits_RV[row] for logits_RV in found])
+            torch.testing.assert_close(stepwise, whole, atol=1e-5, rtol=0)
 
 
 def test_a_clip_does_not_end_before_its_least_frames():
