@@ -265,7 +265,7 @@ VERIFIED = "verified"
 SOLVED_WITHIN, GAIN_BY_ROUND = "solved_within/", "gain_by_round/"
 BY_ROUND = (SOLVED_WITHIN, GAIN_BY_ROUND)
 """What begins the names of what an environment knows of an episode after some of its rounds: a rate, a difference."""
-FURTHER = ("calls", "phone_error", "seconds")
+FURTHER = ("calls", "phone_error", "audio_seconds")
 """What only some worlds measure of a reply."""
 RATES = (*TRUTH, "ended")
 """Keys that are 0 or 1: their interval is that of a rate, not of a mean."""

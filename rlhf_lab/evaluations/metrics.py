@@ -82,7 +82,7 @@ EVALUATOR = (
         better="lower",
         column="phone error",
     ),
-    Metric("seconds", "length of a clip (speech)", title="length", unit="s", phrase="length of a clip"),
+    Metric("audio_seconds", "length of a clip (speech)", title="length", unit="s", phrase="length of a clip"),
     Metric("gold/<category>", "mean gold reward in one category of prompts (speech)", better="higher"),
     Metric("proxy/<category>", "mean proxy reward in one category of prompts (speech)", relative_to=("reward",)),
     Metric(

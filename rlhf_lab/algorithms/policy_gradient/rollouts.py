@@ -23,7 +23,7 @@ from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
-LOGGED_TRUTH = ("gold", "verbose", "garble", "correct", "verified", "calls", "phone_error", "seconds")
+LOGGED_TRUTH = ("gold", "verbose", "garble", "correct", "verified", "calls", "phone_error", "audio_seconds")
 """What the data's oracle knows of a sample that is logged while training, where it knows it."""
 
 FEWEST_CALLS = 0.5

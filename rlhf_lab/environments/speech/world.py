@@ -26,7 +26,7 @@ from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, Frames
 VERSION = 1
 """Increased whenever the same settings give other streams or other grades; part of a corpus fingerprint."""
 
-MEASURES = ("gold", "phone_error", "seconds", "garble", *gold.ASPECTS)
+MEASURES = ("gold", "phone_error", "audio_seconds", "garble", *gold.ASPECTS)
 """Keys of `SpeechWorld.measure`. The aspects are shares, 0…1; `seconds` is the length
 of the clip; garble is 1 where the reply is no stream or has no whole frame."""
 
@@ -195,7 +195,7 @@ def _worst(*, garble: float, seconds: float = 0.0) -> dict[str, float]:
     return {
         "gold": gold.LEAST,
         "phone_error": 1.0,
-        "seconds": seconds,
+        "audio_seconds": seconds,
         "garble": garble,
         **dict.fromkeys(gold.ASPECTS, 0.0),
     }
@@ -203,7 +203,7 @@ def _worst(*, garble: float, seconds: float = 0.0) -> dict[str, float]:
 
 def _describe(side: str, take: _Take, measured: Mapping[str, FloatArray], i: int) -> dict[str, float | bool | str]:
     """The entries of `Pair.meta` about one side of pair i."""
-    numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "seconds")}
+    numbers = {f"{key}_{side}": float(measured[key][i]) for key in ("gold", "phone_error", "audio_seconds")}
     return {**numbers, f"garble_{side}": bool(measured["garble"][i]), f"defect_{side}": take.delivery.defect}
 
 

@@ -273,14 +273,14 @@ def test_replies_without_sound():
     assert measured["gold"] == [gold.LEAST] * 5
     assert measured["garble"] == [1, 1, 1, 1, 0]
     assert measured["phone_error"] == [1] * 5
-    assert measured["seconds"] == [0, 0, 0, 0, 0.2]
+    assert measured["audio_seconds"] == [0, 0, 0, 0, 0.2]
 
 
 def test_a_cut_stream_is_graded_by_its_whole_frames():
     stream = WORLD.say(PROMPT)
     cut = " ".join(stream.split()[:60])
     measured = grade(stream, cut)
-    assert measured["seconds"][1] == pytest.approx(12 / 25)  # 15 columns, the last 3 of them without the fourth code
+    assert measured["audio_seconds"][1] == pytest.approx(12 / 25)  # 15 columns, the last 3 of them without the fourth code
     assert measured["gold"][1] < measured["gold"][0] - 1
     assert measured["garble"] == [0, 0]
 
@@ -366,7 +366,7 @@ def test_the_corpus_holds_what_was_asked_for():
             assert ((codes >= 0) & (codes < corpus.renderer.sizes)).all()
             assert write_stream(codes) == stream
     audio = corpus.renderer.render([pair.chosen for pair in corpus.train[:3]])
-    seconds = [pair.meta["seconds_chosen"] for pair in corpus.train[:3]]
+    seconds = [pair.meta["audio_seconds_chosen"] for pair in corpus.train[:3]]
     assert [clip.seconds for clip in audio] == pytest.approx(seconds)
     assert corpus.task(corpus.test[0].prompt).facts["style"] in STYLES
 
