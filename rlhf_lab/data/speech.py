@@ -66,6 +66,6 @@ def statistics(pairs: Sequence[Pair]) -> dict[str, float]:
         "listener agrees with gold": mean(meta["gold_chosen"] > meta["gold_rejected"] for meta in metas),
         "ideal accuracy": float(np.maximum(p_chosen, 1 - p_chosen).mean()),
         "phone error, chosen": mean(meta["phone_error_chosen"] for meta in metas),
-        "seconds, chosen": mean(meta["seconds_chosen"] for meta in metas),
-        "seconds, rejected": mean(meta["seconds_rejected"] for meta in metas),
+        "seconds, chosen": mean(meta["audio_seconds_chosen"] for meta in metas),
+        "seconds, rejected": mean(meta["audio_seconds_rejected"] for meta in metas),
     }
