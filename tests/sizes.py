@@ -13,7 +13,8 @@ EVALUATION = {"prompts": 4, "samples_per_prompt": 2, "pairs": 8}
 DATA = {
     "mini_hh": ["data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=16"],
     "arithmetic": ["data=arithmetic_small", "data.train_problems=96", "data.test_problems=16"],
-    "speech": ["data=speech_small", "data.train_pairs=96", "data.test_pairs=16"],
+    # a whole frame takes four columns of four words, and a clip at least six frames
+    "speech": ["data=speech_small", "data.train_pairs=96", "data.test_pairs=16", "rollout.max_new_tokens=48"],
     "tools": ["data.train_tasks=96", "data.test_tasks=16"],
     "repairs": ["data.train_tasks=96", "data.test_tasks=16"],
 }
@@ -63,11 +64,13 @@ def overrides(recipe: str) -> list[str]:
     found = [f"algorithm.{key}={value}" for key, value in _fitting(*jobs).items()]
     if jobs[0].mixture.rows or "mixture.rows" in swept:
         found.append(f"mixture.rows={MIXTURE_ROWS}")
+    if "intelligibility" in jobs[0].reward.terms:
+        found.append("reward.terms.intelligibility.floor=null")  # a model of this size says nothing that passes a gate
     for name in sorted(upstream):
         if kind := jobs[0].stages.get(name, {}).get("data", {}).get("kind"):  # it has data of its own
             found += [f"stages.{name}.{override}" for override in DATA[kind]]
         found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
-    return [*DATA[registry.kind_of("data", jobs[0].data)], *COMMON, *found]
+    return [*COMMON, *DATA[registry.kind_of("data", jobs[0].data)], *found]
 
 
 @cache
