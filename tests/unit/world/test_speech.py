@@ -280,7 +280,8 @@ def test_a_cut_stream_is_graded_by_its_whole_frames():
     stream = WORLD.say(PROMPT)
     cut = " ".join(stream.split()[:60])
     measured = grade(stream, cut)
-    assert measured["audio_seconds"][1] == pytest.approx(12 / 25)  # 15 columns, the last 3 of them without the fourth code
+    # 15 columns, the last 3 of them without the fourth code
+    assert measured["audio_seconds"][1] == pytest.approx(12 / 25)
     assert measured["gold"][1] < measured["gold"][0] - 1
     assert measured["garble"] == [0, 0]
 
