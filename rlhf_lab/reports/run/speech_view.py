@@ -1,4 +1,4 @@
-"""Figures of stages that listen: what each acoustic feature is worth, and how many phones a recogniser hears wrongly."""
+"""Figures of stages that listen: what each feature is worth, and how many phones a recogniser hears wrongly."""
 
 from __future__ import annotations
 
