@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     FloatArray: TypeAlias = NDArray[np.float64]
     BoolArray: TypeAlias = NDArray[np.bool_]
+    SampleArray: TypeAlias = NDArray[np.float32]
 else:
     # Annotations alone name these. Checking a command needs no array, and numpy takes .15 s to import.
-    FloatArray = BoolArray = object
+    FloatArray = BoolArray = SampleArray = object

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from numpy import float32
-from numpy.typing import NDArray
+from rlhf_lab.core.arrays import SampleArray
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Audio:
         rate: samples a second.
     """
 
-    samples_N: NDArray[float32]
+    samples_N: SampleArray
     rate: int
 
     @property

@@ -114,7 +114,7 @@ class Stage:
         if self.config.runs_agents:
             sections["agent"] = self._agent_identity(values["agent"])
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
-        sections["model"] = _without(values["model"], "tuned", "lora")
+        sections["model"] = _without(_keyed(self.config.model, values["model"]), "tuned", "lora")
         lora = values["model"].get("lora") or {}
         if lora.get("rank"):  # without lr_multiple, which algorithm.lr already contains
             sections["model"]["lora"] = _without(lora, "lr_multiple")

@@ -95,9 +95,9 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.pairs, real = 0, reference_cache.pair_logps
 
-        def count(model, pairs, device):
+        def count(model, pairs, device, codebooks):
             self.pairs += len(pairs)
-            return real(model, pairs, device)
+            return real(model, pairs, device, codebooks)
 
         monkeypatch.setattr(reference_cache, "pair_logps", count)
 

@@ -57,6 +57,7 @@ def summary(judge: str) -> dict[str, Estimate]:
     start, end = [1.0, 2.0, 3.0, 2.0], [4.0, 2.0, 4.0, 2.0]
     evaluator = Evaluator.__new__(Evaluator)
     evaluator.settings = Evaluation()
+    evaluator.is_spoken = False
     evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None))
     evaluator._reference_rows = [
         row("SFT", i, **{"proxy": value, judge: value, "kl": 0.0}) for i, value in enumerate(start)

@@ -76,7 +76,7 @@ def test_every_recipe_is_small_with_a_real_model(recipe, tmp_path, monkeypatch):
     for name in ("pairs.jsonl", "problems.jsonl"):
         Path(name).write_text("{}\n")
     # an environment comes with its tasks: it stays with any model
-    replaced = {"arithmetic": ANSWERS, "tools": (), "repairs": ()}
+    replaced = {"arithmetic": ANSWERS, "tools": (), "repairs": (), "speech": ()}
     data = replaced.get(registry.kind_of("data", checked(recipe).data), PAIRS)
     if "rubric" in recipe or "attribute" in recipe:
         data = ("data=graded", "data.path=pairs.jsonl")

@@ -104,6 +104,7 @@ PREFERENCE = {
     **PLANNED,
     **PAIRS,
     "beta": to("beta"),
+    "logps": only("sum", "TRL's losses take whole replies, or each its own form; write algorithm.logps=sum"),
     "gamma_beta_ratio": ours("read by loss=simpo alone"),
     "nll_weight": ours("read by loss=cpo alone"),
 }

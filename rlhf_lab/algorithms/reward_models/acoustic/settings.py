@@ -56,6 +56,7 @@ class PairwiseReward(ListeningStage):
     """
 
     chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "pair_ranking"
     max_pairs: int = 1500
     heldout_pairs: int = 500
     epochs: float = 30.0
@@ -184,6 +185,7 @@ class RecogniserStage(ListeningStage):
         heldout_pairs: most held-out pairs, the first ones, on which its errors are measured.
     """
 
+    answer: ClassVar[str] = "phones_heard"
     smoke: ClassVar[dict[str, float]] = {"max_clips": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_clips": 16, "heldout_pairs": 8}
     max_clips: int = 1000

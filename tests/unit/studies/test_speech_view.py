@@ -1,0 +1,47 @@
+"""Figures of stages that listen."""
+
+import json
+
+import pytest
+from synthetic_runs import write_run
+
+from rlhf_lab.reports.run.speech_view import speech_figures
+from rlhf_lab.results.rundir import read_run
+
+
+@pytest.fixture
+def run_with(tmp_path):
+    def make(**metrics):
+        folder = write_run(tmp_path, policies=())
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps(result | {"metrics": metrics}))
+        return read_run(folder)
+
+    return make
+
+
+def estimate(mean):
+    return {
+        "mean": mean,
+        "low": mean - 0.1,
+        "high": mean + 0.1,
+        "n": 200,
+        "clusters": 100,
+        "level": 0.95,
+        "unscored": 0,
+    }
+
+
+def test_every_group_of_numbers_is_a_figure(run_with):
+    run = run_with(
+        **{f"feature_spearman/{name}": estimate(0.2) for name in ("hnr", "pitch_sd")},
+        **{f"phone_error/{side}": estimate(0.1) for side in ("chosen", "rejected", "other")},
+        accuracy=estimate(0.6),
+    )
+    first, second = speech_figures(run)
+    assert first.title == "Features against the truth, held-out clips"
+    assert second.title == "Phone errors that the recogniser hears, held-out clips"
+
+
+def test_a_run_that_trained_no_ear_has_none(run_with):
+    assert speech_figures(run_with(accuracy=estimate(0.6))) == []
