@@ -104,7 +104,6 @@ PREFERENCE = {
     **PLANNED,
     **PAIRS,
     "beta": to("beta"),
-    "logps": only("sum", "TRL's losses take whole replies, or each its own form; write algorithm.logps=sum"),
     "gamma_beta_ratio": ours("read by loss=simpo alone"),
     "nll_weight": ours("read by loss=cpo alone"),
 }
@@ -113,6 +112,7 @@ DPO_TABLE = {
     **PREFERENCE,
     "batch_size": _batch_size_option(_pair_tokens),
     "loss": Option("loss_type", arguments=lambda value, root: {"loss_type": [value]}),
+    "logps": only("sum", "DPOTrainer's losses have each their own form; write algorithm.logps=sum"),
     "label_smoothing": Option(
         "label_smoothing",
         arguments=lambda value, root: {"label_smoothing": root.algorithm.coefficients().get("label_smoothing", 0.0)},
@@ -133,6 +133,7 @@ KTO_TABLE = {
         0, "TRL estimates KTO's KL from each forward pass, not from the step; write algorithm.micro_batch_tokens=0"
     ),
     "loss": only("kto", ""),
+    "logps": ours("loss=kto takes whole replies"),
     "label_smoothing": ours("read by loss=sigmoid and robust alone"),
     "desirable_weight": _kto_weight("desirable_weight"),
     "undesirable_weight": _kto_weight("undesirable_weight"),
