@@ -14,6 +14,8 @@ DATA = {
     "mini_hh": ["data=mini_hh_small", "data.train_pairs=96", "data.test_pairs=16"],
     "arithmetic": ["data=arithmetic_small", "data.train_problems=96", "data.test_problems=16"],
     "tools": ["data.train_tasks=96", "data.test_tasks=16"],
+    "reviews": ["data.train_pairs=96", "data.test_pairs=16"],
+    "speech": ["data=speech_small", "data.train_pairs=96", "data.test_pairs=16"],
 }
 COMMON = [
     *(f"evaluation.{key}={value}" for key, value in EVALUATION.items()),
@@ -61,9 +63,12 @@ def overrides(recipe: str) -> list[str]:
     found = [f"algorithm.{key}={value}" for key, value in _fitting(*jobs).items()]
     if jobs[0].mixture.rows or "mixture.rows" in swept:
         found.append(f"mixture.rows={MIXTURE_ROWS}")
+    data = DATA[registry.kind_of("data", jobs[0].data)]
+    for name in sorted(stage for stage, values in jobs[0].stages.items() if "data" in values):
+        found += [f"stages.{name}.{override}" for override in data if override.startswith("data.train_")]
     for name in sorted(upstream):
         found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
-    return [*DATA[registry.kind_of("data", jobs[0].data)], *COMMON, *found]
+    return [*data, *COMMON, *found]
 
 
 @cache

@@ -529,7 +529,9 @@ DESIGN_REPORT = (
         unit="sd",
         better="higher",
     ),
-    Metric("proxy_gain", "the same of the reward itself, in its own standard deviations", title="gain in proxy", unit="sd"),
+    Metric(
+        "proxy_gain", "the same of the reward itself, in its own standard deviations", title="gain in proxy", unit="sd"
+    ),
     Metric(
         "gap",
         "gain in proxy less gain in gold: what the reward promises and does not keep",
@@ -539,7 +541,10 @@ DESIGN_REPORT = (
     ),
     Metric("gold_sd", "standard deviation of gold over the policy's replies, gold points"),
     Metric(
-        "spearman", "Spearman's ρ of the reward with gold over the policy's replies", title="ρ with gold", better="higher"
+        "spearman",
+        "Spearman's ρ of the reward with gold over the policy's replies",
+        title="ρ with gold",
+        better="higher",
     ),
     Metric(
         "spearman/within",

@@ -27,8 +27,8 @@ MEASURES = (
     *("gold", "verbose", "garble", "located", "named", "fixed", "approved", "approved_wrongly"),
     *("false_alarms", "wrong_fixes", "praise", "nits", "vague", "confident", "repeats", "words"),
 )
-"""Keys of `ReviewWorld.measure`. gold is in gold points; verbose, garble and both kinds of approval are 0 or 1; located,
-named and fixed are shares of the defects; the rest are counts."""
+"""Keys of `ReviewWorld.measure`. gold is in gold points; verbose, garble and both kinds of approval are 0 or 1;
+located, named and fixed are shares of the defects; the rest are counts."""
 
 GOLD = GoldWeights()
 RATES = CandidateRates()
