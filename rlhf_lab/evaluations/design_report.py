@@ -27,7 +27,7 @@ from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.start import corpus_report
 
-PRIMARY = ("gain", "proxy_gain", "gap", "accuracy", "spearman", "spearman/within")
+PRIMARY = ("gain", "proxy_gain", "gap", "accuracy", "spearman/gold", "gold_correlation/within")
 
 
 class DesignAudit:
@@ -71,8 +71,8 @@ def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
         "proxy_gain": clustered_mean(proxy_gain_P, clusters),
         "gap": clustered_mean(proxy_gain_P - gold_gain_P, clusters),
         "gold_sd": float(np.nanstd(columns["gold"])),
-        "spearman": overall(columns, prompt_N, ranks=True).correlation("proxy", "gold"),
-        "spearman/within": within_prompts(columns, prompt_N).correlation("proxy", "gold"),
+        "spearman/gold": overall(columns, prompt_N, ranks=True).correlation("proxy", "gold"),
+        "gold_correlation/within": within_prompts(columns, prompt_N).correlation("proxy", "gold"),
     }
 
 

@@ -541,17 +541,12 @@ DESIGN_REPORT = (
     ),
     Metric("gold_sd", "standard deviation of gold over the policy's replies, gold points"),
     Metric(
-        "spearman",
+        "spearman/gold",
         "Spearman's ρ of the reward with gold over the policy's replies",
         title="ρ with gold",
         better="higher",
     ),
-    Metric(
-        "spearman/within",
-        "correlation of the reward with gold among the replies to a prompt",
-        title="correlation within prompts",
-        better="higher",
-    ),
+    Metric("gold_correlation/within", "correlation of the reward with gold among the replies to a prompt"),
 )
 """design_report.py"""
 

@@ -55,7 +55,6 @@ NEEDED = {
     "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_report": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],
-    "reward/design": ["+needs.design=criteria_hand"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],
     "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],

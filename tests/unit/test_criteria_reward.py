@@ -211,4 +211,4 @@ def test_gains_by_hand():
     assert metrics["gain"].mean == pytest.approx(0)
     assert metrics["proxy_gain"].mean == pytest.approx(1.0)
     assert metrics["gap"].mean == pytest.approx(1.0)
-    assert metrics["spearman/within"].mean == pytest.approx(0)
+    assert metrics["gold_correlation/within"].mean == pytest.approx(0)
