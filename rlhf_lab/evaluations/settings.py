@@ -181,6 +181,7 @@ class DesignReport(EvaluationSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("design",)
     chance_metric: ClassVar[str] = "accuracy"
     takes_turns: ClassVar[bool] = False
+    answer: ClassVar[str] = "report_card"
     smoke: ClassVar[dict[str, float]] = {"samples": 8, "choose_from": 4}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 2}
     samples: int = 16

@@ -11,8 +11,10 @@ import pytest
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reviews import build
 from rlhf_lab.data.settings import AnnotatorSettings, Reviews
+from rlhf_lab.environments.reviews.candidates import CandidateRates, CandidateWriter
 from rlhf_lab.environments.reviews.changes import KINDS, Change, Defect, draw_change, find_defects, read_change
 from rlhf_lab.environments.reviews.comments import finding, fix, read_comment
+from rlhf_lab.environments.reviews.gold import GoldWeights, gold, judge
 from rlhf_lab.environments.reviews.world import MEASURES, ReviewWorld
 from rlhf_lab.environments.splits import split_of
 from rlhf_lab.models.tokenizer import train_tokenizer
@@ -165,6 +167,40 @@ def test_gold_by_hand(reply, gold):
 )
 def test_gold_of_a_change_without_defects(reply, gold):
     assert measured(reply, CLEAN)["gold"] == pytest.approx(gold)
+
+
+def test_gold_takes_other_weights():
+    comment = read_comment("Line 2 uses a wrong variable. Nice work.")
+    judgement = judge(read_change(PROMPT), comment)
+    assert (judgement.located, judgement.named, judgement.fixed) == (0.5, 0.5, 0)
+    weights = GoldWeights(located=1, named=2, praise=-1)
+    assert gold(judgement, comment, weights) == pytest.approx(0.5 + 1 - 1)
+
+
+def test_a_candidate_of_certain_rates_is_the_best_comment():
+    never, always = (0.0, 0.0), (1.0, 0.0)
+    rates = CandidateRates(
+        finds=always,
+        right_kind=always,
+        right_line=always,
+        fixes=always,
+        right_fix=always,
+        false_alarm=never,
+        approves=always,
+        praise=0,
+        nit=0,
+        vague=0,
+        confident=0,
+        garbled=0,
+    )
+    writer = CandidateWriter(rates)
+    rng = np.random.default_rng(0)
+    assert writer.write(read_change(PROMPT), rng) == BEST == writer.ideal(read_change(PROMPT))
+    assert measured(writer.write(read_change(CLEAN), rng), CLEAN)["gold"] == 2.0
+    # other names are right by chance, one of 4 resources and one of 12 variables: .8 + (1/4 + 1/12) · (.6 + .4)
+    wrong = CandidateWriter(replace(rates, right_fix=never))
+    golds = [measured(wrong.write(read_change(PROMPT), rng))["gold"] for _ in range(200)]
+    assert np.mean(golds) == pytest.approx(0.8 + 1 / 3, abs=0.12)
 
 
 def test_words_over_the_limit_cost():

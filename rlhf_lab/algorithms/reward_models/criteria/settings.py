@@ -35,6 +35,7 @@ class CriteriaRewardSettings(StageSettings):
     shares_work: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = False
     chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "pair_ranking"
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
     design: Literal["hand", "calibrated", "fitted"] = "fitted"
