@@ -17,6 +17,7 @@ DATA = {
     "speech": ["data=speech_small", "data.train_pairs=96", "data.test_pairs=16", "rollout.max_new_tokens=48"],
     "tools": ["data.train_tasks=96", "data.test_tasks=16"],
     "repairs": ["data.train_tasks=96", "data.test_tasks=16"],
+    "reviews": ["data.train_pairs=96", "data.test_pairs=16"],
 }
 COMMON = [
     *(f"evaluation.{key}={value}" for key, value in EVALUATION.items()),
@@ -66,11 +67,14 @@ def overrides(recipe: str) -> list[str]:
         found.append(f"mixture.rows={MIXTURE_ROWS}")
     if "intelligibility" in jobs[0].reward.terms:
         found.append("reward.terms.intelligibility.floor=null")  # a model of this size says nothing that passes a gate
+    data = DATA[registry.kind_of("data", jobs[0].data)]
+    for name in sorted(stage for stage, values in jobs[0].stages.items() if "data" in values):
+        found += [f"stages.{name}.{override}" for override in data if override.startswith("data.train_")]
     for name in sorted(upstream):
         if kind := jobs[0].stages.get(name, {}).get("data", {}).get("kind"):  # it has data of its own
             found += [f"stages.{name}.{override}" for override in DATA[kind]]
         found += [override for override in _stage_overrides(name) if override.partition("=")[0] not in swept]
-    return [*COMMON, *DATA[registry.kind_of("data", jobs[0].data)], *found]
+    return [*COMMON, *data, *found]
 
 
 @cache

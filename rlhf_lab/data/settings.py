@@ -269,6 +269,30 @@ class Repairs(WorldSettings):
         object.__setattr__(self, "max_turns", self.turns)
 
 
+@register("data", "reviews")
+@dataclass(frozen=True)
+class Reviews(WorldSettings):
+    """The embedded review world: short changes of code with planted defects, and comments whose true worth is known.
+
+    Args:
+        train_pairs, test_pairs: preference pairs per split, each on a change of its own; no change is in both splits.
+        annotator: who labels the pairs. Confident sentences count as affirmations, praise as closing offers.
+    """
+
+    true_reward: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
+    smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
+    train_pairs: int = 16000
+    test_pairs: int = 1000
+    annotator: AnnotatorSettings = field(default_factory=AnnotatorSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("train_pairs", "test_pairs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
+
+
 @register("data", "speech")
 @dataclass(frozen=True)
 class Speech(WorldSettings):

@@ -532,6 +532,35 @@ RESCORING = (
 )
 """rescoring.py"""
 
+DESIGN_REPORT = (
+    Metric(
+        "gain",
+        "gold of the best of n by the reward less that of one reply, in standard deviations of the policy's gold",
+        title="gain in gold",
+        unit="sd",
+        better="higher",
+    ),
+    Metric(
+        "proxy_gain", "the same of the reward itself, in its own standard deviations", title="gain in proxy", unit="sd"
+    ),
+    Metric(
+        "gap",
+        "gain in proxy less gain in gold: what the reward promises and does not keep",
+        title="gap",
+        unit="sd",
+        better="lower",
+    ),
+    Metric("gold_sd", "standard deviation of gold over the policy's replies, gold points"),
+    Metric(
+        "spearman/gold",
+        "Spearman's ρ of the reward with gold over the policy's replies",
+        title="ρ with gold",
+        better="higher",
+    ),
+    Metric("gold_correlation/within", "correlation of the reward with gold among the replies to a prompt"),
+)
+"""design_report.py"""
+
 RESCORE = (
     Metric("replies", "saved replies that were scored again"),
     Metric("prompts", "their prompts"),

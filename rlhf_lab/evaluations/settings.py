@@ -165,6 +165,41 @@ class StepReport(EvaluationSettings):
         )
 
 
+@register("algorithm", "design_report")
+@dataclass(frozen=True)
+class DesignReport(EvaluationSettings):
+    """What a reward is worth on held-out pairs (`evaluation.pairs`) and as the choice among replies of `needs.policy`,
+    in units that domains have in common.
+
+    Args:
+        samples: replies per held-out prompt.
+        choose_from: n of best-of-n, at most `samples`; the mean is over all subsets of n.
+    """
+
+    reads_reward: ClassVar[bool] = True
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("design",)
+    chance_metric: ClassVar[str] = "accuracy"
+    takes_turns: ClassVar[bool] = False
+    answer: ClassVar[str] = "report_card"
+    smoke: ClassVar[dict[str, float]] = {"samples": 8, "choose_from": 4}
+    smoke_real: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 2}
+    samples: int = 16
+    choose_from: int = 16
+
+    def sampled(self, evaluation: Evaluation, batch_rows: int) -> list[tuple[int, int]]:
+        return [(evaluation.prompts, self.samples)]
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (
+                2 <= self.choose_from <= self.samples,
+                f"choose_from={self.choose_from} is outside 2…samples={self.samples}",
+            ),
+        )
+
+
 Benchmark = Literal["reward_bench", "reward_bench_2", "reward_math", "process_bench"]
 
 

@@ -65,6 +65,7 @@ NEEDED = {
     "algorithm/crossfit": ["+needs.policy=sft"],
     "algorithm/best_of_n": ["+needs.policy=sft", "+needs.reward=reward_model"],
     "algorithm/rm_report": ["+needs.policy=sft", "+needs.reward=reward_model"],
+    "algorithm/design_report": ["+needs.policy=sft", "reward=design", "+needs.design=criteria_hand"],
     "algorithm/rm_bench": ["+needs.reward=reward_model"],
     "algorithm/prm": ["data=arithmetic", "+needs.policy=sft"],
     "algorithm/orm": ["data=arithmetic", "+needs.policy=sft"],

@@ -1,0 +1,59 @@
+"""Settings of the stage that makes a reward of named criteria."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.training.settings import Held, Rule, StageSettings
+
+
+@register("algorithm", "criteria_reward")
+@dataclass(frozen=True)
+class CriteriaRewardSettings(StageSettings):
+    """A reward of named criteria, for `reward=design`: the steps of a reward design that need no language model.
+
+    The criteria are those of the data's domain (`rewards/criteria/sets.py`), standardised on training replies. A
+    criterion is validated on labelled pairs: Spearman's ρ of its difference, first reply less second, with which of
+    them won.
+
+    Args:
+        design: `hand`, the weights that a person wrote; `calibrated`, these on the criteria that are validated in the
+            sign of their weight, times the slope that maps a difference of grades to the log-odds of the labels;
+            `fitted`, Bradley-Terry weights of the criteria that are validated in either sign.
+        max_pairs: most training pairs, the first ones: n. 0 is all.
+        validation_pairs: of these, the first ones, which `calibrated` and `fitted` validate on.
+        min_agreement: least ρ of a criterion that is kept.
+        precision: 1/variance of the prior around 0 on fitted weights.
+        heldout_pairs: most held-out pairs, the first ones.
+    """
+
+    needs_preferences: ClassVar[bool] = True
+    makes_model: ClassVar[bool] = False
+    compares_policies: ClassVar[bool] = False
+    shares_work: ClassVar[bool] = False
+    takes_turns: ClassVar[bool] = False
+    chance_metric: ClassVar[str] = "accuracy"
+    answer: ClassVar[str] = "pair_ranking"
+    smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}
+    smoke_real: ClassVar[dict[str, float]] = {"max_pairs": 16, "heldout_pairs": 8}
+    design: Literal["hand", "calibrated", "fitted"] = "fitted"
+    max_pairs: int = 0
+    validation_pairs: int = 200
+    min_agreement: float = 0.10
+    precision: float = 0.1
+    heldout_pairs: int = 1000
+
+    def held(self, *, adapter: bool) -> list[Held]:
+        return []
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
+            (self.max_pairs >= 0, f"max_pairs={self.max_pairs} must be 0 (all) or above"),
+            (self.validation_pairs >= 2, f"validation_pairs={self.validation_pairs} must be at least 2"),
+            (0 <= self.min_agreement < 1, f"min_agreement={self.min_agreement} is outside [0, 1)"),
+            (self.precision >= 0, f"precision={self.precision} must be 0 or above"),
+            (self.heldout_pairs >= 2, f"heldout_pairs={self.heldout_pairs} must be at least 2"),
+        )

@@ -1,0 +1,90 @@
+"""What a reward design is worth: on held-out labelled pairs, and to a policy that lets it choose among its replies.
+
+Trains nothing. The policy's N replies per held-out prompt are the same for every reward that is compared with the same
+seed, and the mean of best of n is over all subsets of n (`statistics/best_of_n.py`). Gains are in standard deviations
+of the policy's replies, gold in those of gold and proxy in those of proxy, so that domains with other units can stand
+in one table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.types import FloatArray
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, held_out_evaluator
+from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
+from rlhf_lab.evaluations.reward_audit import audit_pairs, with_gold
+from rlhf_lab.evaluations.settings import DesignReport
+from rlhf_lab.models.build import load_encoder, load_policy
+from rlhf_lab.rewards.graph import build_reward, text_reward
+from rlhf_lab.statistics.association import overall, within_prompts
+from rlhf_lab.statistics.best_of_n import best_of_n
+from rlhf_lab.statistics.estimates import floats
+from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.training.run import Result, Run
+from rlhf_lab.training.start import corpus_report
+
+PRIMARY = ("gain", "proxy_gain", "gap", "accuracy", "spearman/gold", "gold_correlation/within")
+
+
+class DesignAudit:
+    """Measures the reward of the run; see metrics.py."""
+
+    def __init__(self, settings: DesignReport, run: Run):
+        self.settings, self.run = settings, run
+        source, model_settings = run.needs["policy"], run.config.model
+        self.model = load_policy(source, model_settings, device=run.device)
+        self.encoder = load_encoder(source, model_settings)
+        reward = build_reward(run)
+        if reward is None:
+            raise ConfigError("needs.design is not set; algorithm=design_report measures that reward (or reward=gold)")
+        self.reward = text_reward(reward, run.corpus)
+        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
+
+    def finish(self) -> Result:
+        run, samples = self.run, self.settings.samples
+        self.evaluator.evaluate(REFERENCE_NAME, self.model, samples)
+        replies = by_prompt(self.evaluator.rows(REFERENCE_NAME))
+        pairs = with_gold(run.corpus.test[: run.config.evaluation.pairs], run.corpus.oracle)
+        metrics = {**audit_pairs(self.reward, pairs), **choice_metrics(replies, self.settings.choose_from)}
+        primary = [name for name in PRIMARY if name in metrics]
+        return Result(self.evaluator.policies, {**metrics, **corpus_report(run.corpus, self.encoder)}, primary)
+
+
+def choice_metrics(prompts: list[Rows], n: int) -> dict[str, Any]:
+    """What choosing the best of n by the proxy gains, and how the proxy ranks the replies.
+
+    Args:
+        prompts: the replies to each of P prompts, with `gold` and `proxy`.
+    """
+    gold, proxy = ([floats([row[key] for row in replies]) for replies in prompts] for key in ("gold", "proxy"))
+    gold_gain_P = _gains(proxy, gold, n)
+    proxy_gain_P = _gains(proxy, proxy, n)
+    clusters = np.arange(len(prompts))
+    prompt_N = np.repeat(clusters, [len(replies) for replies in prompts])
+    columns = {"proxy": np.concatenate(proxy), "gold": np.concatenate(gold)}
+    return {
+        "gain": clustered_mean(gold_gain_P, clusters),
+        "proxy_gain": clustered_mean(proxy_gain_P, clusters),
+        "gap": clustered_mean(proxy_gain_P - gold_gain_P, clusters),
+        "gold_sd": float(np.nanstd(columns["gold"])),
+        "spearman/gold": overall(columns, prompt_N, ranks=True).correlation("proxy", "gold"),
+        "gold_correlation/within": within_prompts(columns, prompt_N).correlation("proxy", "gold"),
+    }
+
+
+def _gains(proxy: list[FloatArray], values: list[FloatArray], n: int) -> FloatArray:
+    """Value of the best of n by the proxy, less the mean value, of each prompt, in sd of all values, (P,)."""
+    sd = max(float(np.nanstd(np.concatenate(values))), 1e-9)
+    gains = []
+    for proxy_N, values_N in zip(proxy, values, strict=True):
+        single, best = best_of_n(proxy_N, values_N, [1, n])
+        gains.append((best - single) / sd)
+    return np.array(gains)
+
+
+def build(settings: DesignReport, run: Run) -> DesignAudit:
+    return DesignAudit(settings, run)

@@ -1,0 +1,43 @@
+"""Whatever a reward design has made, as a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_lab.core.types import RewardBatch, TextReward
+from rlhf_lab.rewards.acoustic.acoustic_rm import AcousticModelReward
+from rlhf_lab.rewards.acoustic.clips import renderer_of
+from rlhf_lab.rewards.acoustic.feature_model import MODEL_FILE as ACOUSTIC_FILE
+from rlhf_lab.rewards.acoustic.feature_model import FeatureModel
+from rlhf_lab.rewards.acoustic.settings import AcousticModel
+from rlhf_lab.rewards.criteria.model import MODEL_FILE, CriteriaModel
+from rlhf_lab.rewards.criteria.sets import CriteriaSet, criteria_of
+from rlhf_lab.rewards.criteria.settings import Design
+from rlhf_lab.rewards.saved import load_reward
+from rlhf_lab.training.run import Run
+
+
+class CriteriaReward:
+    """A weighted sum of criteria. Parts: the standardised value of each criterion that has a weight."""
+
+    def __init__(self, criteria: CriteriaSet, model: CriteriaModel):
+        self.criteria, self.model = criteria, model
+
+    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> RewardBatch:
+        values_NC = self.criteria.measure(prompts, responses)
+        standardised_NC = self.model.standardised(values_NC)
+        weighed = [i for i, weight in enumerate(self.model.weights) if weight]
+        parts = {self.model.names[i]: standardised_NC[:, i] for i in weighed}
+        return RewardBatch(self.model(values_NC), parts)
+
+
+def build(settings: Design, run: Run) -> TextReward:
+    folder = Path(run.needs["design"])
+    if (folder / MODEL_FILE).is_file():
+        criteria = criteria_of(run.data)
+        return CriteriaReward(criteria, CriteriaModel.load(folder, criteria.names))
+    if (folder / ACOUSTIC_FILE).is_file():
+        model = FeatureModel.load(folder, "design")
+        return AcousticModelReward(AcousticModel(), renderer_of(run, "reward=design"), model)
+    return load_reward(folder, device=run.device).score
