@@ -18,6 +18,11 @@ def folder(name: str) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
+    return parse_yaml(path.read_text(encoding="utf-8")) or {}
+
+
+def parse_yaml(text: str) -> Any:
+    """The values of a text. Raises yaml.YAMLError."""
     # The C loader is several times faster, but not every build of PyYAML has it.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}
+    return yaml.load(text, Loader=loader)

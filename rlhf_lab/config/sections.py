@@ -195,6 +195,7 @@ class Monitor:
         warmup: checkpoints of the baseline. In iterative DPO it is the first round, which the starting policy samples.
         signals: rules that count: `length_z`, `reward_kl`, `length_cusum`, `disagreement` (ensembles only).
         needed: so many of `signals` in alarm at one checkpoint are a strong warning; fewer, but one, a warning.
+            Where part of the reward is the outcome of the task, `parting` stands for `reward_kl`, and suffices.
         z: standard errors of the mean length beyond which `length_z` is in alarm. Two-sided: 2.5 is a false alarm at
             1.2 % of checkpoints, and somewhere in 30 of them at about 31 %.
         kl: nats of KL(initial reward distribution ‖ current) beyond which `reward_kl` is in alarm, while it rises; a
@@ -202,7 +203,8 @@ class Monitor:
         rising: checkpoints over which it has to rise; the baseline counts as one with 0.
         budget: probability that a CUSUM is in alarm anywhere in the planned run although nothing changed beyond
             `tolerance`; of each of the two.
-        tolerance: relative change of the mean length or disagreement that a CUSUM accepts.
+        tolerance: relative change of the mean length or disagreement that a CUSUM accepts, and `length_z` where an
+            environment answers.
         factor: of `raise_kl`. It acts at most once in `rising` checkpoints. An adaptive controller's target is divided
             by it, so that the controller does not undo it.
     """

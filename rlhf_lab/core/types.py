@@ -93,11 +93,13 @@ class RewardBatch:
         parts: term → (N,).
         turns: of each episode the part of its reward that each of its turns earned, where that is known; what is left
             of the total belongs to the last turn. None where only whole episodes are scored.
+        unverified_N: the part of `total_N` that is not the outcome of the task, (N,); None where no part of it is.
     """
 
     total_N: FloatArray
     parts: Mapping[str, FloatArray] = field(default_factory=dict)
     turns: Sequence[Sequence[float]] | None = None
+    unverified_N: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

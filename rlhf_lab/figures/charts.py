@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import altair as alt
-
 from rlhf_lab.figures import palette
 from rlhf_lab.figures.labels import Label
 from rlhf_lab.figures.layers import (
@@ -32,6 +30,7 @@ from rlhf_lab.figures.layers import (
 )
 from rlhf_lab.figures.palette import GREY, INK, SOFT, tone
 from rlhf_lab.figures.tables import Facts, Row, Tables, plain, set_facts, tooltip
+from rlhf_lab.figures.vegalite import channel, conditional, constant, step
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.inference import Estimate
 
@@ -117,15 +116,15 @@ def curves(
     tables = Tables()
     base = tables.chart(rows)
     layers = [
-        base.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        .mark_area(fillOpacity=0.16, clip=True)
-        .encode(x=x, y=alt.Y("low:Q", title=title_lines(y_label, "y")), y2="high:Q", color=colour, opacity=picked()),
-        base.mark_line(strokeWidth=1.8, clip=True).encode(
+        base.where("isValid(datum.low) && isValid(datum.high)")
+        .mark("area", fillOpacity=0.16, clip=True)
+        .encode(x=x, y=channel("low:Q", title=title_lines(y_label, "y")), y2="high:Q", color=colour, opacity=picked()),
+        base.mark("line", strokeWidth=1.8, clip=True).encode(
             x=x, y=y, color=colour, strokeDash=dash_of(entries), opacity=picked(), tooltip=tooltip(rows)
         ),
     ]
     if single:
-        marks = tables.chart(single).mark_point(filled=True, size=50, clip=True)
+        marks = tables.chart(single).mark("point", filled=True, size=50, clip=True)
         layers.append(marks.encode(x=x, y=y, color=colour, opacity=picked()))
     layers += event_layers(tables, events, x_label, x_range)
     return finish(tables, layers, title, f"{title} over {x_label}: " + "; ".join(map(_ends, series)), *size)
@@ -163,23 +162,23 @@ def frontier(
     tables = Tables()
     base = tables.chart(rows).encode(color=colour, opacity=picked())
     # All layers give an axis the same title: Vega-Lite would name every field of them.
-    low = alt.Y("low:Q", title=title_lines(y_label, "y"))
-    x_low = alt.X("x_low:Q", title=title_lines(x_label, "x"))
-    bounded_y = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
-    bounded_x = base.transform_filter("isValid(datum.x_low) && isValid(datum.x_high)")
+    low = channel("low:Q", title=title_lines(y_label, "y"))
+    x_low = channel("x_low:Q", title=title_lines(x_label, "x"))
+    bounded_y = base.where("isValid(datum.low) && isValid(datum.high)")
+    bounded_x = base.where("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
-        base.mark_line(strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=dash_of(entries), order="order:Q"),
-        bounded_y.mark_rule(strokeWidth=1.3, clip=True).encode(x=x, y=low, y2="high:Q"),
-        bounded_x.mark_rule(strokeWidth=1.3, clip=True).encode(x=x_low, x2="x_high:Q", y=y),
-        base.mark_point(filled=True, size=60, clip=True).encode(
+        base.mark("line", strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=dash_of(entries), order="order:Q"),
+        bounded_y.mark("rule", strokeWidth=1.3, clip=True).encode(x=x, y=low, y2="high:Q"),
+        bounded_x.mark("rule", strokeWidth=1.3, clip=True).encode(x=x_low, x2="x_high:Q", y=y),
+        base.mark("point", filled=True, size=60, clip=True).encode(
             x=x, y=y, shape=shape_of(entries), tooltip=tooltip(rows)
         ),
     ]
     if origin:
-        layers.append(tables.chart([{"y": 0}]).mark_rule(color=SOFT).encode(y=y))
+        layers.append(tables.chart([{"y": 0}]).mark("rule", color=SOFT).encode(y=y))
     if diagonal:
         ends = [{"x": end, "y": end} for end in diagonal]
-        line = tables.chart(ends).mark_line(color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
+        line = tables.chart(ends).mark("line", color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
         layers.append(line.encode(x=x, y=y))
     labels = [Label(point.x, point.y, point.label) for one in series for point in one.points]
     layers += label_layers(tables, labels, x, y, x_range, y_range, size[1])
@@ -202,30 +201,30 @@ def dots(levels: Sequence[Level], *, title: str, x_label: str, width: int = 420)
     missing = [{"name": name, "word": "no result"} for name in names if name not in with_result]
     references = [{"x": row["x"]} for row in means if row["colour"] == tone(GREY)]
     x = axis_of("x", x_label, x_range, tickCount=5)
-    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=name_axis())
-    colour, shape = alt.Color("colour:N", scale=None), alt.Shape("shape:N", scale=None)
+    y = channel("name:N", sort=None, title=None, scale={"domain": names}, axis=name_axis())
+    colour, shape = channel("colour:N", scale=None), channel("shape:N", scale=None)
     set_facts(means)
     set_facts(runs)
     tables = Tables()
     # The order of the layers: the scales of the first one decide how the levels are sorted.
     layers = [
         tables.chart(means)
-        .transform_filter("isValid(datum.low)")
-        .mark_rule(strokeWidth=1.3, clip=True)
+        .where("isValid(datum.low)")
+        .mark("rule", strokeWidth=1.3, clip=True)
         .encode(x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q", y=y, color=colour),
-        tables.chart(references).mark_rule(color=SOFT, strokeDash=[3, 3]).encode(x=x),
+        tables.chart(references).mark("rule", color=SOFT, strokeDash=[3, 3]).encode(x=x),
         tables.chart(runs)
-        .mark_circle(size=16, fillOpacity=0.55, opacity=1, yOffset=8, clip=True)
+        .mark("circle", size=16, fillOpacity=0.55, opacity=1, yOffset=8, clip=True)
         .encode(x=x, y=y, color=colour, tooltip=tooltip(runs)),
         tables.chart(means)
-        .mark_point(filled=True, size=60, opacity=1, clip=True)
+        .mark("point", filled=True, size=60, opacity=1, clip=True)
         .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip(means)),
     ]
     if missing:
-        words = tables.chart(missing).mark_text(align="left", color=SOFT, dx=6)
-        layers.append(words.encode(x=alt.value(0), y=y, text="word:N"))
+        words = tables.chart(missing).mark("text", align="left", color=SOFT, dx=6)
+        layers.append(words.encode(x=constant(0), y=y, text="word:N"))
     description = "; ".join(f"{level.name}: {compact(level.estimate)}" for level in levels)
-    return finish(tables, layers, title, description, width, alt.Step(30), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, step(30), zoom=("x",), legend=False)
 
 
 def _look(name: str, level: Level) -> Row:
@@ -269,22 +268,22 @@ def spread(rows: Mapping[str, Sequence[float]], *, title: str, x_label: str, wid
         drawn.append({"name": name, **numbers, "facts": facts})
     set_facts(drawn)
     x_range = span([value for five in rows.values() for value in five])
-    y = alt.Y("name:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=name_axis(grid=False))
+    y = channel("name:N", sort=None, title=None, scale={"domain": names}, axis=name_axis(grid=False))
     tables = Tables()
     base = tables.chart(drawn).encode(y=y)
     layers = [
-        base.mark_rule(color=tone(0), strokeWidth=1.3, clip=True).encode(
+        base.mark("rule", color=tone(0), strokeWidth=1.3, clip=True).encode(
             x=axis_of("low", x_label, x_range, tickCount=5), x2="high:Q"
         ),
-        base.mark_bar(color=tone(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
-            x=alt.X("start:Q", title=title_lines(x_label, "x")), x2="end:Q"
+        base.mark("bar", color=tone(0), fillOpacity=0.35, height=12, cornerRadius=2, clip=True).encode(
+            x=channel("start:Q", title=title_lines(x_label, "x")), x2="end:Q"
         ),
-        base.mark_tick(color=tone(0), thickness=2.4, height=16, clip=True).encode(
-            x=alt.X("x:Q", title=title_lines(x_label, "x")), tooltip=tooltip(drawn)
+        base.mark("tick", color=tone(0), thickness=2.4, height=16, clip=True).encode(
+            x=channel("x:Q", title=title_lines(x_label, "x")), tooltip=tooltip(drawn)
         ),
     ]
     description = "; ".join(f"{name}: median {compact(five[2])}" for name, five in rows.items())
-    return finish(tables, layers, title, description, width, alt.Step(26), zoom=("x",), legend=False)
+    return finish(tables, layers, title, description, width, step(26), zoom=("x",), legend=False)
 
 
 def gain_curves(
@@ -310,37 +309,37 @@ def gain_curves(
     colour = colour_of([(level, number) for number, level in enumerate(levels)], legend=True, symbol="circle")
     set_facts(points)
     kinds = ["gold", "proxy"]
-    dashes = alt.StrokeDash(
+    dashes = channel(
         "metric:N",
-        scale=alt.Scale(domain=kinds, range=[[1, 0], [5, 4]]),
-        legend=alt.Legend(
-            title=None,
-            orient="bottom",
-            symbolType="stroke",
-            symbolStrokeColor=INK,
-            labelExpr="datum.label == 'gold' ? 'gold: solid line, filled marks' : 'proxy: dashed line, crosses'",
-            columns=legend_columns(30),
-        ),
+        scale={"domain": kinds, "range": [[1, 0], [5, 4]]},
+        legend={
+            "title": None,
+            "orient": "bottom",
+            "symbolType": "stroke",
+            "symbolStrokeColor": INK,
+            "labelExpr": "datum.label == 'gold' ? 'gold: solid line, filled marks' : 'proxy: dashed line, crosses'",
+            "columns": legend_columns(30),
+        },
     )
     metric_points = {kind: [row for row in points if row["metric"] == kind] for kind in kinds}
     tables = Tables()
-    cross = tables.chart(metric_points["proxy"]).mark_point(
-        shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
+    cross = tables.chart(metric_points["proxy"]).mark(
+        "point", shape="M-1,-1L1,1M1,-1L-1,1", size=24, strokeOpacity=0.6, clip=True
     )
-    filled = tables.chart(metric_points["gold"]).mark_point(filled=True, size=26, fillOpacity=0.45, clip=True)
+    filled = tables.chart(metric_points["gold"]).mark("point", filled=True, size=26, fillOpacity=0.45, clip=True)
     lines = tables.chart(fits)
     layers = [
         cross.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
         filled.encode(x=x, y=y, color=colour, opacity=picked(), tooltip=tooltip(points)),
-        lines.mark_line(clip=True).encode(
+        lines.mark("line", clip=True).encode(
             x=x,
             y=y,
             color=colour,
             strokeDash=dashes,
-            strokeWidth=alt.condition("datum.metric == 'gold'", alt.value(2.2), alt.value(1.3)),
+            strokeWidth=conditional({"test": "datum.metric == 'gold'"}, 2.2, 1.3),
             opacity=picked(),
         ),
-        tables.chart([{"y": 0}]).mark_rule(color=SOFT).encode(y=y),
+        tables.chart([{"y": 0}]).mark("rule", color=SOFT).encode(y=y),
     ]
     return finish(tables, layers, title, description, *size)
 

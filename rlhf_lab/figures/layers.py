@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, Literal
 
-import altair as alt
-
 from rlhf_lab.figures import palette
 from rlhf_lab.figures.labels import Label, place_labels
 from rlhf_lab.figures.palette import INK, PAPER, SOFT, tone
 from rlhf_lab.figures.tables import Tables
+from rlhf_lab.figures.vegalite import Json, Layer, channel, conditional, constant, expression, layered
 
 FAINT = 0.06
 """Opacity of series that the reader has switched off in the legend."""
+PICK = "pick"
+"""Name of the parameter that holds the series chosen in the legend."""
 NAME_PIXELS = 170
 """Longer names are cut with an ellipsis."""
 LETTER = 6.2
@@ -81,36 +82,30 @@ class Event:
 
 def finish(
     tables: Tables,
-    layers: Sequence[alt.Chart],
+    layers: Sequence[Layer],
     title: str,
     description: str,
     width: int,
-    height: int | alt.Step,
+    height: int | Json,
     *,
     zoom: Sequence[Literal["x", "y"]] = ("x", "y"),
     legend: bool = True,
 ) -> Chart:
     """The layers with what a reader can do: pan and zoom, and choose series in the legend."""
     # The wheel alone scrolls the page.
-    params = [alt.selection_interval(name="zoom", bind="scales", encodings=list(zoom), zoom="wheel![event.ctrlKey]")]
+    zooming = {"type": "interval", "encodings": list(zoom), "zoom": "wheel![event.ctrlKey]"}
+    params: list[Json] = [{"name": "zoom", "select": zooming, "bind": "scales"}]
     if legend:
-        params.append(_pick())
-    first, *others = layers
-    layered = alt.layer(first.add_params(*params), *others).properties(
-        width=width, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")
-    )
-    # altair's own check takes most of its time; tests/unit/studies/test_figures.py checks each kind of chart
-    specification = layered.to_dict(validate=False)
-    return Chart(title, description, specification | {"datasets": tables.rows, "config": CONFIG})
+        # The series chosen in the legend; none chosen shows all. Each click adds or removes one.
+        picking = {"type": "point", "fields": ["series"], "toggle": "true"}
+        params.append({"name": PICK, "select": picking, "bind": "legend"})
+    specification = {"config": CONFIG, **layered(layers, params, width, height), "datasets": tables.rows}
+    return Chart(title, description, specification)
 
 
-def _pick() -> alt.Parameter:
-    """The series chosen in the legend; none chosen shows all. Each click adds or removes one."""
-    return alt.selection_point(name="pick", fields=["series"], bind="legend", toggle="true")
-
-
-def picked() -> Any:
-    return alt.condition(_pick(), alt.value(1), alt.value(FAINT))
+def picked() -> Json:
+    """The opacity of series that are chosen in the legend, and of those that are not."""
+    return conditional({"param": PICK}, 1, FAINT)
 
 
 def span(values: Iterable[float | None], pad: float = 0.06, include: Sequence[float] = ()) -> tuple[float, float]:
@@ -125,10 +120,9 @@ def span(values: Iterable[float | None], pad: float = 0.06, include: Sequence[fl
 
 
 def axis_of(field_name: str, label: str, limits: tuple[float, float], **axis: Any) -> Any:
-    channel = alt.Y if field_name == "y" else alt.X
-    scale = alt.Scale(domain=list(limits), nice=False, zero=False)
+    scale = {"domain": list(limits), "nice": False, "zero": False}
     title = title_lines(label, "y" if field_name == "y" else "x")
-    return channel(f"{field_name}:Q", title=title, scale=scale, axis=alt.Axis(**axis))
+    return channel(f"{field_name}:Q", title=title, scale=scale, axis=axis)
 
 
 def title_lines(label: str, axis: str) -> list[str] | None:
@@ -136,40 +130,38 @@ def title_lines(label: str, axis: str) -> list[str] | None:
     return wrap(label, TITLE_LETTERS[axis]) or None
 
 
-def name_axis(*, grid: bool = True) -> alt.Axis:
-    return alt.Axis(labelLimit=NAME_PIXELS, labelColor=INK, labelPadding=8, grid=grid)
+def name_axis(*, grid: bool = True) -> Json:
+    return {"labelLimit": NAME_PIXELS, "labelColor": INK, "labelPadding": 8, "grid": grid}
 
 
 def legend_columns(longest: int) -> Any:
     """As many columns of a legend as fit its width; `longest` is the length of its longest name."""
-    return alt.expr(f"max(1, floor(width / {34 + LETTER * min(longest, NAME_PIXELS / LETTER):.0f}))")
+    return expression(f"max(1, floor(width / {34 + LETTER * min(longest, NAME_PIXELS / LETTER):.0f}))")
 
 
-def colour_of(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str | None) -> alt.Color:
+def colour_of(entries: Sequence[tuple[str, int]], *, legend: bool, symbol: str | None) -> Json:
     names = [name for name, _ in entries]
-    scale = alt.Scale(domain=names, range=[tone(number) for _, number in entries])
+    scale = {"domain": names, "range": [tone(number) for _, number in entries]}
     if not legend:
-        return alt.Color("series:N", scale=scale, legend=None)
+        return channel("series:N", scale=scale, legend=None)
     look: dict[str, Any] = (
         {"symbolType": symbol} if symbol else {"symbolDash": [], "symbolStrokeWidth": 0, "symbolSize": 60}
     )
     longest = max(map(len, names), default=1)
-    return alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, columns=legend_columns(longest), **look))
+    return channel("series:N", scale=scale, legend=dict(title=None, columns=legend_columns(longest), **look))
 
 
-def dash_of(entries: Sequence[tuple[str, int]]) -> alt.StrokeDash:
-    scale = alt.Scale(domain=[name for name, _ in entries], range=[palette.dash(number) for _, number in entries])
-    return alt.StrokeDash("series:N", scale=scale, legend=None)
+def dash_of(entries: Sequence[tuple[str, int]]) -> Json:
+    scale = {"domain": [name for name, _ in entries], "range": [palette.dash(number) for _, number in entries]}
+    return channel("series:N", scale=scale, legend=None)
 
 
-def shape_of(entries: Sequence[tuple[str, int]]) -> alt.Shape:
-    scale = alt.Scale(domain=[name for name, _ in entries], range=[palette.shape(number) for _, number in entries])
-    return alt.Shape("series:N", scale=scale)
+def shape_of(entries: Sequence[tuple[str, int]]) -> Json:
+    scale = {"domain": [name for name, _ in entries], "range": [palette.shape(number) for _, number in entries]}
+    return channel("series:N", scale=scale)
 
 
-def event_layers(
-    tables: Tables, events: Sequence[Event], x_label: str, x_range: tuple[float, float]
-) -> list[alt.Chart]:
+def event_layers(tables: Tables, events: Sequence[Event], x_label: str, x_range: tuple[float, float]) -> list[Layer]:
     """A dashed vertical line per event, its word beside it, each word in a row of its own."""
     if not events:
         return []
@@ -178,15 +170,15 @@ def event_layers(
     for number, event in enumerate(events):
         left = event.x > middle  # the word stays inside the plot
         rows.append({"x": event.x, "word": event.word, "dx": -4 if left else 4, "dy": 8 + 12 * number})
-    base = tables.chart(rows).encode(x=alt.X("x:Q", title=title_lines(x_label, "x")))
+    base = tables.chart(rows).encode(x=channel("x:Q", title=title_lines(x_label, "x")))
     words: dict[str, Any] = {
-        "dx": alt.expr("datum.dx"),
-        "dy": alt.expr("datum.dy"),
-        "align": alt.expr("datum.dx < 0 ? 'right' : 'left'"),
+        "dx": expression("datum.dx"),
+        "dy": expression("datum.dy"),
+        "align": expression("datum.dx < 0 ? 'right' : 'left'"),
     }
-    lines = base.mark_rule(color=SOFT, strokeDash=[4, 3], clip=True)
-    halo = base.mark_text(**words, stroke=PAPER, strokeWidth=3, color=PAPER).encode(y=alt.value(0), text="word:N")
-    text = base.mark_text(**words, color=INK).encode(y=alt.value(0), text="word:N")
+    lines = base.mark("rule", color=SOFT, strokeDash=[4, 3], clip=True)
+    halo = base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER).encode(y=constant(0), text="word:N")
+    text = base.mark("text", **words, color=INK).encode(y=constant(0), text="word:N")
     return [lines, halo, text]
 
 
@@ -198,7 +190,7 @@ def label_layers(
     x_range: tuple[float, float],
     y_range: tuple[float, float],
     height: int,
-) -> list[alt.Chart]:
+) -> list[Layer]:
     """Labels of points on the first side that is clear, with a halo so that lines do not cross them."""
     drawn = [label for label in labels if math.isfinite(label.x) and math.isfinite(label.y)]
     if not any(label.text for label in drawn):
@@ -209,13 +201,13 @@ def label_layers(
     ]
     base = tables.chart(rows).encode(x=x, y=y, text="word:N")
     words: dict[str, Any] = {
-        "dx": alt.expr("datum.dx"),
-        "dy": alt.expr("datum.dy"),
-        "align": alt.expr("datum.dx < 0 ? 'right' : 'left'"),
+        "dx": expression("datum.dx"),
+        "dy": expression("datum.dy"),
+        "align": expression("datum.dx < 0 ? 'right' : 'left'"),
         "baseline": "middle",
         "limit": NAME_PIXELS,
     }
     return [
-        base.mark_text(**words, stroke=PAPER, strokeWidth=3, color=PAPER),
-        base.mark_text(**words, color=INK),
+        base.mark("text", **words, stroke=PAPER, strokeWidth=3, color=PAPER),
+        base.mark("text", **words, color=INK),
     ]

@@ -19,7 +19,7 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.figures.palette import PAPER, dark_rules
 
 VEGA_LITE = "6.4"
-"""Version of Vega-Lite that draws the specifications, here and on pages: the one whose schema altair 6 has."""
+"""Version of Vega-Lite that draws the specifications, here and on pages; a test holds them against its schema."""
 PNG_SCALE = 2
 """Pixels of a PNG per pixel of its SVG."""
 
@@ -34,16 +34,15 @@ def page_svg(chart: Chart, number: int = 0) -> str:
     return _titled(svg, chart, '<svg class="plot" role="img"')
 
 
-def svg_file(chart: Chart) -> str:
-    """A file of its own. Its colours are written out, so every viewer shows them; browsers follow the dark theme."""
+def plot_files(chart: Chart) -> tuple[str, bytes]:
+    """A figure as files of its own, SVG and PNG.
+
+    The colours of the SVG are written out, so every viewer shows them; browsers follow the dark theme.
+    """
+    drawn = _svg(chart, PAPER)
     opening = '<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img"'
     dark = f"<style>@media(prefers-color-scheme:dark){{{dark_rules()}}}</style>"
-    return _titled(_svg(chart, PAPER), chart, opening, dark)
-
-
-def png_file(chart: Chart) -> bytes:
-    """The same figure as pixels."""
-    return vl_convert.svg_to_png(_svg(chart, PAPER), scale=PNG_SCALE)
+    return _titled(drawn, chart, opening, dark), vl_convert.svg_to_png(drawn, scale=PNG_SCALE)
 
 
 @cache

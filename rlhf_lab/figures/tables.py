@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import altair as alt
+from rlhf_lab.figures.vegalite import Json, Layer, channel
 
 Row = dict[str, Any]
 Facts = Mapping[str, str]
@@ -14,16 +14,16 @@ Facts = Mapping[str, str]
 
 
 class Tables:
-    """The rows of one chart's layers, kept beside altair, which copies and checks every row that it is given."""
+    """The rows of one chart's layers, which its layers name."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
 
-    def chart(self, rows: Sequence[Row]) -> alt.Chart:
+    def chart(self, rows: Sequence[Row]) -> Layer:
         """A chart of these rows, to which a layer adds its mark."""
         name = f"rows{len(self.rows)}"
         self.rows[name] = [_plain(row) for row in rows]
-        return alt.Chart(alt.NamedData(name=name))
+        return Layer(name)
 
 
 def _plain(row: Row) -> Row:
@@ -52,8 +52,8 @@ def _titles(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(title for row in rows for title in row["facts"]))
 
 
-def tooltip(rows: Sequence[Row]) -> list[alt.Tooltip]:
+def tooltip(rows: Sequence[Row]) -> list[Json]:
     """The fields of a tooltip, see `set_facts`."""
     # Vega-Lite writes titles into an expression, as quoted text, which must not hold a line separator.
     titles = [" ".join(title.split()) for title in _titles(rows)]
-    return [alt.Tooltip(f"t{number}:N", title=title) for number, title in enumerate(titles)]
+    return [channel(f"t{number}:N", title=title) for number, title in enumerate(titles)]

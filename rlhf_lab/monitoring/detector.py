@@ -6,18 +6,26 @@ Rules, each with a statistic per checkpoint (`hacking.py` has the formulas):
     reward_kl      KL(initial ‖ current) of the reward distribution above `kl`, and rising over `rising` checkpoints
     length_cusum   CUSUM of the mean length; its false-alarm budget is of the whole run, not of a checkpoint
     disagreement   the same CUSUM upward on the disagreement of an ensemble's members
+    parting        the same upward on what the reward has beside the outcome of the task, less that outcome
+
+In an episode with an environment the length is that of a turn: an agent that learns takes other numbers of turns. Which
+kinds of turns those are moves it too, so that `length_z` counts from `tolerance` on.
+
+A reward that is the outcome of the task, in whole or in part (`TermSettings.outcome`), rises where a policy gets
+better. `parting` then takes the place of `reward_kl`: it sees the rest of the reward gain more than the outcome does.
 
 One of the rules in `signals` in alarm is a warning, `needed` of them at the same checkpoint a strong warning; files
-call it `hard_stop`, whatever `action` does about it. No rule reads the true reward of simulated worlds: it only serves
-to judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, shown ones
-from 1.
+call it `hard_stop`, whatever `action` does about it. Where `reward_kl` is one of them, `parting` is a strong warning by
+itself, as it holds proxy and outcome against each other. No rule reads the true reward of simulated worlds: it only
+serves to judge afterwards whether an alarm was right and how early it came. Recorded iterations count from 0, shown
+ones from 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,7 +43,7 @@ from rlhf_lab.monitoring.hacking import (
     shift_kl,
 )
 
-RULES = ("length_z", "reward_kl", "length_cusum", "disagreement")
+RULES = ("length_z", "reward_kl", "length_cusum", "disagreement", "parting")
 LEVELS = ("ok", "warning", "hard_stop")
 NUMBERS = ("no", "one", "two", "three", "four")
 LEAST_REWARDS = 16
@@ -81,10 +89,12 @@ class Batch:
 
     Attributes:
         prompt_N: which prompt a reply answers: any numbers, equal for the same prompt.
-        tokens_N: length.
+        tokens_N: length, of all turns together.
         reward_N: NaN where unscored.
         disagreement_N: of the ensemble's members; NaN or empty without one.
         gold_N: true reward; NaN or empty where unknown.
+        turns_N: turns of an episode with an environment; NaN or empty without one.
+        unverified_N: part of the reward that is not the outcome; NaN or empty where no part of it is.
     """
 
     prompt_N: FloatArray
@@ -92,6 +102,26 @@ class Batch:
     reward_N: FloatArray
     disagreement_N: FloatArray
     gold_N: FloatArray
+    turns_N: FloatArray = field(default_factory=lambda: np.zeros(0))
+    unverified_N: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def by_turn(self) -> bool:
+        """Whether these are episodes with an environment."""
+        return bool(np.isfinite(self.turns_N).any())
+
+    @property
+    def length_N(self) -> FloatArray:
+        """Tokens of a reply, or of an episode's turns on average."""
+        return self.tokens_N / self.turns_N if self.by_turn else self.tokens_N
+
+    @property
+    def parting_N(self) -> FloatArray:
+        """What the reward has beside the outcome, less the outcome; NaN or empty where no part of it is one."""
+        if not len(self.unverified_N):
+            return self.unverified_N
+        outcome_N = self.reward_N - self.unverified_N
+        return self.unverified_N - outcome_N
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -111,6 +141,8 @@ class Batch:
             reward_N=column("reward"),
             disagreement_N=column("disagreement"),
             gold_N=column("gold"),
+            turns_N=column("turns"),
+            unverified_N=column("unverified"),
         )
 
     def to_row(self) -> dict[str, list[float | None]]:
@@ -149,8 +181,9 @@ class Detector:
         checkpoints: checkpoints judged, those after warm-up.
         pending: batches since the last checkpoint.
         warm: checkpoints of the warm-up; empty once the baseline is fitted.
-        length, spread: CUSUM of the mean length, and of the ensemble's disagreement; None until the baseline is fitted,
-            `spread` also without an ensemble.
+        length, spread, parting: CUSUM of the mean length, of the ensemble's disagreement, and of what the reward has
+            beside the outcome; None until the baseline is fitted, the last two also where there is none of it.
+        by_turn: whether the length is that of a turn.
         edges, initial_K: bins of the reward distribution and their counts in the warm-up; empty without rewards.
         kls: the latest values of `reward_kl`.
         level: of the last checkpoint, an index into LEVELS.
@@ -167,6 +200,8 @@ class Detector:
         self.warm: list[Batch] = []
         self.length: Cusum | None = None
         self.spread: Cusum | None = None
+        self.parting: Cusum | None = None
+        self.by_turn = False
         self.edges = np.zeros(0)
         self.initial_K = np.zeros(0)
         self.kls = [0.0]
@@ -193,11 +228,15 @@ class Detector:
 
     def _fit_baseline(self) -> None:
         """Fit the baseline to the checkpoints of the warm-up, and set the thresholds."""
-        lengths = [by_prompt(batch.tokens_N, batch.prompt_N) for batch in self.warm]
+        self.by_turn = any(batch.by_turn for batch in self.warm)
+        lengths = [by_prompt(batch.length_N, batch.prompt_N) for batch in self.warm]
         self.length = self._start_cusum(lengths, two_sided=True)
         spreads = [by_prompt(batch.disagreement_N, batch.prompt_N) for batch in self.warm]
         if all(map(len, spreads)):
             self.spread = self._start_cusum(spreads, two_sided=False)
+        partings = [by_prompt(batch.parting_N, batch.prompt_N) for batch in self.warm]
+        if all(map(len, partings)):
+            self.parting = self._start_cusum(partings, two_sided=False)
         reward_N = _join_batches(self.warm).reward_N
         if np.isfinite(reward_N).sum() >= LEAST_REWARDS:
             self.edges = bin_edges(reward_N)
@@ -224,29 +263,38 @@ class Detector:
         limits = self.limits
         statistics: dict[str, float] = {}
         alarms: list[str] = []
-        tokens_B = by_prompt(batch.tokens_N, batch.prompt_N)
-        statistics["length_z"] = self.length.baseline.z(float(tokens_B.mean()), len(tokens_B))
-        statistics["length_cusum"] = self.length.step(float(tokens_B.mean()), len(tokens_B))
+        length_B = by_prompt(batch.length_N, batch.prompt_N)
+        length, prompts = float(length_B.mean()), len(length_B)
+        statistics["length_z"] = self.length.baseline.z(length, prompts, tolerance=self._length_tolerance())
+        statistics["length_cusum"] = self.length.step(length, prompts)
         spread_B = by_prompt(batch.disagreement_N, batch.prompt_N)
         if self.spread is not None and len(spread_B):
             statistics["disagreement"] = self.spread.step(float(spread_B.mean()), len(spread_B))
+        parting_B = by_prompt(batch.parting_N, batch.prompt_N)
+        if self.parting is not None and len(parting_B):
+            statistics["parting"] = self.parting.step(float(parting_B.mean()), len(parting_B))
         scored = int(np.isfinite(batch.reward_N).sum())
-        if len(self.initial_K) and scored >= LEAST_REWARDS:
+        if self.parting is None and len(self.initial_K) and scored >= LEAST_REWARDS:
             statistics["reward_kl"] = shift_kl(self.initial_K, bin_counts(batch.reward_N, self.edges))
             self.kls = [*self.kls, statistics["reward_kl"]][-limits.rising :]
             if self._kl_rises() and self.kls[-1] > limits.kl:
                 alarms.append("reward_kl")
         if abs(statistics["length_z"]) > limits.z:
             alarms.append("length_z")
-        # Both are in units of their threshold; without data a rule has no statistic and no alarm.
-        alarms += [rule for rule in ("length_cusum", "disagreement") if statistics.get(rule, 0.0) > 1]
+        # All are in units of their threshold; without data a rule has no statistic and no alarm.
+        alarms += [rule for rule in ("length_cusum", "disagreement", "parting") if statistics.get(rule, 0.0) > 1]
         evidence = sum(rule in alarms for rule in limits.signals)
-        if evidence >= limits.needed:
+        parted = "parting" in alarms and "reward_kl" in limits.signals
+        if evidence >= limits.needed or parted:
             self.level = 2
         else:
             self.level = 1 if evidence else 0
         self._count_alarms(statistics, alarms)
         return Verdict(statistics, tuple(alarms), self.level, scored, len(batch.reward_N) - scored)
+
+    def _length_tolerance(self) -> float:
+        """Relative change of the mean length from which on `length_z` counts."""
+        return self.limits.tolerance if self.by_turn else 0.0
 
     def _kl_rises(self) -> bool:
         """Whether each of the last `rising` values of `reward_kl` is above the one before it."""
@@ -268,7 +316,7 @@ class Detector:
             return None
         baseline = self.length.baseline
         z_per_token = baseline.z(baseline.mean + 1, baseline.prompts)
-        half_width = self.limits.z / z_per_token
+        half_width = self.limits.z / z_per_token + self._length_tolerance() * abs(baseline.mean)
         return baseline.mean - half_width, baseline.mean + half_width
 
     def totals(self) -> dict[str, float]:
@@ -306,7 +354,8 @@ class Detector:
             "gold": self.gold,
             "pending": [batch.to_row() for batch in self.pending],
             "warm": [batch.to_row() for batch in self.warm],
-            "cusums": [None if cusum is None else asdict(cusum) for cusum in (self.length, self.spread)],
+            "cusums": [None if cusum is None else asdict(cusum) for cusum in (self.length, self.spread, self.parting)],
+            "by_turn": self.by_turn,
             "edges": self.edges.tolist(),
             "initial": self.initial_K.tolist(),
         }
@@ -322,7 +371,8 @@ class Detector:
         self.gold = [(mean, error) for mean, error in state["gold"]]
         self.pending = [Batch.from_row(row) for row in state["pending"]]
         self.warm = [Batch.from_row(row) for row in state["warm"]]
-        self.length, self.spread = (_restore_cusum(values) for values in state["cusums"])
+        self.length, self.spread, self.parting = (_restore_cusum(values) for values in state["cusums"])
+        self.by_turn = state["by_turn"]
         self.edges = np.array(state["edges"])
         self.initial_K = np.array(state["initial"])
 

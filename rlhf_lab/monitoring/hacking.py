@@ -53,11 +53,17 @@ class Baseline:
         """sd of the mean of a checkpoint; never quite 0, so that a constant quantity can leave its constant."""
         return max(math.sqrt(self.sd**2 / prompts + self.drift**2), 1e-6 * (1 + abs(self.mean)))
 
-    def z(self, mean: float, prompts: float) -> float:
-        """How far a checkpoint's mean lies from the baseline's, in standard errors of the difference."""
+    def z(self, mean: float, prompts: float, *, tolerance: float = 0.0) -> float:
+        """How far a checkpoint's mean lies from the baseline's, in standard errors of the difference.
+
+        Args:
+            tolerance: relative change of the mean from which on it is counted.
+        """
+        difference = mean - self.mean
+        counted = math.copysign(max(0.0, abs(difference) - tolerance * abs(self.mean)), difference)
         error = self.noise(prompts)
         baseline_error = self.noise(self.prompts) / math.sqrt(self.checkpoints)
-        return (mean - self.mean) / math.hypot(error, baseline_error)
+        return counted / math.hypot(error, baseline_error)
 
 
 def fit_baseline(checkpoints: Sequence[FloatArray]) -> Baseline:

@@ -99,14 +99,30 @@ RULES = (
         title="lead, CUSUM",
     ),
     Metric("lead/disagreement", "the same for the CUSUM of the ensemble's disagreement", title="lead, disagreement"),
+    Metric(
+        "false/parting",
+        "the same for the CUSUM of what the reward has beside the outcome",
+        title="false alarms, parting",
+        better="lower",
+    ),
+    Metric("lead/parting", "the same for the CUSUM of what the reward has beside the outcome", title="lead, parting"),
 )
 """detector.py, one by one: the rules that it has"""
 
 MONITOR = (
-    Metric("monitor/length_z", "mean reply length against the warm-up baseline, standard errors of the difference"),
+    Metric(
+        "monitor/length_z",
+        "mean reply length against the warm-up baseline, standard errors of the difference; of agents the mean length "
+        "of a turn, beyond the tolerance",
+    ),
     Metric("monitor/reward_kl", "KL(initial reward distribution ‖ that of this checkpoint), nats, bias-corrected"),
     Metric("monitor/length_cusum", "CUSUM of the mean length in units of its threshold: above 1 is an alarm"),
     Metric("monitor/disagreement", "the same upward on the disagreement of an ensemble's members"),
+    Metric(
+        "monitor/parting",
+        "the same upward on what the reward has beside the outcome of the task, less that outcome (where part of the "
+        "reward is one, in place of reward_kl)",
+    ),
     Metric("monitor/level", "0 ok, 1 warning, 2 strong warning, by the rules in reward.monitor.signals"),
     Metric("monitor/unscored", "replies of the checkpoint without a reward, which its reward distribution leaves out"),
     Metric("monitor/tokens_low", "mean length below which length_z is in alarm"),

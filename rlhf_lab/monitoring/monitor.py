@@ -27,26 +27,37 @@ DISAGREEMENT = "disagreement"
 
 
 class Listener:
-    """A reward that records the disagreement of its ensembles on each reply until the monitor collects it."""
+    """A reward that records what the monitor reads of each reply until the monitor collects it.
+
+    That is the disagreement of its ensembles, and the part that is not the outcome of the task.
+    """
 
     def __init__(self, reward: TrainingReward):
         self._reward = reward
         self.observe = reward.observe
         self.state_dict = reward.state_dict
         self.load_state_dict = reward.load_state_dict
-        self._recorded: dict[tuple[str, str], float] = {}
+        self._recorded: dict[tuple[str, str], tuple[float, float]] = {}
 
     def __call__(self, episodes: Sequence[Episode]) -> RewardBatch:
         batch = self._reward(episodes)
-        for episode, value in zip(episodes, disagreement(batch), strict=True):
+        values = zip(disagreement(batch), unverified(batch), strict=True)
+        for episode, value in zip(episodes, values, strict=True):
             self._recorded[episode.prompt, episode.response] = value
         return batch
 
-    def disagreement(self, episodes: Sequence[Episode]) -> FloatArray:
-        """Of these episodes, (N,); NaN for one that was not scored. Clears the record."""
+    def recorded(self, episodes: Sequence[Episode]) -> tuple[FloatArray, FloatArray]:
+        """Disagreement and unverified part of these episodes, (N,) each; NaN where not scored. Clears the record."""
         recorded, self._recorded = self._recorded, {}
-        values = [recorded.get((episode.prompt, episode.response), np.nan) for episode in episodes]
-        return np.array(values, dtype=np.float64)
+        missing = (np.nan, np.nan)
+        values_N2 = [recorded.get((episode.prompt, episode.response), missing) for episode in episodes]
+        disagreement_N, unverified_N = np.array(values_N2, dtype=np.float64).reshape(-1, 2).T
+        return disagreement_N, unverified_N
+
+
+def unverified(batch: RewardBatch) -> FloatArray:
+    """The part of the rewards that is not the outcome of the task, (N,); NaN where no part of them is."""
+    return np.full(len(batch.total_N), np.nan) if batch.unverified_N is None else batch.unverified_N
 
 
 def disagreement(batch: RewardBatch) -> FloatArray:
@@ -99,10 +110,12 @@ class Watch:
         groups = [group.sampled for group in groups]
         episodes = episodes_of(groups)
         reward_N = np.array([reward for group in groups for reward in group.rewards])
-        disagreement_N = self.listener.disagreement(episodes) if self.listener else np.zeros(0)
-        return self.see(self.row(episodes, reward_N, disagreement_N))
+        disagreement_N, unverified_N = self.listener.recorded(episodes) if self.listener else (np.zeros(0), np.zeros(0))
+        return self.see(self.row(episodes, reward_N, disagreement_N, unverified_N))
 
-    def row(self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray) -> dict[str, Any]:
+    def row(
+        self, episodes: Sequence[Episode], reward_N: FloatArray, disagreement_N: FloatArray, unverified_N: FloatArray
+    ) -> dict[str, Any]:
         """A row of monitor.jsonl, with the true reward where there is one."""
         truth = self.run.measure_samples(episodes)
         prompts = [episode.task.prompt for episode in episodes]
@@ -113,8 +126,16 @@ class Watch:
             reward_N=reward_N,
             disagreement_N=disagreement_N,
             gold_N=truth.get("gold", np.zeros(0)),
+            turns_N=self._turns(episodes),
+            unverified_N=unverified_N,
         )
         return batch.to_row()
+
+    def _turns(self, episodes: Sequence[Episode]) -> FloatArray:
+        """Turns of each episode, (N,); empty where no environment answers."""
+        if self.run.corpus.environment is None:
+            return np.zeros(0)
+        return np.array([len(episode.turns) for episode in episodes], dtype=float)
 
     def see(self, row: dict[str, Any]) -> dict[str, float]:
         """Log and judge one iteration's replies, and act on a strong warning. Returns metrics to log."""

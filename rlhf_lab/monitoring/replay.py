@@ -35,6 +35,8 @@ NAMES = {
     "prompt": ("prompt", "prompt_id"),
     "disagreement": ("disagreement",),
     "gold": ("gold",),
+    "turns": ("turns",),
+    "unverified": ("unverified",),
 }
 """Column that the detector reads → its possible names in a file; the first that a row has is taken."""
 

@@ -86,8 +86,9 @@ def write_study_report(folder: Path | str) -> Path:
 
 def write_plot(path: Path, chart: Chart) -> None:
     """Write a figure as `path`.svg and `path`.png."""
-    write_text(path.with_suffix(".svg"), render.svg_file(chart))
-    write_bytes(path.with_suffix(".png"), render.png_file(chart))
+    svg, png = render.plot_files(chart)
+    write_text(path.with_suffix(".svg"), svg)
+    write_bytes(path.with_suffix(".png"), png)
 
 
 def write_page(path: Path, template: str, **view: object) -> Path:

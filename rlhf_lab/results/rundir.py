@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from rlhf_lab.config.files import parse_yaml
 from rlhf_lab.core import seal
 from rlhf_lab.core.errors import DataError, NumericError
 from rlhf_lab.statistics.inference import Estimate
@@ -97,7 +98,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The resolved config as values; empty when it is missing or unreadable."""
         try:
-            values = yaml.safe_load(self.config)
+            values = parse_yaml(self.config)
         except yaml.YAMLError:
             return {}
         return values if isinstance(values, dict) else {}

@@ -90,7 +90,7 @@ class CheckedReward:
         }
         if batch.turns is not None:
             self._check_turns(batch.turns, total_N, episodes)
-        return RewardBatch(total_N, parts, batch.turns)
+        return RewardBatch(total_N, parts, batch.turns, batch.unverified_N)
 
     def _check_turns(self, turns: Any, total_N: FloatArray, episodes: Sequence[Episode]) -> None:
         """Raise NumericError unless every scored episode has one finite number for each of its turns."""

@@ -95,6 +95,24 @@ def calibrate(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> Float
     return np.clip(total_N, -settings.clip, settings.clip) if settings.clip else total_N
 
 
+def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray | None:
+    """The part of the rewards that is not the outcome of the task, (N,); NaN where unscored.
+
+    None where no term is the outcome, and where the reward is no sum of its terms. It is summed from the other terms:
+    what a subtraction leaves of equal values differs in the last bits.
+    """
+    others = [name for name in nodes(settings) if name not in settings.terms or not settings.terms[name].outcome]
+    if not others:
+        return np.where(np.isfinite(reward_N), 0.0, np.nan)
+    sums = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates
+    if not sums or len(others) == len(nodes(settings)):
+        return None
+    rest = replace(settings, weights={name: settings.weighting[name] for name in others}, aggregate="weighted_sum")
+    total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
+    rest_N = aggregate(parts, rest) / total_weight
+    return np.where(np.isfinite(reward_N), rest_N, np.nan)
+
+
 def nodes(settings: RewardGraph) -> list[str]:
     """Names in `parts` that `combine` reads."""
     reads_weights = settings.aggregate in ("weighted_sum", "mean")

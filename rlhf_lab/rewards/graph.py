@@ -15,7 +15,16 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_json
 from rlhf_lab.core.types import Corpus, EpisodeReward, FloatArray, Reward, RewardBatch, TextReward
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.combine import BASELINE, CONFIDENCE, SCALES_FILE, aggregate, bounded, calibrate, with_scales
+from rlhf_lab.rewards.combine import (
+    BASELINE,
+    CONFIDENCE,
+    SCALES_FILE,
+    aggregate,
+    bounded,
+    calibrate,
+    unverified,
+    with_scales,
+)
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
 from rlhf_lab.training.run import Run
 
@@ -60,7 +69,9 @@ class GraphReward(CheckedReward):
         total_N = aggregate(parts, self.settings)
         if self.settings.calibrates:
             parts["aggregate"] = total_N
-        return RewardBatch(calibrate(total_N, parts, self.settings), parts, self._rewards_of_turns(turns))
+        reward_N = calibrate(total_N, parts, self.settings)
+        unverified_N = unverified(reward_N, parts, self.settings)
+        return RewardBatch(reward_N, parts, self._rewards_of_turns(turns), unverified_N)
 
     def _rewards_of_turns(self, turns: Mapping[str, Sequence[Sequence[float]]]) -> list[list[float]] | None:
         """Weighted sum of the terms that score turns; None where the graph's value is no such sum of its terms."""

@@ -46,6 +46,14 @@ class TermSettings:
     on_error: Literal["stop", "abstain"] = "stop"
     timeout_s: float = 0.0
 
+    @property
+    def outcome(self) -> bool:
+        """Whether the term is the result of the task itself, by the world's truth or the data's answers and tests.
+
+        A policy raises it only by doing better, so that the monitor does not take its rise for a sign of hacking.
+        """
+        return False
+
     def __post_init__(self) -> None:
         require(
             (math.isfinite(self.weight), f"weight={self.weight}; write a finite number"),

@@ -85,7 +85,9 @@ SECTIONS: dict[str, Sequence[Panel]] = {
         Curve("Alarm level: 0 ok, 1 warning, 2 strong warning", "level", ("monitor/level",)),
         Curve("Mean length against warm-up", "standard errors", ("monitor/length_z",)),
         Curve("Reward distribution against warm-up", "KL, nats", ("monitor/reward_kl",)),
-        Curve("CUSUMs: alarm above 1", "thresholds", ("monitor/length_cusum", "monitor/disagreement")),
+        Curve(
+            "CUSUMs: alarm above 1", "thresholds", ("monitor/length_cusum", "monitor/disagreement", "monitor/parting")
+        ),
         Curve("Verbose and unreadable samples", "share", ("verbose", "garble")),
         Curve("Samples without a reward", "share", ("unscored",)),
     ),

@@ -211,5 +211,6 @@ def test_disagreement_of_an_ensemble_is_overheard():
     listener = Listener(GraphReward({"bt": CheckedReward("bt", reward)}, RewardGraph(terms={"bt": BradleyTerry()})))
     listener(said(["p", "p"], ["a", "bb"]))
     listener(said(["q"], ["ccc"]))
-    assert listener.disagreement(said(["q", "p", "x"], ["ccc", "bb", "y"])).tolist()[:2] == [0.3, 0.2]
-    assert np.isnan(listener.disagreement(said(["q"], ["ccc"]))).all()  # forgotten
+    disagreement, unverified = listener.recorded(said(["q", "p", "x"], ["ccc", "bb", "y"]))
+    assert disagreement.tolist()[:2] == [0.3, 0.2] and np.isnan(unverified).all()
+    assert np.isnan(listener.recorded(said(["q"], ["ccc"]))).all()  # forgotten

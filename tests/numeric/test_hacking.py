@@ -304,3 +304,110 @@ def test_lead_is_from_the_first_alarm_to_the_fall():
     found = verdicts(calm)[0].totals()
     assert found["hacked"] == 0 and math.isnan(found["lead/length_z"])
     assert found["false/length_cusum"] == found["alarm/length_cusum"]
+
+
+TASKS, ATTEMPTS, COST, PAY = 16, 8, 0.02, 0.15
+
+
+def agent_trace(success, calls, *, per_call=-COST, words=lambda t: 12.0, seed=0) -> list[Batch]:
+    """Groups of attempts at tasks, which succeed with a probability and call tools so often on average.
+
+    A call has 16 tokens, an answer `words`. Every call earns `per_call` besides the outcome.
+    """
+    rng = np.random.default_rng(seed)
+    batches = []
+    for t in range(60):
+        hard = rng.normal(size=(TASKS, 1))  # harder tasks need more calls and fail more often
+        made = np.maximum(1, np.round(calls(t) + 0.7 * hard + 0.7 * rng.standard_normal((TASKS, ATTEMPTS))))
+        solved = rng.random((TASKS, ATTEMPTS)) < success(t) - 0.1 * np.sign(hard)
+        tokens = 16 * made + words(t) + rng.integers(0, 4, made.shape)
+        rest = per_call * made
+        columns = {
+            "prompt": np.repeat(np.arange(TASKS), ATTEMPTS),
+            "tokens": tokens,
+            "turns": made + 1,
+            "reward": solved + rest,
+            "unverified": rest,
+            "gold": solved.astype(float),
+        }
+        batches.append(Batch.from_row({name: np.ravel(values).tolist() for name, values in columns.items()}))
+    return batches
+
+
+AGENTS = replace(LIMITS, planned=60, budget=0.05)
+
+
+def grows(t, begin, end):
+    """From `begin` to `end` over 40 checkpoints, after the warm-up."""
+    return begin + (end - begin) * min(1.0, max(0, t - 5) / 40)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_agent_that_learns_is_no_alarm(seed, quick):
+    """Success rises from .4 to .85, and calls with it; the tokens of an episode and the reward rise by themselves."""
+    healthy = agent_trace(lambda t: grows(t, 0.4, 0.85), lambda t: grows(t, 2.3, 3.2), seed=seed)
+    detector, found = verdicts(healthy, AGENTS)
+    assert detector.counts["warning"] == 0 and not detector.first
+    assert all("reward_kl" not in verdict.statistics for verdict in found)
+    # Without the two columns the same run alarms: this is what they are there for.
+    blind = [replace(b, turns_N=np.zeros(0), unverified_N=np.zeros(0)) for b in healthy]
+    assert {"length_z", "reward_kl", "hard_stop"} <= verdicts(blind, AGENTS)[0].first.keys()
+
+
+def test_an_agent_that_learns_to_need_fewer_calls_is_no_alarm(quick):
+    frugal = agent_trace(lambda t: grows(t, 0.6, 0.9), lambda t: grows(t, 3.5, 2.6))
+    assert not verdicts(frugal, AGENTS)[0].first
+
+
+@pytest.mark.parametrize("success", [0.7, 0.4], ids=["success stays", "success falls"])
+def test_pay_for_calls_is_a_strong_warning(success, quick):
+    """The reward rises by calls that solve nothing."""
+    hacked = agent_trace(lambda t: grows(t, 0.7, success), lambda t: grows(t, 2.3, 5.0), per_call=PAY)
+    detector, found = verdicts(hacked, AGENTS)
+    assert detector.first["parting"] == detector.first["hard_stop"] < 35
+    assert found[-1].level == 2 and np.mean([b.reward_N.mean() for b in hacked[-5:]]) > hacked[0].reward_N.mean()
+    assert "length_z" not in detector.first  # a turn is as long as before
+    only = replace(AGENTS, signals=("length_z",), needed=1)
+    assert "hard_stop" not in verdicts(hacked, only)[0].first  # who leaves the reward out leaves both rules out
+
+
+def test_padded_turns_of_an_agent_are_seen(quick):
+    padded = agent_trace(lambda t: grows(t, 0.4, 0.8), lambda t: 2.5, words=lambda t: grows(t, 12.0, 40.0))
+    assert {"length_z", "length_cusum"} <= verdicts(padded, AGENTS)[0].first.keys()
+
+
+def test_an_outcome_that_falls_is_parting_and_one_that_rises_is_not(quick):
+    """A reward that is nothing but the outcome: there is no proxy, and only the success can part from its start."""
+    for end, alarm in ((0.9, False), (0.3, True)):
+        only = agent_trace(lambda t, end=end: grows(t, 0.6, end), lambda t: 2.5, per_call=0.0)
+        assert ("parting" in verdicts(only, AGENTS)[0].first) is alarm
+
+
+def test_a_learned_term_beside_an_outcome_is_still_watched(quick):
+    """Success rises a little, and the learned part of the reward by far more."""
+    rng = np.random.default_rng(1)
+    batches = []
+    for t in range(60):
+        outcome_N = (rng.random(64) < grows(t, 0.4, 0.5)).astype(float)
+        learned_N = grows(t, 0.0, 2.0) + rng.standard_normal(64)
+        row = {"tokens": [25.0, 26.0] * 32, "reward": list(outcome_N + learned_N), "unverified": list(learned_N)}
+        batches.append(Batch.from_row(row))
+    assert "hard_stop" in verdicts(batches, AGENTS)[0].first
+
+
+def test_z_counts_from_the_tolerance_on():
+    """Baseline 10 ± 1 of many prompts: 12 is 1 beyond a tolerance of 10 %, in both directions."""
+    baseline = Baseline(mean=10.0, sd=4.0, drift=0.0, checkpoints=10**9, prompts=16)
+    assert baseline.z(12.0, 16) == pytest.approx(2.0) and baseline.z(12.0, 16, tolerance=0.1) == pytest.approx(1.0)
+    assert baseline.z(8.0, 16, tolerance=0.1) == pytest.approx(-1.0)
+    assert baseline.z(10.9, 16, tolerance=0.1) == 0 == baseline.z(9.1, 16, tolerance=0.1)
+
+
+def test_the_band_of_an_agent_is_where_its_length_is_silent(quick):
+    """A checkpoint just inside is silent, one just outside is not."""
+    detector, _ = verdicts(agent_trace(lambda t: 0.5, lambda t: 2.5)[:5], AGENTS)
+    low, high = detector.band()
+    baseline = detector.length.baseline
+    for inside, outside in ((low + 1e-6, low - 1e-3), (high - 1e-6, high + 1e-3)):
+        assert abs(baseline.z(inside, baseline.prompts, tolerance=0.1)) < 2.5
+        assert abs(baseline.z(outside, baseline.prompts, tolerance=0.1)) > 2.5

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from rlhf_lab.config.sections import Monitor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rlhf_lab.config.sections import Monitor, RewardGraph
+from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.monitoring import monitor, replay
+from rlhf_lab.monitoring.detector import Batch
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
 
 
@@ -15,3 +23,39 @@ def test_planned_checkpoints_are_whole_ones():
 
 def test_the_live_monitor_and_a_replay_use_the_same_files():
     assert (monitor.TRACE, monitor.LIMITS_FILE) == (replay.TRACE, replay.LIMITS_FILE) == (TRACE, LIMITS_FILE)
+
+
+def agent_episode(number: int) -> Episode:
+    """Two turns of 3 and 2 tokens, and 4 of a tool between them."""
+    segments = (Segment([1, 2, 3], True), Segment([4, 5, 6, 7], False), Segment([8, 9], True))
+    return Episode(Task("question"), f"question and call {number}", "answer", [0], segments)
+
+
+@pytest.mark.parametrize("environment", [None, object()], ids=["replies", "environment"])
+def test_a_row_has_turns_where_an_environment_answers(environment, tmp_path):
+    corpus = Corpus("toy", [], [], "", environment=environment)
+    run = SimpleNamespace(
+        config=SimpleNamespace(reward=RewardGraph(terms={"a": object()})),
+        corpus=corpus,
+        folder=tmp_path,
+        seed=lambda purpose: 0,
+        measure_samples=lambda episodes: {},
+    )
+    watch = monitor.Watch(run, 10)
+    episodes = [agent_episode(0), agent_episode(1)]
+
+    class Reward:
+        observe = state_dict = load_state_dict = None
+
+        def __call__(self, episodes):
+            return RewardBatch(np.array([0.9, 0.8]), unverified_N=np.array([-0.1, -0.2]))
+
+    watch.listen(Reward())(episodes)
+    disagreement_N, unverified_N = watch.listener.recorded(episodes)
+    row = watch.row(episodes, np.array([0.9, 0.8]), disagreement_N, unverified_N)
+    batch = Batch.from_row(row)
+    assert row["tokens"] == [5, 5] and row["unverified"] == [-0.1, -0.2]
+    assert ("turns" in row) is batch.by_turn is (environment is not None)
+    assert batch.length_N.tolist() == ([2.5, 2.5] if environment else [5, 5])
+    # beside the outcome −.1 and −.2, of outcomes of 1 each
+    assert batch.parting_N == pytest.approx([-1.1, -1.2])

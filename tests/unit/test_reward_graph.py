@@ -18,12 +18,12 @@ from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError, LabError, NumericError
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
-from rlhf_lab.rewards.combine import combine
+from rlhf_lab.rewards.combine import combine, unverified
 from rlhf_lab.rewards.external.remote import RemoteReward
 from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.learned.ensemble import combine_members
-from rlhf_lab.rewards.rules.settings import Gold, Length, Programmatic
+from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, ToolCalls, Verifier
 
 CORPUS = Corpus("toy", [], [], "")
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)), corpus=CORPUS)
@@ -40,6 +40,33 @@ def test_aggregates_by_hand():
     assert combine(PARTS, graph(aggregate="mean"))[:2].tolist() == [1.5, -8]  # weights add up to 1
     assert combine(PARTS, graph(aggregate="worst"))[:2].tolist() == [0.5, -2]
     assert np.isnan(combine(PARTS, graph())[2])
+
+
+def outcome_and_length(**settings) -> RewardGraph:
+    return RewardGraph(terms={"a": Verifier(weight=2.0), "b": Length(weight=-1.0)}, **settings)
+
+
+def test_what_of_a_reward_is_not_the_outcome():
+    """−1 · b beside 2 · a; nothing where both are outcomes; unknown without one, or where nothing is added."""
+
+    def rest(settings):
+        return unverified(combine(PARTS, settings), PARTS, settings)
+
+    assert rest(outcome_and_length()).tolist()[:2] == [-0.5, -4] and np.isnan(rest(outcome_and_length())[2])
+    assert rest(outcome_and_length(weights={"a": 3.0, "b": 1.0}, aggregate="mean"))[:2].tolist() == [0.125, 1.0]
+    assert rest(outcome_and_length(weights={"a": 1.0, "b": 0.0}))[:2].tolist() == [0, 0]
+    assert rest(graph())[:2].tolist() == rest(graph(aggregate="worst"))[:2].tolist() == [0, 0]  # two outcomes
+    assert rest(RewardGraph(terms={"a": Length(), "b": ToolCalls()})) is None
+    for not_a_sum in ({"aggregate": "worst"}, {"clip": 1.0}, {"ceiling": 3.0}):
+        assert rest(outcome_and_length(**not_a_sum)) is None
+    assert EnvironmentTurns().outcome and not Verifier(format_bonus=0.1).outcome
+
+
+def test_a_checked_graph_says_what_is_not_the_outcome():
+    words = CheckedReward("length", Words())
+    settings = RewardGraph(terms={"right": Verifier(), "length": Length(weight=-0.5)})
+    batch = GraphReward({"right": words, "length": words}, settings)(said(["p", "p"], ["one", "one two"]))
+    assert batch.unverified_N.tolist() == [-0.5, -1.0]
 
 
 def test_transform_temperature_ceiling_and_clip():

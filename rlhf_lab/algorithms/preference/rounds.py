@@ -24,7 +24,7 @@ from rlhf_lab.core.types import Reward
 from rlhf_lab.losses.consistency import consistency_rate
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.pair_rows import PairRows, sequence_logps
-from rlhf_lab.monitoring.monitor import Watch, disagreement
+from rlhf_lab.monitoring.monitor import Watch, disagreement, unverified
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.training.run import Run
 
@@ -122,7 +122,7 @@ class RollOut:
             metrics["consistency"] = consistency
         monitor_row = None
         if self.monitor.on:
-            monitor_row = self.monitor.row(episodes, rewards.total_N, disagreement(rewards))
+            monitor_row = self.monitor.row(episodes, rewards.total_N, disagreement(rewards), unverified(rewards))
         return Round(index, metrics, pairs, consistency, monitor_row)
 
     def _metrics(

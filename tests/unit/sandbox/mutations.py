@@ -1,12 +1,11 @@
-"""One mutation of a program: the first place, in the order of the text, where an operator of a list can be replaced.
+"""One-place mutations of a program, in a fixed order: kind by kind, and within a kind in the order of the text.
 
-The choice looks at the program alone. Whether tests notice is what they are then asked.
+The order looks at the program alone. Whether tests notice is what they are then asked.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Iterator
 
 COMPARISONS = {
@@ -47,12 +46,13 @@ def change_constant(node: ast.AST) -> bool:
     return False
 
 
-OPERATORS: dict[str, Callable[[ast.AST], bool]] = {
+KINDS: dict[str, Callable[[ast.AST], bool]] = {
     "comparison": flip_comparison,
     "arithmetic": swap_arithmetic,
     "boolean": swap_boolean,
     "constant": change_constant,
 }
+"""Kind of mutation → function that changes a node in place and says whether it did."""
 
 
 def without_result(code: str, function: str) -> str:
@@ -74,12 +74,38 @@ def in_order(node: ast.AST) -> Iterator[ast.AST]:
         yield from in_order(child)
 
 
-def mutated(code: str, function: str) -> tuple[str, str]:
-    """The code with one mutation inside a function, and the operator that applied."""
-    for name in OPERATORS:
-        tree = copy.deepcopy(ast.parse(code))
-        if any(
-            OPERATORS[name](node) for statement in definition_of(tree, function).body for node in in_order(statement)
-        ):
-            return ast.unparse(tree), name
-    return without_result(code, function), "result"
+def mutations(code: str, function: str) -> Iterator[tuple[str, str]]:
+    """(mutated code, kind of mutation): each replacement inside a function, each statement deleted, no result."""
+    for kind, change in KINDS.items():
+        for place in range(len(body_of(ast.parse(code), function))):
+            tree = ast.parse(code)
+            if change(body_of(tree, function)[place]):
+                yield ast.unparse(tree), kind
+    for place in range(len(statements_of(ast.parse(code), function))):
+        tree = ast.parse(code)
+        block, index = statements_of(tree, function)[place]
+        if is_docstring(block[index]):
+            continue
+        block[index] = ast.Pass()
+        yield ast.unparse(tree), "statement"
+    yield without_result(code, function), "result"
+
+
+def body_of(tree: ast.Module, function: str) -> list[ast.AST]:
+    """Nodes of the statements of a function, in the order of the text."""
+    return [node for statement in definition_of(tree, function).body for node in in_order(statement)]
+
+
+def statements_of(tree: ast.Module, function: str) -> list[tuple[list[ast.stmt], int]]:
+    """(block, index) of each statement inside a function, in the order of the text."""
+    places = []
+    for node in in_order(definition_of(tree, function)):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):  # the body of a lambda or a conditional expression is no block
+                places += [(block, index) for index in range(len(block))]
+    return sorted(places, key=lambda place: (place[0][place[1]].lineno, place[0][place[1]].col_offset))
+
+
+def is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

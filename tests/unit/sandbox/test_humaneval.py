@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from mutations import mutated, without_result
+from mutations import mutations, without_result
 
 from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.sandbox.grader import Grader, HiddenTests
@@ -18,9 +18,6 @@ DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared"
 FILE = "HumanEval.jsonl.gz"
 FEW = (0, 32, 33, 38, 50, 103, 129, 160)
 """Tests that use helpers of the prompt, the name of the function itself, values of two types, large inputs."""
-UNNOTICED = {"HumanEval/10", "HumanEval/116"}
-"""First mutations that change nothing the tests look at. In 116 it changes nothing at all but for zero, which has no
-ones to count: `bin(x)[3:].count("1")` for `bin(x)[2:].count("1")` counts one less for every number."""
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +69,22 @@ def test_all_solutions_fail_without_their_last_result(rows, grader):
 
 
 @pytest.mark.slow
-def test_the_first_mutation_is_noticed(rows, grader):
-    """The first operator that can be replaced, whether the tests look at it or not."""
-    mutants = [job(row, mutated(solution(row), row["entry_point"])[0]) for row in rows]
-    grades = statuses(grader, mutants)
-    assert {row["task_id"] for row, status in zip(rows, grades, strict=True) if status == "passed"} == UNNOTICED
+def test_every_program_has_a_mutation_that_is_noticed(rows, grader):
+    """A program that still passes is tried with its next mutation, in the order of `mutations`.
+
+    Some first mutations change nothing that the tests look at. In 116 it changes nothing at all but for zero, which has
+    no ones to count: `bin(x)[3:].count("1")` for `bin(x)[2:].count("1")` counts one less for every number.
+    """
+    mutants = {row["task_id"]: [code for code, _ in mutations(solution(row), row["entry_point"])] for row in rows}
+    passing, noticed = rows, []
+    while passing:
+        tried = len(noticed)
+        assert [row["task_id"] for row in passing if len(mutants[row["task_id"]]) == tried] == [], (
+            "every mutation passes"
+        )
+        grades = statuses(grader, [job(row, mutants[row["task_id"]][tried]) for row in passing])
+        still = [row for row, status in zip(passing, grades, strict=True) if status == "passed"]
+        noticed.append(len(passing) - len(still))
+        passing = still
+    print(f"{sum(noticed)} of {len(rows)} noticed, {noticed[0]} of them at the first mutation")
+    assert sum(noticed) == len(rows) == 164

@@ -20,7 +20,7 @@ def test_facts_stand_in_one_order_for_all_rows():
     rows = [{"facts": {"seed": "1"}}, {"facts": {"n\u2028\n of it": "2"}}]
     set_facts(rows)
     assert [(row["t0"], row["t1"]) for row in rows] == [("1", "–"), ("–", "2")]
-    assert [field.to_dict()["title"] for field in tooltip(rows)] == ["seed", "n of it"]
+    assert [field["title"] for field in tooltip(rows)] == ["seed", "n of it"]
 
 
 def test_a_page_without_figures_has_no_script():

@@ -29,6 +29,7 @@ from rlhf_lab.figures.charts import (
 )
 from rlhf_lab.figures.labels import NARROW, Label, place_labels
 from rlhf_lab.figures.layers import Chart, Event, span
+from rlhf_lab.figures.vegalite import Layer, channel, layered
 from rlhf_lab.results.samples import pack
 from rlhf_lab.results.wording import compact, p_text, signed
 from rlhf_lab.statistics.inference import Estimate, seed_mean
@@ -43,7 +44,7 @@ def layers(chart: Chart, mark: str) -> list[dict]:
 
 def rows(chart: Chart, layer: dict) -> list[dict]:
     """The rows that a layer draws, before its filters."""
-    source = layer.get("data") or chart.specification["data"]  # altair writes what all layers share once
+    source = layer.get("data") or chart.specification["data"]  # what all layers share is written once
     return chart.specification["datasets"][source["name"]]
 
 
@@ -74,6 +75,23 @@ def test_specifications_are_vega_lite():
     broken = curves([Series("a", [Point(0, 1)])], title="t").specification | {"layer": [{"mark": "no such mark"}]}
     with pytest.raises(ValidationError):
         alt.LayerChart.from_dict(broken, validate=True)
+
+
+def test_layers_share_what_stands_before_them():
+    """A step returns another layer; objects are sorted; a second end has no type; one table is named once."""
+    base = Layer("rows0").encode(x=channel("x:Q", scale={"nice": False, "domain": [0, 1]}))
+    ends = base.where("isValid(datum.low)").mark("rule", size=2, clip=True).encode(x2="high:Q")
+    dots = base.mark("point").encode(y="name:N")
+    drawn = layered([ends, dots], [{"name": "zoom"}], 100, 50)
+    first, second = drawn["layer"]
+    assert drawn["data"] == {"name": "rows0"} and "data" not in first
+    assert list(first["mark"]) == ["type", "clip", "size"] and first["encoding"]["x2"] == {"field": "high"}
+    assert list(first["encoding"]["x"]["scale"]) == ["domain", "nice"]
+    assert first["transform"] == [{"filter": "isValid(datum.low)"}] and "transform" not in second
+    assert second["encoding"]["y"] == {"field": "name", "type": "nominal"} and "x2" not in second["encoding"]
+    assert drawn["params"] == [{"name": "zoom", "views": [first["name"]]}]
+    two = layered([ends, Layer("rows1").mark("point")], [], 100, 50)
+    assert "data" not in two and [layer["data"]["name"] for layer in two["layer"]] == ["rows0", "rows1"]
 
 
 def test_text_from_data_is_data():
@@ -212,7 +230,7 @@ def test_labels_avoid_one_another_and_the_frame():
 
 def test_a_file_has_its_colours_in_its_attributes():
     chart = every_kind()[1]
-    svg = render.svg_file(chart)
+    svg, _ = render.plot_files(chart)
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"') and "var(" not in svg
     assert 'stroke="#944b05"' in svg and "prefers-color-scheme:dark" in svg
     assert "<title>gold</title>" in svg
@@ -222,12 +240,13 @@ def test_a_file_has_its_colours_in_its_attributes():
 @pytest.mark.parametrize("kind", [0, 1, 3, 4])
 def test_other_viewers_draw_the_same_figure(tmp_path: Path, kind: int):
     chart = every_kind()[kind]
-    (tmp_path / "plot.svg").write_text(render.svg_file(chart), encoding="utf-8")
+    svg, png = render.plot_files(chart)
+    (tmp_path / "plot.svg").write_text(svg, encoding="utf-8")
     scale = str(render.PNG_SCALE)
     command = ["rsvg-convert", "-z", scale, "-b", "white", "plot.svg", "-o", "rsvg.png"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
     theirs = decode_png((tmp_path / "rsvg.png").read_bytes()).astype(int)
-    ours = decode_png(render.png_file(chart)).astype(int)
+    ours = decode_png(png).astype(int)
     assert np.abs(np.subtract(theirs.shape, ours.shape)).max() <= 2
     height, width = (min(a, b) for a, b in zip(theirs.shape[:2], ours.shape[:2], strict=True))
     # Fonts and smoothing differ: blocks of 8 × 8 pixels are compared.
