@@ -595,7 +595,194 @@ MEASURES = (
     ),
 )
 
+CALL_SCORES, GAIA = "rlhf_lab/agents/call_scores.py", "rlhf_lab/environments/gaia/official.py"
+PASS_AT_K, MCNEMAR = "rlhf_lab/statistics/repeated_samples.py", "rlhf_lab/statistics/paired_tasks.py"
+GRADER, REPAIRS = "rlhf_lab/sandbox/grader.py", "rlhf_lab/environments/repairs/interpreter.py"
+ATTEMPTS, CURRICULUM = (
+    "rlhf_lab/evaluations/agents/attempts.py",
+    "rlhf_lab/algorithms/policy_gradient/curriculum.py",
+)
+
+AGENTS = (
+    Mutant(
+        "tools_are_trained_on",
+        "rlhf_lab/core/episodes.py",
+        "return [segment.sampled for segment in self.segments for _ in segment.token_ids]",
+        "return [True for segment in self.segments for _ in segment.token_ids]",
+        "an agent is trained to write what its tools answer",
+    ),
+    Mutant(
+        "tool_tokens_count_as_length",
+        "rlhf_lab/core/episodes.py",
+        "sum(len(segment.token_ids) for segment in self.turns)",
+        "sum(len(segment.token_ids) for segment in self.segments)",
+        "what tools answer counts as the length of the policy's turns",
+    ),
+    Mutant(
+        "busy_tool_without_luck_of_its_own",
+        "rlhf_lab/environments/tools/flaky.py",
+        'uniform(f"{seed}/{tool.name}/{calls}")',
+        'uniform(f"{seed}/{tool.name}")',
+        "a busy tool is busy for ever, so that calling it again never helps",
+    ),
+    Mutant(
+        "parting_reads_the_reward",
+        "rlhf_lab/monitoring/detector.py",
+        "return self.unverified_N - outcome_N",
+        "return self.unverified_N + outcome_N",
+        "an agent that solves more tasks is taken for one that hacks",
+    ),
+    Mutant(
+        "curriculum_prefers_the_solved",
+        CURRICULUM,
+        "weights = 4 * self.success()[tried] * (1 - self.success()[tried])",
+        "weights = self.success()[tried]",
+        "training draws the tasks that are solved already",
+    ),
+    Mutant(
+        "curriculum_record_never_fades",
+        CURRICULUM,
+        "self.rewards_N[position] = KEPT * self.rewards_N[position] + sum(scored)",
+        "self.rewards_N[position] = self.rewards_N[position] + sum(scored)",
+        "the record of a task exceeds its episodes, and its success rate 1",
+    ),
+    Mutant(
+        "subsequence_with_repetition",
+        CALL_SCORES,
+        "lengths[column] = diagonal + 1 if item == other",
+        "lengths[column] = lengths[column - 1] + 1 if item == other",
+        "a call made once is matched with every one expected, in the order of calls",
+    ),
+    Mutant(
+        "matched_calls_not_one_to_one",
+        CALL_SCORES,
+        "matched = round(best_pairing(same_ME))",
+        "matched = round(float(same_ME.max(axis=1, initial=0.0).sum())) if same_ME.size else 0",
+        "the same call made ten times is ten right calls",
+    ),
+    Mutant(
+        "retries_count_against_an_agent",
+        CALL_SCORES,
+        "if call.failed and key in worked_later:",
+        "if call.failed and key not in worked_later:",
+        "calls that a busy tool made necessary count, and calls that never worked do not",
+    ),
+    Mutant(
+        "gaia_number_keeps_its_commas",
+        GAIA,
+        'str.maketrans("", "", "$%,")',
+        'str.maketrans("", "", "$%")',
+        "an answer of 1,000 is wrong where 1000 is right",
+    ),
+    Mutant(
+        "gaia_list_prefix_is_right",
+        GAIA,
+        "if len(answers) != len(golds):",
+        "if len(answers) < len(golds):",
+        "a list with more elements than the right one is right",
+    ),
+    Mutant(
+        "gaia_list_elements_without_punctuation",
+        GAIA,
+        "return _plain(answer) == _plain(gold)\n\n\ndef _plain",
+        "return _plain(answer).translate(PUNCTUATION) == _plain(gold).translate(PUNCTUATION)\n\n\ndef _plain",
+        "scores are above those of the leaderboard",
+    ),
+    Mutant(
+        "pass_at_k_with_replacement",
+        PASS_AT_K,
+        "float(np.prod(1.0 - k / np.arange(n - right + 1, n + 1)))",
+        "float((1.0 - right / n) ** k)",
+        "pass@k is the biased estimate of the plug-in rate",
+    ),
+    Mutant(
+        "mcnemar_effect_of_ties",
+        MCNEMAR,
+        "only_a = sum(a[task][0] > b[task][0] for task in shared)",
+        "only_a = sum(a[task][0] >= b[task][0] for task in shared)",
+        "tasks that both solve count as lost, and no effect seems detectable",
+    ),
+    Mutant(
+        "sign_flip_one_sided",
+        MCNEMAR,
+        "np.mean(np.abs(sums) >= observed - slack)",
+        "np.mean(sums >= observed - slack)",
+        "p-values of agents are half of what they are",
+    ),
+    Mutant(
+        "grader_believes_any_report",
+        GRADER,
+        "if line.startswith(self._nonce.encode()):",
+        'if line.startswith(self._nonce.encode()) or b"messages" in line:',
+        "a program that prints a report passes its hidden tests",
+    ),
+    Mutant(
+        "no_message_is_a_pass",
+        GRADER,
+        'passed=messages.count(""),',
+        "passed=len(messages),",
+        "every test of a failing program counts as passed",
+    ),
+    Mutant(
+        "ptrace_allowed",
+        "rlhf_lab/sandbox/jail/seccomp.py",
+        '"ptrace": (101, 117), ',
+        "",
+        "a program can read the memory of the one that grades it",
+    ),
+    Mutant(
+        "redirects_unchecked",
+        "rlhf_lab/evaluations/agents/web_pages.py",
+        "        _check_address(newurl, self._allow_private)\n        return super()",
+        "        return super()",
+        "a page of the web leads an agent to services of this machine",
+    ),
+    Mutant(
+        "attempts_known_without_facts",
+        ATTEMPTS,
+        '        "facts": dict(question.task.facts),\n',
+        "",
+        "a resumed benchmark takes attempts whose right answer has changed since",
+    ),
+    Mutant(
+        "attempts_known_without_draw",
+        ATTEMPTS,
+        '"draw": draw, "seed": seed}',
+        '"seed": seed}',
+        "several attempts at a task are one attempt counted several times",
+    ),
+    Mutant(
+        "budget_ignores_what_is_spent",
+        "rlhf_lab/judges/store.py",
+        "counted + question.reserve_usd > budget_usd",
+        "question.reserve_usd > budget_usd",
+        "a run spends its budget over and over",
+    ),
+    Mutant(
+        "loop_reads_the_last_element",
+        REPAIRS,
+        'for number in list(values["v"]):',
+        'for number in list(values["v"])[:-1]:',
+        "programs are judged without the last number of their list",
+    ),
+    Mutant(
+        "swapped_operands",
+        REPAIRS,
+        "compute(left(values, line), right(values, line))",
+        "compute(right(values, line), left(values, line))",
+        "a subtraction in a repaired program has the wrong sign",
+    ),
+    Mutant(
+        "calls_of_a_reply_lost",
+        "rlhf_lab/data/transcript.py",
+        "content, boundary, calls = reply.rpartition(CALLS)",
+        "content, boundary, calls = reply.partition(CALLS)",
+        "text before a call that looks like one hides the call",
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *CREDIT),
     *(*DATA, *INFERENCE, *STUDIES, *MEASURES),
+    *AGENTS,
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.sandbox.grader import Grader, HiddenTests
+from rlhf_lab.sandbox.grader import Grader, HiddenTests, _Conversation
 from rlhf_lab.sandbox.harness import candidate, plain, tests
 from rlhf_lab.sandbox.outcome import SandboxError
 from rlhf_lab.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
@@ -203,3 +204,16 @@ def test_the_candidates_process_answers_calls():
     names = {"f": lambda x: x + 1}
     assert candidate.answer(names, {"name": "f", "args": [1], "kwargs": {}}) == {"value": 2, "args": [1]}
     assert candidate.answer(names, {"name": "g", "args": [], "kwargs": {}})["error"] == "NameError"
+
+
+def test_only_a_line_with_the_nonce_is_a_report():
+    """What the tests' process says besides goes to the code, even where it reads like a report."""
+    conversation, heard = _Conversation(HiddenTests(("assert solve()",))), []
+    conversation._programs["code"] = SimpleNamespace(feed=heard.append)
+    report = {"load": "", "messages": [""], "unsupported": "", "ended": False}
+    for forged in (plain.dumps(report), "0" * 32 + plain.dumps(report)):
+        conversation._hear_tests(forged.encode() + b"\n")
+    assert conversation.report is None and len(heard) == 2
+    conversation._hear_tests((conversation._nonce + plain.dumps(report)).encode() + b"\n")
+    assert conversation.report == report and len(heard) == 2
+    assert conversation._nonce != _Conversation(HiddenTests(("",)))._nonce
