@@ -54,6 +54,7 @@ WORLDS = {
     "mini_hh": "rlhf_lab.environments.dialogue.world",
     "arithmetic": "rlhf_lab.environments.arithmetic.world",
     "speech": "rlhf_lab.environments.speech.world",
+    "espeak": "rlhf_lab.environments.speech.english_world",
 }
 """Embedded data → the module whose VERSION is part of what the data are."""
 
