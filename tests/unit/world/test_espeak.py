@@ -319,7 +319,8 @@ def test_voices_and_styles_of_the_real_program(real):
     for voice in VOICES:
         lowest, highest = (80, 130) if voice.endswith(" man") else (150, 260)
         assert lowest < np.median(pitches(voice, "neutral")) < highest
-        lively, firm = (np.log2(pitches(voice, style)).std() for style in ("lively", "firm"))
+        # between quantiles, as the analysis takes single frames for an octave higher
+        lively, firm = (np.ptp(np.log2(np.quantile(pitches(voice, style), [0.1, 0.9]))) for style in ("lively", "firm"))
         assert lively > 2 * firm
 
 
