@@ -295,13 +295,12 @@ class Reviews(WorldSettings):
 
 @register("data", "speech")
 @dataclass(frozen=True)
-class Speech(WorldSettings):
-    """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known.
-
-    A pair is two people's clips of the same utterance, and which of them a simulated listener preferred.
+class ClipSettings(WorldSettings):
+    """Data whose replies are clips in a codec's codes. A pair is two ways to say the same, and which of them a
+    simulated listener preferred.
 
     Args:
-        train_pairs, test_pairs: pairs per split; the syllables of the splits never overlap.
+        train_pairs, test_pairs: pairs per split; what is said in one split is never said in the other.
         test_voice: share of the test prompts with a voice that was never in training, 0…1; a category of its own.
         good: share of clips without a defect, 0…1.
         codebooks: codes of each of the codec's four codebooks (envelope, pitch, energy × aperiodicity, residual), each
@@ -311,7 +310,6 @@ class Speech(WorldSettings):
 
     true_reward: ClassVar[bool] = True
     audio: ClassVar[bool] = True
-    smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 4000
     test_pairs: int = 500
@@ -335,6 +333,28 @@ class Speech(WorldSettings):
             )
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature} is negative; 0 is a noiseless listener")
+
+
+@register("data", "speech")
+@dataclass(frozen=True)
+class Speech(ClipSettings):
+    """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known."""
+
+    smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
+
+
+@register("data", "espeak")
+@dataclass(frozen=True)
+class Espeak(ClipSettings):
+    """English sentences that the program espeak-ng says, as streams of a codec; the truth is about prosody alone.
+
+    Args:
+        train_pairs, test_pairs: pairs per split, of 24 texts in training and 6 others held out.
+    """
+
+    smoke: ClassVar[dict[str, int]] = {"train_pairs": 300, "test_pairs": 100}
+    train_pairs: int = 800
+    test_pairs: int = 200
 
 
 TOOL_KINDS = (

@@ -167,8 +167,9 @@ class Evaluator(PolicyLog):
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
         for key in FURTHER:
-            if key in rows[0]:
-                metrics[key] = clustered_mean(_floats(rows, key), clusters)
+            values = _floats(rows, key) if key in rows[0] else np.array([])
+            if not np.isnan(values).all():  # also where there are none
+                metrics[key] = clustered_mean(values, clusters)
         categories = [row.get("category") for row in rows]
         metrics |= _by_category("correct", categories, column["correct"], clusters)
         for key in (key for key in rows[0] if key.startswith(BY_ROUND)):

@@ -55,6 +55,7 @@ WORLDS = {
     "arithmetic": "rlhf_lab.environments.arithmetic.world",
     "speech": "rlhf_lab.environments.speech.world",
     "reviews": "rlhf_lab.environments.reviews.world",
+    "espeak": "rlhf_lab.environments.speech.english_world",
 }
 """Embedded data → the module whose VERSION is part of what the data are."""
 

@@ -22,6 +22,7 @@ CONF = sorted(
 CHOICES = [name for name in CONF if "/" in name]
 NEEDED = {
     "data/speech": ["model=codec"],
+    "data/espeak": ["model=codec"],
     "data/speech_small": ["model=codec"],
     "model/codec": ["data=speech_small"],
     **{

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from rlhf_lab.environments.speech.phones import Voice
 from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, Frames
 
 SPEECH_DB = -28.0
@@ -81,8 +80,12 @@ SOFTENING = {"movement": 0.5, "rate": 0.05}
 """Added before a logarithm is taken, in the unit of the measurement."""
 
 
-def measure(frames: Frames, voice: Voice) -> Measurements | None:
-    """What gold measures; None where no frame is audible."""
+def measure(frames: Frames, rest_hz: float) -> Measurements | None:
+    """What gold measures; None where no frame is audible.
+
+    Args:
+        rest_hz: pitch of the voice at rest.
+    """
     if not len(frames):
         return None
     loudest = np.sort(frames.energy_T)[-3:].mean()
@@ -91,7 +94,7 @@ def measure(frames: Frames, voice: Voice) -> Measurements | None:
     if not len(places):
         return None
     voiced_T = speech_T & frames.voiced_T
-    semitones = 12 * np.log2(frames.f0_T[voiced_T] / voice.pitch)
+    semitones = 12 * np.log2(frames.f0_T[voiced_T] / rest_hz)
     aperiodicity = frames.aperiodicity_T[voiced_T]
     first, last = places[0], places[-1] + 1
     # without a voiced frame there is no pitch; the values are then far from any that is asked for

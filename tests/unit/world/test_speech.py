@@ -13,6 +13,7 @@ from rlhf_lab.core.media import Audio
 from rlhf_lab.data.settings import Speech
 from rlhf_lab.data.speech import build, statistics
 from rlhf_lab.environments.speech import gold
+from rlhf_lab.environments.speech.clip_world import MEASURES
 from rlhf_lab.environments.speech.delivery import DEFECTS, MANNERS, MELODIES, Delivery, draw_delivery, perform
 from rlhf_lab.environments.speech.phones import (
     COLOURS,
@@ -35,7 +36,7 @@ from rlhf_lab.environments.speech.prompts import (
     read_prompt,
 )
 from rlhf_lab.environments.speech.recogniser import phone_error, recognise
-from rlhf_lab.environments.speech.world import MEASURES, SpeechWorld
+from rlhf_lab.environments.speech.world import SpeechWorld
 from rlhf_lab.environments.splits import SPLITS, split_of
 from rlhf_lab.speech.periodicity import periodicity
 from rlhf_lab.speech.renderer import render
