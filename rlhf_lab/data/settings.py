@@ -293,7 +293,6 @@ class Reviews(WorldSettings):
                 raise ValueError(f"{name}={getattr(self, name)}; at least 1 pair is needed")
 
 
-@register("data", "speech")
 @dataclass(frozen=True)
 class ClipSettings(WorldSettings):
     """Data whose replies are clips in a codec's codes. A pair is two ways to say the same, and which of them a
