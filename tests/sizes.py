@@ -68,7 +68,7 @@ def overrides(recipe: str) -> list[str]:
     if "intelligibility" in jobs[0].reward.terms:
         found.append("reward.terms.intelligibility.floor=null")  # a model of this size says nothing that passes a gate
     data = DATA[registry.kind_of("data", jobs[0].data)]
-    for name in sorted(stage for stage, values in jobs[0].stages.items() if "data" in values):
+    for name in sorted(stage for stage, values in jobs[0].stages.items() if "train_pairs" in values.get("data", {})):
         found += [f"stages.{name}.{override}" for override in data if override.startswith("data.train_")]
     for name in sorted(upstream):
         if kind := jobs[0].stages.get(name, {}).get("data", {}).get("kind"):  # it has data of its own

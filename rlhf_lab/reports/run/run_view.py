@@ -12,8 +12,8 @@ from rlhf_lab.figures.charts import Point, Series, estimate_facts, frontier, spr
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.corpus_view import corpus_dots
 from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
+from rlhf_lab.reports.run.parts_view import parts_figures
 from rlhf_lab.reports.run.reward_view import benchmark_dots, reward_view
-from rlhf_lab.reports.run.speech_view import speech_figures
 from rlhf_lab.reports.run.training import training_curves
 from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import (
@@ -59,7 +59,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "hacking": hacking,
         "reward": reward_view(run),
         "benchmark": benchmark_dots(run),
-        "heard": speech_figures(run),
+        "part_figures": parts_figures(run),
         "corpus": corpus_dots(run),
         "frontier": kl_frontier(run),
         "proxy_gold": proxy_against_gold(run),

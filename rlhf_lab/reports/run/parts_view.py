@@ -1,4 +1,4 @@
-"""Figures of stages that listen: what each feature is worth, and how many phones a recogniser hears wrongly."""
+"""Figures of what a reward is made of: acoustic features, named criteria, and the phones that a recogniser hears."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from rlhf_lab.results.rundir import Run
 FIGURES = (
     ("feature_spearman/", "Features against the truth, held-out clips", "Spearman's ρ"),
     ("feature_gain/", "What leaving a feature out costs", "held-out pair accuracy"),
+    ("agreement/", "Criteria against labels, validation pairs", "Spearman's ρ"),
+    ("weight/", "Weights of standardised criteria", "weight"),
     ("phone_error/", "Phone errors that the recogniser hears, held-out clips", "errors per phone"),
 )
 """What begins the names of a figure's metrics, its title, and its axis."""
 
 
-def speech_figures(run: Run) -> list[Chart]:
-    """The figures that the run has numbers for; none for a run that trained no ear."""
+def parts_figures(run: Run) -> list[Chart]:
+    """The figures that the run has numbers for; none for a run without parts."""
     figures = []
     for prefix, title, axis in FIGURES:
         found = {name: value for name, value in run.results.items() if name.startswith(prefix) and value.n}

@@ -1,11 +1,11 @@
-"""Figures of stages that listen."""
+"""Figures of what a reward is made of."""
 
 import json
 
 import pytest
 from synthetic_runs import write_run
 
-from rlhf_lab.reports.run.speech_view import speech_figures
+from rlhf_lab.reports.run.parts_view import parts_figures
 from rlhf_lab.results.rundir import read_run
 
 
@@ -38,10 +38,10 @@ def test_every_group_of_numbers_is_a_figure(run_with):
         **{f"phone_error/{side}": estimate(0.1) for side in ("chosen", "rejected", "other")},
         accuracy=estimate(0.6),
     )
-    first, second = speech_figures(run)
+    first, second = parts_figures(run)
     assert first.title == "Features against the truth, held-out clips"
     assert second.title == "Phone errors that the recogniser hears, held-out clips"
 
 
-def test_a_run_that_trained_no_ear_has_none(run_with):
-    assert speech_figures(run_with(accuracy=estimate(0.6))) == []
+def test_a_run_without_parts_has_none(run_with):
+    assert parts_figures(run_with(accuracy=estimate(0.6))) == []
