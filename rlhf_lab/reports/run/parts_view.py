@@ -20,7 +20,7 @@ def parts_figures(run: Run) -> list[Chart]:
     """The figures that the run has numbers for; none for a run without parts."""
     figures = []
     for prefix, title, axis in FIGURES:
-        found = {name: value for name, value in run.results.items() if name.startswith(prefix) and value.n}
+        found = {name: value for name, value in run.results.items() if name.startswith(prefix)}
         levels = [Level(name.removeprefix(prefix).replace("_", " "), value) for name, value in found.items()]
         if levels:
             figures.append(dots(levels, title=title, x_label=axis))
