@@ -23,6 +23,9 @@ class DataSource(Protocol):
     def answers(self) -> bool: ...
 
     @property
+    def phones(self) -> bool: ...
+
+    @property
     def graded(self) -> bool: ...
 
     @property

@@ -462,6 +462,10 @@ def _data_problems(root: Config) -> list[str]:
     return problems
 
 
+READS_TEXT = {"bt", "flr", "orm", "prm", "rubric", "judge", "length", "conciseness", "programmatic"}
+"""Terms of the reward that read a reply as words."""
+
+
 def _speech_problems(root: Config, data_kind: str) -> list[str]:
     """Streams of a codec with a model of text, the reverse, and models with a scalar head that would read streams."""
     algorithm = root.algorithm
@@ -483,13 +487,26 @@ def _speech_problems(root: Config, data_kind: str) -> list[str]:
 
 
 def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
-    """Parts of the run that listen to replies which are text."""
+    """Parts of the run that listen to replies which are text, or read replies that are audio."""
+    kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
+    kinds = kinds if "reward" in root.algorithm.uses else set()
     if root.data.audio:
-        return []
+        readers = [
+            f"reward={kind} reads replies, and those of data={data} are audio; use reward=[acoustic_rm,intelligibility]"
+            for kind in sorted(kinds & READS_TEXT)
+        ]
+        if not root.data.phones:
+            hearers = [f"reward={kind}" for kind in sorted(kinds & {"intelligibility"})]
+            hearers += [f"algorithm={algorithm}"] if algorithm == "recogniser" else []
+            readers += [
+                f"{hearer} hears the phones of a text, which data={data} does not know; use data=speech, or another"
+                for hearer in hearers
+            ]
+        return readers
     listeners = [f"algorithm={algorithm}"] if root.algorithm.needs_audio else []
     if "reward" in root.algorithm.uses:
-        kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values() if term.hears_audio}
-        listeners += [f"reward={kind}" for kind in sorted(kinds)]
+        hearing = {registry.kind_of("reward", term) for term in root.reward.terms.values() if term.hears_audio}
+        listeners += [f"reward={kind}" for kind in sorted(hearing)]
     return [
         f"{listener} needs data=speech: it listens to replies, and those of data={data} are text"
         for listener in listeners

@@ -31,9 +31,13 @@ class Renderer(Protocol):
 
     Attributes:
         sizes: codes of each codebook, coarsest first.
+        fingerprint: of the codec.
     """
 
     sizes: tuple[int, ...]
+
+    @property
+    def fingerprint(self) -> str: ...
 
     def render(self, responses: Sequence[str]) -> list[Audio]:
         """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""

@@ -52,4 +52,7 @@ def read_attempts(folder: Path) -> list[Attempts]:
             f"needs.attempts={folder} has no {FILE}; name a recipe of algorithm=attempt_pairs, such as agent_pairs, or "
             "the folder of such a run"
         )
-    return [Attempts(row["prompt"], row["replies"], row["correct"]) for row in read_jsonl(path)]
+    attempts = [Attempts(row["prompt"], row["replies"], row["correct"]) for row in read_jsonl(path)]
+    if not attempts:
+        raise ArtifactError(f"needs.attempts={folder}: {FILE} is empty; make it with algorithm.heldout_tasks above 0")
+    return attempts

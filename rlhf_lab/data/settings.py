@@ -75,6 +75,7 @@ class DataSettings:
         unpaired: whether the data have single replies that were liked or disliked.
         steps: whether the data's world can say of each step of a reply whether it is right.
         audio: whether replies are streams of a codec, so that they can be heard.
+        phones: of such data, whether it is known which phones a reply should say.
         drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
         true_reward: whether the true reward of any reply is known.
         max_turns: most turns of an episode; above 1 where an environment answers the policy.
@@ -87,6 +88,7 @@ class DataSettings:
     unpaired: ClassVar[bool] = False
     steps: ClassVar[bool] = False
     audio: ClassVar[bool] = False
+    phones: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
     true_reward: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
@@ -351,6 +353,7 @@ class Espeak(ClipSettings):
         train_pairs, test_pairs: pairs per split, of 24 texts in training and 6 others held out.
     """
 
+    phones: ClassVar[bool] = False
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 300, "test_pairs": 100}
     train_pairs: int = 800
     test_pairs: int = 200

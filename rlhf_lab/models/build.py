@@ -41,12 +41,17 @@ hf_logging.disable_progress_bar()
 
 
 def scratch_policy(
-    settings: Scratch, tokenizer: PreTrainedTokenizerFast, seed: int, codebooks: Sequence[int] = ()
+    settings: Scratch,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    codebooks: Sequence[int] = (),
+    codec: str = "",
 ) -> nn.Module:
     """A randomly initialised causal LM of the family and size in `settings`.
 
     Args:
         codebooks: sizes of the codebooks that a codec's model speaks.
+        codec: fingerprint of that codec.
     """
     common: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -67,7 +72,8 @@ def scratch_policy(
     config: Any
     if settings.family == "codec":
         first_code = len(tokenizer) - len(all_words(codebooks))
-        config = CodecConfig(sizes=tuple(codebooks), first_code=first_code, min_frames=settings.min_frames, **common)
+        common |= {"first_code": first_code, "min_frames": settings.min_frames, "codec": codec}
+        config = CodecConfig(sizes=tuple(codebooks), **common)
     elif settings.family == "llama":
         config = LlamaConfig(**common)
     else:

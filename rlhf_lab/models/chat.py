@@ -119,9 +119,11 @@ class ChatTemplate:
         end = self.end_of_turn
         _, _, called = self._render([*opening, *shown], None).partition(MADE_UP)
         behind = called.partition(self.tokenizer.decode([end[-1]]))[2]
-        missing = has_special_text and any(
-            text and MARK.format(number) not in behind for number, text in enumerate(texts)
-        )
+        marked_behind = behind
+        if not has_special_text:  # only looked at: what the template leaves out of a result would never be read
+            _, _, marked = self._render([*opening, *_marked(answered, texts)], None).partition(MADE_UP)
+            marked_behind = marked.partition(self.tokenizer.decode([end[-1]]))[2]
+        missing = any(text and MARK.format(number) not in marked_behind for number, text in enumerate(texts))
         if not behind or missing:
             raise DataError(
                 "the chat template of the tokenizer does not write a tool's result behind the call; use "

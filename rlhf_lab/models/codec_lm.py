@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.media import Renderer
 from rlhf_lab.models.delay_pattern import DelayPattern
 
 
@@ -26,15 +28,34 @@ class CodecConfig(LlamaConfig):
         sizes: codes of each codebook.
         first_code: token id of the first code word; all tokens from it on are code words.
         min_frames: least frames of a clip.
+        codec: fingerprint of the codec whose codes it says; empty where nobody knows.
     """
 
     model_type = "rlhf_lab_codec"
 
-    def __init__(self, sizes: tuple[int, ...] = (2,), first_code: int = 2, min_frames: int = 1, **llama: Any):
+    def __init__(
+        self,
+        sizes: tuple[int, ...] = (2,),
+        first_code: int = 2,
+        min_frames: int = 1,
+        codec: str = "",
+        **llama: Any,
+    ):
         super().__init__(**llama)
         self.sizes = list(sizes)
         self.first_code = first_code
         self.min_frames = min_frames
+        self.codec = codec
+
+
+def require_same_codec(config: Any, renderer: Renderer | None) -> None:
+    """Raise ConfigError where a policy says the codes of another codec than that of the data: they sound otherwise."""
+    codec = getattr(config, "codec", "")
+    if codec and renderer is not None and codec != renderer.fingerprint:
+        raise ConfigError(
+            "the policy says the codes of another codec than the one of these data (data.codebooks, or data=speech "
+            "against data=espeak); use the data that it was trained on, or train one on these: +recipe=tts_sft"
+        )
 
 
 def delay_pattern(config: Any) -> DelayPattern:
@@ -62,6 +83,7 @@ class CodecLM(LlamaForCausalLM):
         if use_cache or unused.get("past_key_values") is not None:
             raise NotImplementedError("a codec model has no cache of its own; the lab's sampler decodes it")
         layout = Layout(input_ids, self.pattern)
+        layout.require_frames()
         hidden_BCd = self.model(inputs_embeds=layout.embed(self.model.embed_tokens(input_ids)), use_cache=False)[0]
         logits_BCV = self.lm_head(hidden_BCd)
         logits_BTV = logits_BCV.gather(1, layout.predicted_from()[..., None].expand(-1, -1, logits_BCV.shape[-1]))
@@ -88,6 +110,15 @@ class Layout:
         self.prompt_B1 = torch.where(has_codes_B, is_code_BT.int().argmax(1), width)[:, None]
         # of the token behind each one: its place in the stream, below 0 within the prompt
         self.next_place_BT = torch.arange(1, width + 1, device=ids_BT.device) - self.prompt_B1
+
+    def require_frames(self) -> None:
+        """Raise DataError for a clip that ends before it may: its log-probability would be that of a forbidden word."""
+        ends_early_BT = (self.states()[:, :-1] == 1) & self.pattern.empty_V.to(self.ids_BT.device)[self.ids_BT[:, 1:]]
+        if ends_early_BT.any():
+            raise DataError(
+                f"a clip has fewer than {self.pattern.min_frames} frames (model.min_frames), so the model cannot say "
+                "it; lower model.min_frames, or leave such clips out"
+            )
 
     def embed(self, embedded_BTd: Tensor) -> Tensor:
         """Embeddings of positions, (B, C, d): of a column the sum over its words."""

@@ -35,7 +35,11 @@ def combine(parts: Parts, settings: RewardGraph) -> FloatArray:
 
 def aggregate(parts: Parts, settings: RewardGraph) -> FloatArray:
     """The terms combined into one value, before calibration, (N,)."""
-    total_N = _combined_terms(parts, settings)
+    return _gated(_combined_terms(parts, settings), parts, settings)
+
+
+def _gated(total_N: FloatArray, parts: Parts, settings: RewardGraph) -> FloatArray:
+    """The same where every gate lets a reply pass, else what the gate gives in its place, (N,)."""
     for name, gate in settings.gates.items():
         gate_N = parts[name]
         total_N = np.where(gate_N < gate.floor, gate.below, total_N)
@@ -107,10 +111,13 @@ def unverified(reward_N: FloatArray, parts: Parts, settings: RewardGraph) -> Flo
     sums = settings.aggregate in ("weighted_sum", "mean") and not settings.calibrates
     if not sums or len(others) == len(nodes(settings)):
         return None
-    rest = replace(settings, weights={name: settings.weighting[name] for name in others}, aggregate="weighted_sum")
-    total_weight = sum(settings.weighting.values()) if settings.aggregate == "mean" else 1.0
-    rest_N = aggregate(parts, rest) / total_weight
-    return np.where(np.isfinite(reward_N), rest_N, np.nan)
+    weighting = {name: weight for name, weight in settings.weighting.items() if weight}
+    total_weight = sum(weighting.values()) if settings.aggregate == "mean" else 1.0
+    rest_N = np.zeros(len(reward_N))
+    for name in others:
+        if name in weighting:
+            rest_N = rest_N + weighting[name] * term_value(parts[name], settings.terms[name]) / total_weight
+    return np.where(np.isfinite(reward_N), _gated(rest_N, parts, settings), np.nan)
 
 
 def nodes(settings: RewardGraph) -> list[str]:

@@ -19,6 +19,8 @@ from rlhf_lab.core.episodes import Environment, Episode, Finishing, Offering, Se
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.tools import call_id
 from rlhf_lab.data.transcript import REPLY, render_prompt, reply_message, reply_text, to_conversation
+from rlhf_lab.models.codec_lm import require_same_codec
+from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
@@ -35,6 +37,7 @@ class EpisodeCollector:
     def __init__(self, run: Run, encoder: Encoder):
         self.settings = run.config.rollout
         self.environment = run.corpus.environment
+        self.corpus = run.corpus
         self.max_turns = run.config.data.max_turns
         # cut prompts are counted here and not in the encoder of the run, which counts the rows of its data
         self.encoder = replace(encoder, counts={})
@@ -62,6 +65,7 @@ class EpisodeCollector:
             prompts: the tasks' prompts as token ids, where they are encoded already.
             openings: token ids with which the first turn of each task's episodes begins; they are read, not sampled.
         """
+        require_same_codec(getattr(undivided(model), "config", None), self.corpus.renderer)
         prompts = self.encode(tasks) if prompts is None else prompts
         openings = openings or [[]] * len(tasks)
         contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 LETTERS = "abcdefghijklmnop"
 """Of the codebooks, coarsest first."""
 EMPTY = "."
-WORD = re.compile(r"([a-p])(\d+|\.)")
+WORD = re.compile(r"([a-p])([0-9]{1,9}|\.)")
 
 
 def code_word(codebook: int, code: int | None) -> str:

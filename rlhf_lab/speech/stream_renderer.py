@@ -30,6 +30,11 @@ class StreamRenderer:
         self._cache: OrderedDict[str, Audio] = OrderedDict()
         self._cached_seconds = 0.0
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the codec."""
+        return self.codec.fingerprint
+
     def render(self, responses: Sequence[str]) -> list[Audio]:
         """The audio of each reply; what is no stream, or has no whole frame, is audio without samples."""
         audio = {}
@@ -41,9 +46,9 @@ class StreamRenderer:
         clip = self._cache.get(response)
         if clip is None:
             clip = self._cache[response] = self._decode(response)
-            self._cached_seconds += clip.seconds
+            self._cached_seconds += _space(clip)
             while self._cached_seconds > self._limit and len(self._cache) > 1:
-                self._cached_seconds -= self._cache.popitem(last=False)[1].seconds
+                self._cached_seconds -= _space(self._cache.popitem(last=False)[1])
         else:
             self._cache.move_to_end(response)
         return clip
@@ -56,3 +61,8 @@ class StreamRenderer:
         # the cache hands the same array to every caller
         samples.flags.writeable = False
         return Audio(samples, self.codec.rate)
+
+
+def _space(clip: Audio) -> float:
+    """What a clip takes of the cache, s; text that is no stream takes some as well."""
+    return max(clip.seconds, 0.1)

@@ -53,7 +53,8 @@ def _new_codec_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
         raise ConfigError("model.family=codec says the codes of audio, and the data have none; use data=speech")
     prompts = (pair.prompt for pairs in (run.own_corpus.train, run.own_corpus.test) for pair in pairs)
     tokenizer = code_tokenizer(prompts, renderer.sizes)
-    model = scratch_policy(settings, tokenizer, run.seed("init"), renderer.sizes).to(run.load_device)
+    model = scratch_policy(settings, tokenizer, run.seed("init"), renderer.sizes, renderer.fingerprint)
+    model = model.to(run.load_device)
     return model, Encoder(tokenizer)
 
 

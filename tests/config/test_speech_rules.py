@@ -32,6 +32,10 @@ def test_speech_with_a_model_of_codes_is_accepted():
         ),
         (["dpo", "algorithm.logps=per_codebook"], "has no codebooks; use sum"),
         (["dpo_iterative", "reward=acoustic"], "needs data=speech"),
+        (["tts_dpo", "data=espeak"], "reward=intelligibility hears the phones of a text"),
+        (["tts_recogniser", "data=espeak"], "algorithm=recogniser hears the phones of a text"),
+        (["tts_grpo", "reward=bt", "+needs.reward=reward_model"], "reward=bt reads replies"),
+        (["tts_grpo", "reward=gold", "engine=trl"], "a codec's model counts its columns"),
         (["sft", "model.min_frames=3"], "min_frames=3 is read by family=codec"),
     ],
 )

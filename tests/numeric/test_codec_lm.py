@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.models.build import scratch_policy
-from rlhf_lab.models.codec_lm import Layout, delay_pattern
+from rlhf_lab.models.codec_lm import Layout, delay_pattern, require_same_codec
 from rlhf_lab.models.delay_pattern import FORBIDDEN, DelayPattern
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
@@ -220,3 +223,19 @@ def test_musicgen_has_the_same_pattern_and_the_same_log_probabilities():
                 if begun[k, column]:
                     code = grid_KC[k][column]
                     assert step[k, code].item() == pytest.approx(whole[k, column, code].item(), abs=1e-9)
+
+
+def test_a_clip_shorter_than_the_model_allows_is_refused_and_not_scored():
+    model, encoder = tiny(min_frames=3)
+    row = (encoder.prompt(PROMPTS[0]), encoder.response(write_stream(np.array([[1, 2, 0], [4, 3, 2]]))))
+    with pytest.raises(DataError, match="fewer than 3 frames"):
+        token_logps(model, TokenBatch.from_rows([row]))
+
+
+def test_a_policy_of_another_codec_is_refused():
+    config = SimpleNamespace(codec="abc")
+    require_same_codec(config, SimpleNamespace(fingerprint="abc"))
+    require_same_codec(SimpleNamespace(), SimpleNamespace(fingerprint="abc"))
+    require_same_codec(config, None)
+    with pytest.raises(ConfigError, match="another codec"):
+        require_same_codec(config, SimpleNamespace(fingerprint="abd"))

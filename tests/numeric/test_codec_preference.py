@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_lab.algorithms.preference.dpo import codebooks_apart, preference_step
+from rlhf_lab.algorithms.preference.dpo import codebooks_apart, objective_of, preference_step
 from rlhf_lab.algorithms.preference.settings import DPO
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, PairInputs, PairTokens
@@ -83,6 +83,12 @@ def test_mean_divides_each_reply_by_its_tokens(policy):
     out = preference_step(model, [pair], zero, DPO(logps="mean", beta=2.0), "cpu")
     margin = 2.0 * (sums[0] / lengths[0] - sums[1] / lengths[1]).item()
     assert out.loss_N.item() == pytest.approx(math.log(1 + math.exp(-margin)), abs=1e-5)
+
+
+@pytest.mark.parametrize("logps", ["mean", "per_codebook"])
+def test_only_whole_replies_have_the_optimum_of_dpo(logps):
+    assert objective_of(DPO()).dpo_optimum
+    assert not objective_of(DPO(logps=logps)).dpo_optimum
 
 
 def test_a_model_of_text_has_no_codebooks():

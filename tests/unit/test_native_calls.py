@@ -284,7 +284,7 @@ def test_calls_are_text_where_nobody_offers_tools(corpus):
             return SimpleNamespace(messages=[], reward=0.0, done=True)
 
     task = Task("\n\nHuman: hi\n\nAssistant:")
-    silent: Any = SimpleNamespace(environment=World())
+    silent: Any = SimpleNamespace(environment=World(), renderer=None)
     turn = said(encoder, add(1))
     collector_of(silent, encoder, Scripted(turn)).collect(nn.Identity(), [task], 1, 0)
     assert read == [encoder.text(turn)] and "<tool_call>" in read[0]

@@ -38,6 +38,7 @@ def test_a_stream_that_is_cut_anywhere_has_its_whole_frames():
         ("a. b.", "word 1 of the stream is 'a.', where codebook 'a' has a code"),
         ("a1 b. a2 b.", "word 4 of the stream is 'b.', where codebook 'b' has a code"),
         ("a1 b. a. b2 a3", "word 5 of the stream is 'a3', where codebook 'a' is empty"),
+        ("a99999999999999999999", "word 1 of the stream is 'a99999999999999999999'"),
         ("a1 hello", "word 2 of the stream is 'hello'"),
     ],
 )

@@ -103,7 +103,10 @@ def preference_step(
 def objective_of(settings: PreferenceSettings) -> Objective:
     """The loss that the settings name, on log-probabilities as they want them."""
     objective = PREFERENCE_LOSSES[settings.loss]
-    return replace(objective, per_token=True) if settings.logps == "mean" else objective
+    if settings.logps == "sum":
+        return objective
+    # the optimum of DPO is that of whole replies
+    return replace(objective, per_token=objective.per_token or settings.logps == "mean", dpo_optimum=False)
 
 
 def codebooks_apart(model: nn.Module, settings: PreferenceSettings) -> int:

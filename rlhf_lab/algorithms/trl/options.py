@@ -49,6 +49,11 @@ def problems(root: Config) -> list[str]:
             f"model.family=gpt2: {spec.name} pads prompts on the left and does not say where they begin, so learned "
             "positions would be others in training than in sampling; use model.family=llama, or engine=native"
         )
+    if getattr(root.model, "family", "") == "codec":
+        lines.append(
+            f"model.family=codec: {spec.name} pads prompts on the left, and a codec's model counts its columns from "
+            "the first token; use engine=native"
+        )
     if spec.samples and root.reward.monitor.action in ("raise_kl", "stop"):
         lines.append(
             f"reward.monitor.action={root.reward.monitor.action}: {spec.name} keeps its own beta and its own end; use "

@@ -93,6 +93,10 @@ def _condition(left: Operand, compare: Callable[[Any, Any], bool], right: Operan
     return statement
 
 
+MOST_DIGITS = 6
+"""Of a number that a reply writes; longer ones are not read."""
+
+
 def _parse_assignment(words: Line) -> Statement | None:
     if len(words) not in (3, 5) or words[0] not in KNOWN_NAMES - {"v"} or words[1] != "=" or not _is_operand(words[2]):
         return None
@@ -108,13 +112,16 @@ def _parse_assignment(words: Line) -> Statement | None:
     compute, right = ARITHMETIC[words[3]], _read(words[4])
 
     def assign(values: Values, line: int) -> None:
-        values[target] = compute(left(values, line), right(values, line))
+        first, second = left(values, line), right(values, line)
+        if isinstance(first, list) or isinstance(second, list):  # Python would repeat it, as often as is written
+            raise TypeError("a list is no operand")
+        values[target] = compute(first, second)
 
     return assign
 
 
 def _is_operand(word: str) -> bool:
-    return word in KNOWN_NAMES or word.isdecimal()
+    return word in KNOWN_NAMES or (word.isdecimal() and len(word) <= MOST_DIGITS)
 
 
 def _read(word: str) -> Operand:

@@ -19,7 +19,7 @@ from rlhf_lab.environments.repairs.programs import Line, numbered, spell
 DONE = "done"
 PASSES = "passes"
 UNREADABLE = "error : write done , or lines as in line 2 : c = a + 3"
-WRITTEN_LINE = re.compile(r"line (\d+) : (.+)")
+WRITTEN_LINE = re.compile(r"line (\d{1,3}) : (.+)")
 
 Changes = Mapping[int, Line]
 """Line, counted from 0 → what it should be."""

@@ -22,7 +22,7 @@ HAND_WEIGHTS = {
 FEATURES = (*HAND_WEIGHTS, "spectral_centroid", "silence_fraction")
 """Names of all features, in the order of `speech.features.NAMES`; written here, because that module needs SciPy."""
 SILENT = -3.0
-"""Score of a clip in which nothing sounds, in standard deviations of training clips below their mean."""
+"""Score of a clip in which nothing sounds; those of the learned models have mean 0 and sd 1 on training clips."""
 
 
 @dataclass(frozen=True)

@@ -394,3 +394,20 @@ def test_settings_that_make_no_world_are_refused(settings, problem):
 def test_turns_and_seeds_are_those_of_the_settings():
     assert Repairs(turns=5).max_turns == 5 and Repairs().max_turns == ROUNDS[-1] + 1
     assert world_of(Repairs(seed=2, test_seed=5)).seeds == {"train": 2, "test": 5}
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (("c", "=", "v", "*", "9"), "a list is no number"),
+        (("c", "=", "a", "*", "9" * 4400), "is no line of the language"),
+    ],
+)
+def test_a_reply_cannot_make_the_interpreter_compute_without_end(reply, problem):
+    program = Program((reply,), "c")
+    with pytest.raises(ProgramError, match=problem):
+        run(program, {"a": 1, "b": 2, "v": [1, 2]})
+
+
+def test_a_line_number_has_few_digits():
+    assert read_changes(f"line {'1' * 4400} : c = a", 2) is None
