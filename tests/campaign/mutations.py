@@ -768,8 +768,8 @@ AGENTS = (
     Mutant(
         "swapped_operands",
         REPAIRS,
-        "compute(left(values, line), right(values, line))",
-        "compute(right(values, line), left(values, line))",
+        "compute(first, second)",
+        "compute(second, first)",
         "a subtraction in a repaired program has the wrong sign",
     ),
     Mutant(
