@@ -48,10 +48,10 @@ class CodecConfig(LlamaConfig):
         self.codec = codec
 
 
-def require_same_codec(config: Any, renderer: Renderer | None) -> None:
+def require_same_codec(config: Any, renderer: Renderer) -> None:
     """Raise ConfigError where a policy says the codes of another codec than that of the data: they sound otherwise."""
     codec = getattr(config, "codec", "")
-    if codec and renderer is not None and codec != renderer.fingerprint:
+    if codec and codec != renderer.fingerprint:
         raise ConfigError(
             "the policy says the codes of another codec than the one of these data (data.codebooks, or data=speech "
             "against data=espeak); use the data that it was trained on, or train one on these: +recipe=tts_sft"

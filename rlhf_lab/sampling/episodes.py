@@ -65,7 +65,8 @@ class EpisodeCollector:
             prompts: the tasks' prompts as token ids, where they are encoded already.
             openings: token ids with which the first turn of each task's episodes begins; they are read, not sampled.
         """
-        require_same_codec(getattr(undivided(model), "config", None), self.corpus.renderer)
+        if self.corpus.renderer is not None:
+            require_same_codec(getattr(undivided(model), "config", None), self.corpus.renderer)
         prompts = self.encode(tasks) if prompts is None else prompts
         openings = openings or [[]] * len(tasks)
         contexts = [[*prompt, *opening] for prompt, opening in zip(prompts, openings, strict=True)]

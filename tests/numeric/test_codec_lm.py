@@ -236,6 +236,5 @@ def test_a_policy_of_another_codec_is_refused():
     config = SimpleNamespace(codec="abc")
     require_same_codec(config, SimpleNamespace(fingerprint="abc"))
     require_same_codec(SimpleNamespace(), SimpleNamespace(fingerprint="abc"))
-    require_same_codec(config, None)
     with pytest.raises(ConfigError, match="another codec"):
         require_same_codec(config, SimpleNamespace(fingerprint="abd"))
