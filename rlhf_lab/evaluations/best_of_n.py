@@ -11,13 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, held_out_evaluator
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, SAMPLE_KEYS, scored_policy
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.settings import BestOfN
-from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.statistics.best_of_n import best_of_n, best_of_n_kl
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean, ratio_of_means
@@ -30,13 +27,9 @@ class BestOfNSampling:
 
     def __init__(self, settings: BestOfN, run: Run):
         self.settings, self.run = settings, run
-        source, model_settings = run.needs["policy"], run.config.model
-        self.model = load_policy(source, model_settings, device=run.device)
-        self.encoder = load_encoder(source, model_settings)
-        reward = build_reward(run)
-        if reward is None:
-            raise ConfigError("needs.reward is not set; algorithm=best_of_n chooses by it (or use reward=gold)")
-        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
+        missing = "needs.reward is not set; algorithm=best_of_n chooses by it (or use reward=gold)"
+        scored = scored_policy(run, missing)
+        self.model, self.encoder, self.evaluator = scored.model, scored.encoder, scored.evaluator
 
     def finish(self) -> Result:
         """Evaluate the policy on N replies per prompt, then every n on the same replies."""

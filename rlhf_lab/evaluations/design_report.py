@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, held_out_evaluator
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, scored_policy
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt
 from rlhf_lab.evaluations.reward_audit import audit_pairs, with_gold
 from rlhf_lab.evaluations.settings import DesignReport
-from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.graph import build_reward, text_reward
+from rlhf_lab.rewards.graph import text_reward
 from rlhf_lab.statistics.association import overall, within_prompts
 from rlhf_lab.statistics.best_of_n import best_of_n
 from rlhf_lab.statistics.estimates import floats
@@ -35,14 +33,10 @@ class DesignAudit:
 
     def __init__(self, settings: DesignReport, run: Run):
         self.settings, self.run = settings, run
-        source, model_settings = run.needs["policy"], run.config.model
-        self.model = load_policy(source, model_settings, device=run.device)
-        self.encoder = load_encoder(source, model_settings)
-        reward = build_reward(run)
-        if reward is None:
-            raise ConfigError("needs.design is not set; algorithm=design_report measures that reward (or reward=gold)")
-        self.reward = text_reward(reward, run.corpus)
-        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
+        missing = "needs.design is not set; algorithm=design_report measures that reward (or reward=gold)"
+        scored = scored_policy(run, missing)
+        self.model, self.encoder, self.evaluator = scored.model, scored.encoder, scored.evaluator
+        self.reward = text_reward(scored.reward, run.corpus)
 
     def finish(self) -> Result:
         run, samples = self.run, self.settings.samples

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,15 +16,18 @@ import torch
 from torch import nn
 
 from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.losses.preference import PairLogps, idealised_ranking
+from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import exact_kl
 from rlhf_lab.models.pair_rows import pair_logps, pair_rows
 from rlhf_lab.models.passes import over_rows
+from rlhf_lab.rewards.graph import GraphReward, build_reward
 from rlhf_lab.sampling.episodes import EpisodeCollector
 from rlhf_lab.sampling.experience import Experience
 from rlhf_lab.statistics.estimates import Estimate
@@ -246,6 +250,31 @@ def held_out_evaluator(run: Run, reference: nn.Module, encoder: Encoder, reward:
     rollout = run.config.rollout
     max_length = rollout.max_prompt_tokens + rollout.max_new_tokens
     return Evaluator(run, reference.requires_grad_(False), encoder, reward, beta=None, max_length=max_length)
+
+
+@dataclass(frozen=True)
+class ScoredPolicy:
+    """The policy of a stage that chooses among its replies, and the reward that it chooses by."""
+
+    model: nn.Module
+    encoder: Encoder
+    reward: GraphReward
+    evaluator: Evaluator
+
+
+def scored_policy(run: Run, missing: str) -> ScoredPolicy:
+    """`needs.policy` beside the run's reward.
+
+    Args:
+        missing: of the ConfigError where the reward reads a model that the run does not name.
+    """
+    source, settings = run.needs["policy"], run.config.model
+    model = load_policy(source, settings, device=run.device)
+    encoder = load_encoder(source, settings)
+    reward = build_reward(run)
+    if reward is None:
+        raise ConfigError(missing)
+    return ScoredPolicy(model, encoder, reward, held_out_evaluator(run, model, encoder, reward))
 
 
 def far_enough(kl: Estimate) -> bool:

@@ -11,11 +11,9 @@ import numpy as np
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import FloatArray
-from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, held_out_evaluator
+from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, scored_policy
 from rlhf_lab.evaluations.repeated_samples import Rows, by_prompt, read_answers
 from rlhf_lab.evaluations.settings import AtTestTime
-from rlhf_lab.models.build import load_encoder, load_policy
-from rlhf_lab.rewards.graph import build_reward
 from rlhf_lab.statistics.best_of_n import best_of_n
 from rlhf_lab.statistics.estimates import Estimate, floats
 from rlhf_lab.statistics.inference import clustered_mean
@@ -29,15 +27,9 @@ class ChoosingAtTestTime:
 
     def __init__(self, settings: AtTestTime, run: Run):
         self.settings, self.run = settings, run
-        source, model_settings = run.needs["policy"], run.config.model
-        self.model = load_policy(source, model_settings, device=run.device)
-        self.encoder = load_encoder(source, model_settings)
-        reward = build_reward(run)
-        if reward is None:
-            raise ConfigError(
-                "a role of the reward is not set in needs; algorithm=test_time chooses by it (reward=orm)"
-            )
-        self.evaluator = held_out_evaluator(run, self.model, self.encoder, reward)
+        missing = "a role of the reward is not set in needs; algorithm=test_time chooses by it (reward=orm)"
+        scored = scored_policy(run, missing)
+        self.model, self.encoder, self.evaluator = scored.model, scored.encoder, scored.evaluator
 
     def finish(self) -> Result:
         evaluator, sizes = self.evaluator, self.settings.sizes

@@ -83,13 +83,12 @@ class CodecLM(LlamaForCausalLM):
         if use_cache or unused.get("past_key_values") is not None:
             raise NotImplementedError("a codec model has no cache of its own; the lab's sampler decodes it")
         layout = Layout(input_ids, self.pattern)
-        layout.require_frames()
+        states_BT = layout.states()
+        layout.require_frames(states_BT)
         hidden_BCd = self.model(inputs_embeds=layout.embed(self.model.embed_tokens(input_ids)), use_cache=False)[0]
         logits_BCV = self.lm_head(hidden_BCd)
         logits_BTV = logits_BCV.gather(1, layout.predicted_from()[..., None].expand(-1, -1, logits_BCV.shape[-1]))
-        return CausalLMOutputWithPast(
-            logits=logits_BTV + self.pattern.to(logits_BTV.device).allowed_SV[layout.states()]
-        )
+        return CausalLMOutputWithPast(logits=logits_BTV + self.pattern.to(logits_BTV.device).allowed_SV[states_BT])
 
 
 class Layout:
@@ -111,9 +110,9 @@ class Layout:
         # of the token behind each one: its place in the stream, below 0 within the prompt
         self.next_place_BT = torch.arange(1, width + 1, device=ids_BT.device) - self.prompt_B1
 
-    def require_frames(self) -> None:
+    def require_frames(self, states_BT: Tensor) -> None:
         """Raise DataError for a clip that ends before it may: its log-probability would be that of a forbidden word."""
-        ends_early_BT = (self.states()[:, :-1] == 1) & self.pattern.empty_V.to(self.ids_BT.device)[self.ids_BT[:, 1:]]
+        ends_early_BT = (states_BT[:, :-1] == 1) & self.pattern.empty_V.to(self.ids_BT.device)[self.ids_BT[:, 1:]]
         if ends_early_BT.any():
             raise DataError(
                 f"a clip has fewer than {self.pattern.min_frames} frames (model.min_frames), so the model cannot say "

@@ -59,12 +59,7 @@ class AttemptPairMaker:
 
     def _draw_training_tasks(self) -> list[Item]:
         prompts = list(dict.fromkeys(task.prompt for task in self.run.corpus.tasks("train")))
-        order = np.random.default_rng(self.run.seed("attempt_pairs/tasks")).permutation(len(prompts))
-        if len(prompts) < self.settings.prompts:
-            self.run.note(
-                f"{len(prompts)} tasks are attempted, all there are, and not algorithm.prompts={self.settings.prompts}"
-            )
-        return [Item(prompts[i], 0) for i in order[: self.settings.prompts]]
+        return making.draw_tasks(self.run, prompts, self.settings.prompts, "attempt_pairs/tasks")
 
     def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]

@@ -82,6 +82,18 @@ class Contamination:
         return self._found[prompt]
 
 
+def draw_tasks(run: Run, prompts: Sequence[str], count: int, purpose: str) -> list[Item]:
+    """At most `count` tasks by prompt, each once, in random order; a note says where there are fewer.
+
+    Args:
+        purpose: of the random order, which follows from it and the run's seed.
+    """
+    order = np.random.default_rng(run.seed(purpose)).permutation(len(prompts))
+    if len(prompts) < count:
+        run.note(f"{len(prompts)} tasks are attempted, all there are, and not algorithm.prompts={count}")
+    return [Item(prompts[i], 0) for i in order[:count]]
+
+
 def length_problem(text: str, max_words: int) -> str | None:
     """Why a text cannot be a reply or a prompt by its length; None where it can."""
     count = len(text.split())

@@ -65,13 +65,7 @@ class TrajectoryMaker:
         return Result(metrics=self._write(rows), primary=["made/acceptance", "made/success", "made/turns"])
 
     def _items(self) -> list[Item]:
-        prompts = list(self.tasks)
-        order = np.random.default_rng(self.run.seed("trajectories/tasks")).permutation(len(prompts))
-        if len(prompts) < self.settings.prompts:
-            self.run.note(
-                f"{len(prompts)} tasks are attempted, all there are, and not algorithm.prompts={self.settings.prompts}"
-            )
-        return [Item(prompts[i], 0) for i in order[: self.settings.prompts]]
+        return making.draw_tasks(self.run, list(self.tasks), self.settings.prompts, "trajectories/tasks")
 
     def _settle(self, chunk: int, items: Sequence[Item]) -> list[Row]:
         tasks = [self.tasks[item.prompt] for item in items]

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair, SafetyPrompt
-from rlhf_lab.environments.annotator import Annotator, choose
+from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidates, labelled_pairs
 from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.environments.dialogue.criteria import CRITERIA, CriteriaWeights, criteria
 from rlhf_lab.environments.dialogue.faults import Fault, find_faults
@@ -179,49 +179,18 @@ class DialogueWorld:
         gold_, words_, verbose_ and garble_.
         """
         rng = self._stream("pairs", split, seed)
-        report = LoadReport(kept=n)
-        prompts: list[str] = []
-        first: list[str] = []
-        second: list[str] = []
-        while len(prompts) < n:
-            report.rows += 1
+
+        def draw() -> tuple[str, str, str]:
             (prompt,) = self.book.sample(1, split, rng)
-            candidate_1 = self._writer.write(prompt, rng)
-            candidate_2 = self._writer.write(prompt, rng)
-            if candidate_1 == candidate_2:
-                report.drop("identical candidates")
-                continue
-            prompts.append(prompt.text)
-            first.append(candidate_1)
-            second.append(candidate_2)
-        # Labels have a random stream of their own, apart from that of the texts.
-        first_measured, second_measured = self.measure(prompts, first), self.measure(prompts, second)
-        probability = self._preference(first_measured, second_measured)
-        first_wins = choose(probability, self._stream("labels", split, seed))
-        pairs = []
-        for i, first_is_chosen in enumerate(first_wins.tolist()):
-            if first_is_chosen:
-                replies, measured = (first[i], second[i]), (first_measured, second_measured)
-                p_chosen = float(probability[i])
-            else:
-                replies, measured = (second[i], first[i]), (second_measured, first_measured)
-                p_chosen = float(1 - probability[i])
-            pairs.append(Pair(prompts[i], *replies, meta={"p_chosen": p_chosen, **_describe_sides(*measured, i)}))
-        return pairs, report
+            return prompt.text, self._writer.write(prompt, rng), self._writer.write(prompt, rng)
+
+        candidates, report = distinct_candidates(draw, n)
+        prompts, first, second = candidates
+        measured = self.measure(prompts, first), self.measure(prompts, second)
+        # labels have a random stream of their own, apart from that of the texts
+        labels = self._stream("labels", split, seed)
+        return labelled_pairs(candidates, measured, self._preference(*measured), labels), report
 
     def _stream(self, purpose: str, split: str, seed: int) -> np.random.Generator:
         """An independent random stream per purpose and split."""
         return np.random.default_rng([self._seed, seed, crc32(f"{purpose}/{split}".encode())])
-
-
-def _describe_sides(
-    chosen: dict[str, FloatArray], rejected: dict[str, FloatArray], i: int
-) -> dict[str, float | int | bool]:
-    """The entries of `Pair.meta` about both sides of pair i."""
-    meta: dict[str, float | int | bool] = {}
-    for side, measured in (("chosen", chosen), ("rejected", rejected)):
-        meta[f"gold_{side}"] = float(measured["gold"][i])
-        meta[f"words_{side}"] = int(measured["words"][i])
-        meta[f"verbose_{side}"] = bool(measured["verbose"][i])
-        meta[f"garble_{side}"] = bool(measured["garble"][i])
-    return meta
