@@ -52,7 +52,7 @@ NONE = Habits()
 @dataclass(frozen=True, slots=True)
 class DemonstratedTurn:
     """Attributes:
-    notes: what was known before it.
+    notes: what someone who sees nothing but the question and them has to know before it.
     text: what is said.
     call: the call that it makes, with its result; None in the turn that answers.
     """
@@ -79,7 +79,7 @@ class Demonstration:
         # a chain needs its last value only, other tasks all of them
         self.keeps_all = not _is_chain(task)
         self.answer = self._attempt()
-        self._say(self._notes(), f"{ANSWER} {self.answer}")
+        self._say(self._known(), f"{ANSWER} {self.answer}")
 
     def messages(self) -> list[Message]:
         """The conversation behind the question."""
@@ -118,9 +118,9 @@ class Demonstration:
         """The value that the tool gives in the end; None where there is none."""
         entity = step.subject if isinstance(step.subject, str) else self.values[step.subject]
         relation = self._relation(step)
-        thought = self._notes()
+        known = self._known()
         for _ in range(PATIENCE):
-            result = self._call(thought, step.relation, step.tool, _arguments(step.tool, entity, relation))
+            result = self._call(known, step.relation, step.tool, _arguments(step.tool, entity, relation))
             if result.result == BUSY:
                 continue
             if result.failed:
@@ -132,12 +132,12 @@ class Demonstration:
             if self._slips(self.habits.take_redirect):
                 return target
             entity = target
-            thought = noted(self._notes(), f"moved {target}")
+            known = noted(self._known(), f"moved {target}")
         return None
 
     def _compute(self, step: Compute) -> str | None:
         expression = f" {step.sign} ".join(self.values[:2])
-        result = self._call(self._notes(), "result", "calculate", {"expression": expression})
+        result = self._call(self._known(), "result", "calculate", {"expression": expression})
         if result.failed:
             self.found.append("no result")
             return None
@@ -152,22 +152,32 @@ class Demonstration:
             return self.rng.choice(others)
         return step.relation
 
-    def _call(self, notes: str, need: str, name: str, arguments: Mapping[str, Any]) -> Call:
+    def _call(self, known: str, need: str, name: str, arguments: Mapping[str, Any]) -> Call:
         """Make a call, perhaps twice; returns the last one."""
-        needed = f"need {need}"
-        thought = f"{notes}; {needed}" if notes else needed
+        thought = noted(known, f"need {need}")
         while True:
             call = call_tool(self.tools, name, arguments)
             text = f"{thought}\n{ACTION} {spaced_call(name, list(arguments.values()))}"
-            self.turns.append(DemonstratedTurn(notes, f"{THOUGHT} {text}", call))
+            self.turns.append(DemonstratedTurn(self._notes(known), f"{THOUGHT} {text}", call))
             if not self._slips(self.habits.repeat_call):
                 return call
 
-    def _say(self, notes: str, answer: str) -> None:
-        self.turns.append(DemonstratedTurn(notes, f"{THOUGHT} {notes or NOTHING}\n{answer}"))
+    def _say(self, known: str, answer: str) -> None:
+        self.turns.append(DemonstratedTurn(self._notes(known), f"{THOUGHT} {known or NOTHING}\n{answer}"))
 
-    def _notes(self) -> str:
+    def _known(self) -> str:
         return "; ".join(self.found if self.keeps_all else self.found[-1:])
+
+    def _notes(self, known: str) -> str:
+        """What is known, and in a chain what is left to look up.
+
+        A relation may occur twice in a chain, so that the last value alone does not say how far someone is who does not
+        see the turns before. The question says what is left while nothing is known.
+        """
+        left = [step.relation for step in self.task.steps[len(self.values) :] if isinstance(step, Lookup)]
+        if self.keeps_all or not known or not left:
+            return known
+        return noted(known, f"left {', '.join(left)}")
 
     def _slips(self, probability: float) -> bool:
         # a probability of 0 draws nothing: tasks without bad habits have the same random numbers

@@ -31,7 +31,7 @@ from rlhf_lab.environments.tools.kinds import ALL_KINDS, UNKNOWN, DrawnTask, too
 from rlhf_lab.environments.tools.task_set import ToolTaskFacts
 from rlhf_lab.environments.tools.text_calls import read_move
 
-VERSION = 1
+VERSION = 2
 """Increased whenever the same settings give other text or other answers; part of a corpus fingerprint."""
 
 DEMONSTRATED = 0

@@ -336,6 +336,29 @@ def test_without_habits_nobody_draws(world):
 SMALL = {"train_tasks": 300, "test_tasks": 30}
 
 
+def test_notes_say_how_far_a_demonstration_is(world):
+    """Who sees the question and the notes alone can know what comes next, also where a chain repeats a relation."""
+    for task in world.tasks("test"):
+        said: dict[str, str] = {}
+        for turn in world.demonstrate(task, Habits()).turns:
+            assert said.setdefault(turn.notes, turn.text) == turn.text, task.facts["question"]
+
+
+def test_notes_of_a_chain_name_the_relations_that_are_left():
+    world = ToolWorld(ToolWorldSize({"chain_4": 1.0}, BaseSize(redirect=0.0), test_tasks=1), seed=3)
+    (task,) = world.tasks("test")
+    first, second, third, fourth = (step.relation for step in world.draw("test", 0).steps)
+    turns = world.demonstrate(task, Habits()).turns
+    values = [turn.call.result for turn in turns[:-1]]
+    assert [turn.notes for turn in turns] == [
+        "",
+        f"{first} {values[0]}; left {second}, {third}, {fourth}",
+        f"{second} {values[1]}; left {third}, {fourth}",
+        f"{third} {values[2]}; left {fourth}",
+        f"{fourth} {values[3]}",
+    ]
+
+
 def test_the_rows_are_conversations_whose_turns_are_learned():
     corpus = build(Tools(**SMALL, seed=0))
     assert len(corpus.train) == 300 and not corpus.preferences and corpus.environment is not None
