@@ -47,6 +47,7 @@ class BudgetExceeded(LabError, RuntimeError):
 OPTIONAL = {
     "trl": ("engine=trl", "'rlhf_lab[trl]'"),
     "peft": ("model.lora", "'rlhf_lab[lora]'"),
+    "bitsandbytes": ("model.weights=nf4 or algorithm.optimizer=adamw_8bit", "'rlhf_lab[quantized]'"),
     "vllm": ("rollout=vllm", "'trl[vllm]'"),
     "deepspeed": ("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'"),
     "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),

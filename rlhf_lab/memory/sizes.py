@@ -104,6 +104,11 @@ class ModelShape:
         """Entries of the matrices that hidden states are multiplied by: the blocks' and the output head's."""
         return self.hidden_matrices + (self.outputs or self.vocabulary) * self.hidden
 
+    @property
+    def outer_matrices(self) -> int:
+        """Entries of the matrices outside the blocks: embeddings, and an output head that is not one of them."""
+        return self.embedding + (0 if self.outputs else self.head)
+
     def adapter(self, rank: int, targets: Sequence[str] | None = None) -> int:
         """Parameters of a LoRA adapter: rank·(inputs + outputs) for each adapted matrix.
 

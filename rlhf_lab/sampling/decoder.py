@@ -113,10 +113,10 @@ class Decoder:
         return layer.down.plus(activation(gate).mul_(up), x)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
-        x = F.embedding(tokens, self.embed_Vd)
+        x = F.embedding(tokens, self.embed_Vd).float()
         if self.position_Td is not None:
             x = x + self.position_Td[position]
-        return x.float()
+        return x
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits of hidden states, in the weights' dtype."""

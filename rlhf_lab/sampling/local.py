@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.models.codec_lm import CodecConfig
-from rlhf_lab.models.divided import at_hand, plain
+from rlhf_lab.models.divided import at_hand, plain, within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import EVERYTHING, Truncation
 from rlhf_lab.sampling.codec import CodecDecoder
@@ -346,7 +346,7 @@ class ModelDecoder:
         tokens_RT = tokens_BT.repeat_interleave(group, 0)
         self.mask_RT = mask_BT.repeat_interleave(group, 0)
         position = (self.mask_RT.cumsum(1) - 1).clamp(min=0)
-        out = self.model(input_ids=tokens_RT, attention_mask=self.mask_RT, position_ids=position, use_cache=True)
+        out = self._run(tokens_RT, position, None)
         self.cache = out.past_key_values
         return out.logits[::group, -1], self
 
@@ -356,15 +356,14 @@ class ModelDecoder:
     def step(self, token_R: Tensor, position_R: Tensor, cache: ModelDecoder) -> Tensor:
         assert self.mask_RT is not None
         self.mask_RT = torch.cat([self.mask_RT, self.mask_RT.new_ones(len(token_R), 1)], dim=1)
-        out = self.model(
-            input_ids=token_R[:, None],
-            attention_mask=self.mask_RT,
-            position_ids=position_R[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )
+        out = self._run(token_R[:, None], position_R[:, None], self.cache)
         self.cache = out.past_key_values
         return out.logits[:, -1]
+
+    def _run(self, tokens: Tensor, position: Tensor, cache: Any) -> Any:
+        """The model's own forward pass on tokens (R, t) behind what is in the cache."""
+        inputs = {"attention_mask": self.mask_RT, "position_ids": position, "past_key_values": cache}
+        return within(self.model, lambda: self.model(input_ids=tokens, use_cache=True, **inputs))
 
     def keep(self, row_Bg: Tensor) -> None:
         assert self.mask_RT is not None
