@@ -186,9 +186,10 @@ def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
         return None
     prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
-    is_stored_low = rollout.dtype == "model" and _policy_stored(stage) != "float32"
-    bytes_each = 2 if rollout.dtype == "bfloat16" or is_stored_low else 4
-    return sampling(shape, prompts, group, rollout.max_prompt_tokens, copies.reply_tokens(stage), bytes_each)
+    in_place = _policy_stored(stage) != "float32"
+    bytes_each = 2 if rollout.dtype == "bfloat16" or (rollout.dtype == "model" and in_place) else 4
+    lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
+    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place)
 
 
 def _policy_stored(stage: Stage) -> Stored:

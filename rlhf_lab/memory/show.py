@@ -96,7 +96,8 @@ def derivation(plan: StagePlan) -> list[str]:
                 lines.append(f"{line.copy.name}: {activations:,} B activations, {per_token:,.0f} per token")
     if plan.sampler:
         prompts, group = copies.sampled(plan.stage) or (0, 0)
-        lines.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in float32")
+        dtype = "bfloat16" if plan.sampler.bytes_each == 2 else "float32"
+        lines.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in {dtype}")
     return lines
 
 

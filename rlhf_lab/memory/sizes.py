@@ -130,7 +130,7 @@ class ModelShape:
         return [sizes for name, sizes in self.matrices.items() if f".{name}".endswith(ends)]
 
     def kv_bytes(self, tokens: int, bytes_each: int = 4) -> int:
-        """Keys and values of `tokens` tokens in all layers. The lab's sampler keeps them in float32."""
+        """Keys and values of `tokens` tokens in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * bytes_each * tokens
 
     def scalar(self, outputs: int = 1) -> ModelShape:

@@ -85,6 +85,11 @@ def effective_weight(layer: nn.Module) -> Tensor:
     return weight + delta.to(weight.dtype)
 
 
+def base_layer(layer: nn.Module) -> nn.Module:
+    """A linear layer without its adapter."""
+    return _untyped(layer).get_base_layer() if _is_adapted(layer) else layer
+
+
 def without_adapter(model: nn.Module) -> nn.Module:
     """The base of a model with an adapter as a model of its own, frozen; it shares every tensor and costs no memory.
 
