@@ -297,8 +297,11 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
         defaults = {**schema.defaults(cls), **_value_by_size(model_class, cls), **tuned}
         filled = {key: defaults[key] for key in cls.tuned_by_model if written.get(key) is None}
         optimizer = filled.get("optimizer", written.get("optimizer"))
-        if "lr" in filled and model["lora"]["rank"] and optimizer in ("adamw", "adamw_8bit"):
-            filled["lr"] = float(filled["lr"]) * float(model["lora"]["lr_multiple"])
+        if model["lora"]["rank"] and optimizer in ("adamw", "adamw_8bit"):
+            # a critic on the policy's own trunk is a head alone, which is trained as a whole
+            rates = ("lr",) if written.get("critic") == "shared" else ("lr", "critic_lr")
+            for rate in filled.keys() & set(rates):
+                filled[rate] = float(filled[rate]) * float(model["lora"]["lr_multiple"])
         result[section] = {**written, **filled}
     return result
 

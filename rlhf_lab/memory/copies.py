@@ -26,7 +26,6 @@ class Copy:
 
     Attributes:
         trained: whether it has gradients and an optimiser.
-        whole: trained whole, whatever `model.lora` says.
         reference: whether `sharding.reference` says where it lies.
         together: number of the backward pass that trains it; copies with the same number share one.
         stored: its weights, if it is frozen.
@@ -35,7 +34,6 @@ class Copy:
     name: str
     shape: ModelShape
     trained: bool = False
-    whole: bool = False
     reference: bool = False
     together: int = 0
     stored: Stored = "float32"
@@ -59,7 +57,7 @@ def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
     if model.outputs:
         shape = shape.scalar(model.outputs)
     stored = _stored(stage, "reference" if model.reference else "policy", shape)
-    return Copy(model.name, shape, model.trained, model.whole, model.reference, model.together, stored)
+    return Copy(model.name, shape, model.trained, model.reference, model.together, stored)
 
 
 def _stored(stage: Stage, role: WeightsOf, shape: ModelShape) -> Stored:

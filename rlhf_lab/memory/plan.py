@@ -136,8 +136,6 @@ def _plan_copy(
     divided = processes > 1 and STRATEGIES[strategy].weights
     gathered = gathered_bytes(model.shape, strategy, training.precision) if divided else 0
     if model.trained and rows:
-        if model.whole:
-            training = replace(training, rank=0, stored="float32")
         state = trained_state(model.shape, training, strategy, processes)
         work = work_of(model.shape, rows, how, training, strategy, processes)
         return Line(model, state, work, gathered=gathered)

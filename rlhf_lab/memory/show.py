@@ -105,5 +105,5 @@ def _adapter_text(plan: StagePlan, training: Training) -> str:
     """How many parameters an adapter trains; empty without one."""
     if not training.rank:
         return ""
-    trained = sum(training.trained(line.copy.shape) for line in plan.lines if line.work and not line.copy.whole)
+    trained = sum(training.trained(line.copy.shape) for line in plan.lines if line.work)
     return f"; an adapter of rank {training.rank} trains {number(trained)} parameters of its models"

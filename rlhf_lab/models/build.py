@@ -243,23 +243,27 @@ def _load(
     if lora.has_adapter(model):
         # Transformers follows a hub id that holds an adapter to its base on its own, with the adapter unmerged.
         raise ArtifactError(f"{label} is an adapter on a hub; download it and write its folder here")
-    if hasattr(model, HEAD):
+    if weights != "float32":
+        _read_unrounded(model, model_source)
+    if any(key.startswith(f"{HEAD}.") for key in loading_info["missing_keys"]):
         model.score.float()
-        if any(key.startswith(f"{HEAD}.") for key in loading_info["missing_keys"]):
-            nn.init.zeros_(model.score.weight)
-        else:
-            _read_exact_head(model, model_source)
+        nn.init.zeros_(model.score.weight)
     _refuse_longer_rows(model, model_source)
     return lora.apply_adapter(model, source) if base else model
 
 
-def _read_exact_head(model: Any, source: str) -> None:
-    """Give a reward model the head that is in its files: with the rest in bfloat16 it was rounded too."""
+def _read_unrounded(model: Any, source: str) -> None:
+    """Give norms, biases and a scalar head the numbers that are in the files.
+
+    A model whose matrices are bfloat16 is saved as one of that dtype, and what its files hold in float32 is rounded
+    when it is loaded again.
+    """
+    parameters = dict(model.named_parameters())
     for file in sorted(Path(source).glob("*.safetensors")):  # none of a hub's model
         with safe_open(file, framework="pt") as tensors:
-            for name, parameter in model.score.named_parameters(prefix=HEAD):
-                if name in tensors.keys():  # noqa: SIM118 - the file is no mapping
-                    parameter.data.copy_(tensors.get_tensor(name))
+            for name in parameters.keys() & set(tensors.keys()):
+                if parameters[name].ndim < 2 or name.startswith(f"{HEAD}."):
+                    parameters[name].data = tensors.get_tensor(name)
 
 
 def _refuse_longer_rows(model: nn.Module, source: str) -> None:

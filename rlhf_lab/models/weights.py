@@ -2,8 +2,8 @@
 
     float32    as they are
     bfloat16   matrices in two bytes a number; norms, biases and a scalar head stay float32
-    nf4        the linear layers of the blocks in four bits (NF4, arXiv:2305.14314: blocks of 64 numbers with one scale
-               each, 4.5 bits a number), all other matrices in bfloat16
+    nf4        the linear layers of the blocks in four bits (NF4, arXiv:2305.14314: 64 numbers share a scale of a byte,
+               4.1 bits a number) where their inputs are a multiple of 64, all other matrices in bfloat16
 
 A model that is stored in less than float32 computes under bfloat16 autocast, where matrices are rounded to bfloat16 in
 any case: storing them so changes nothing but the embeddings, and those not where the files are bfloat16 themselves. The
@@ -126,7 +126,8 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                         f"model.weights=nf4: {type(model).__name__} has layers that bitsandbytes does not pack "
                         "(Conv1D); use model.weights=bfloat16"
                     )
-                if not isinstance(layer, nn.Linear):
+                # rows that end within a block are unpacked with the wrong scales on a CPU (bitsandbytes 0.50)
+                if not isinstance(layer, nn.Linear) or layer.in_features % BLOCK:
                     continue
                 packed = linear_4bit(
                     layer.in_features,

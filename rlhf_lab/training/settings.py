@@ -25,7 +25,6 @@ class Held:
         outputs: of its scalar head; 0 is a language model with its own head.
         role: whose shape it has: a role of `needs`; empty is the stage's own policy.
         trained: whether it has gradients and an optimiser.
-        whole: trained whole, whatever `model.lora` says.
         reference: whether `sharding.reference` says where it lies.
         together: trained in one backward pass with the models of the same number.
     """
@@ -34,7 +33,6 @@ class Held:
     outputs: int = 0
     role: str = ""
     trained: bool = False
-    whole: bool = False
     reference: bool = False
     together: int = 0
 
