@@ -33,13 +33,19 @@ pytest.importorskip("bitsandbytes")
 BATCH = TokenBatch.from_rows([(prompt[:-2], prompt[-2:]) for prompt in prompts()])
 # the middles between their neighbours in this table are where NF4 rounds up (arXiv:2305.14314, appendix E)
 NF4 = torch.tensor(
-    [-1.0, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0]
-    + [0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0]
+    [
+        *(-1.0, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0.0),
+        *(0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1.0),
+    ]
 )
-
-
 # blocks of 64 numbers lie within rows
-SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
 
 
 def wide(family: str) -> nn.Module:
@@ -256,5 +262,5 @@ def test_what_cannot_be_stored_is_refused(overrides: tuple[str, ...], problem: s
 
 
 def test_layers_that_cannot_be_packed_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Conv1D.*use model.weights=bfloat16"):
+    with pytest.raises(ConfigError, match=r"Conv1D.*use model.weights=bfloat16"):
         loaded(saved("gpt2", tmp_path), "nf4")
