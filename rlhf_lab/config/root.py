@@ -141,6 +141,13 @@ class Config:
         return same_kind[0] if same_kind else default()
 
     @property
+    def fits_itself(self) -> bool:
+        """Whether stages are made to fit the device by settings that change no result; see `Runtime.fit`."""
+        if self.engine != "native":
+            return False
+        return self.runtime.fit == "auto" or (self.runtime.fit is None and not self.model.small_scale)
+
+    @property
     def corpus_roles(self) -> tuple[str, ...]:
         """Roles of `needs` whose rows are trained on, in the order in which they are written."""
         return tuple(role for role, source in self.needs.items() if source and is_corpus_role(role))

@@ -80,6 +80,10 @@ class NumericError(LabError, ArithmeticError):
     """A loss, gradient or score became NaN or infinite, or an invariant of training does not hold."""
 
 
+class DeviceMemoryError(LabError, MemoryError):
+    """The device has too little memory for what is to be computed, however small its parts."""
+
+
 def require(*rules: tuple[bool, str]) -> None:
     """Raise one ConfigError with the messages of all rules that do not hold; nothing if all hold.
 
