@@ -141,6 +141,13 @@ class Config:
         return same_kind[0] if same_kind else default()
 
     @property
+    def fits_itself(self) -> bool:
+        """Whether stages are made to fit the device by settings that change no result; see `Runtime.fit`."""
+        if self.engine != "native":
+            return False
+        return self.runtime.fit == "auto" or (self.runtime.fit is None and not self.model.small_scale)
+
+    @property
     def corpus_roles(self) -> tuple[str, ...]:
         """Roles of `needs` whose rows are trained on, in the order in which they are written."""
         return tuple(role for role, source in self.needs.items() if source and is_corpus_role(role))
@@ -297,8 +304,11 @@ def with_tuned(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]
         defaults = {**schema.defaults(cls), **_value_by_size(model_class, cls), **tuned}
         filled = {key: defaults[key] for key in cls.tuned_by_model if written.get(key) is None}
         optimizer = filled.get("optimizer", written.get("optimizer"))
-        if "lr" in filled and model["lora"]["rank"] and optimizer == "adamw":
-            filled["lr"] = float(filled["lr"]) * float(model["lora"]["lr_multiple"])
+        if model["lora"]["rank"] and optimizer in ("adamw", "adamw_8bit"):
+            # a critic on the policy's own trunk is a head alone, which is trained as a whole
+            rates = ("lr",) if written.get("critic") == "shared" else ("lr", "critic_lr")
+            for rate in filled.keys() & set(rates):
+                filled[rate] = float(filled[rate]) * float(model["lora"]["lr_multiple"])
         result[section] = {**written, **filled}
     return result
 
@@ -615,6 +625,18 @@ def _sharding_problems(root: Config) -> list[str]:
         )
     if root.engine != "native" and sharding != "none":
         problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
+    divides = sharding in ("fsdp", "zero")
+    if divides and any(root.model.stored(role) != "float32" for role in ("policy", "reference")):
+        problems.append(
+            f"model.weights with sharding={sharding}: policies and references are divided from float32 weights there "
+            "(with runtime.dtype=bfloat16 passes take half of that); write model.weights_of={reward: bfloat16} for "
+            "reward models, or use sharding=none or ddp"
+        )
+    if divides and getattr(root.algorithm, "optimizer", None) == "adamw_8bit":
+        problems.append(
+            "algorithm.optimizer=adamw_8bit keeps moments in blocks of whole matrices, and FSDP and DeepSpeed divide "
+            "moments between processes in any case; use algorithm.optimizer=adamw, or sharding=none or ddp"
+        )
     if sharding == "zero" and getattr(root.algorithm, "optimizer", None) == "muon":
         problems.append(
             "algorithm.optimizer=muon orthogonalises whole matrices, and DeepSpeed gives an optimiser pieces of them; "

@@ -65,6 +65,10 @@ class Runtime:
             are built in turn, whatever is written here.
         memory_gib: memory of the device that a run is planned for, in place of what the system says. A stage whose
             weights, gradients and optimiser state are more than that is refused before anything is loaded.
+        fit: `auto` lets a stage that would not fit the device sample fewer rows at once, train on smaller micro-batches
+            and keep no activations; and after the device has run out of memory, take a step again in smaller parts.
+            No result depends on it. `none` computes as is written. null is `auto` for models that are not made from
+            scratch, else `none`.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -72,6 +76,7 @@ class Runtime:
     threads: int = 0
     stages_at_once: int = 0
     memory_gib: float | None = None
+    fit: Literal["auto", "none"] | None = None
 
     def __post_init__(self) -> None:
         require(

@@ -47,6 +47,7 @@ class BudgetExceeded(LabError, RuntimeError):
 OPTIONAL = {
     "trl": ("engine=trl", "'rlhf_lab[trl]'"),
     "peft": ("model.lora", "'rlhf_lab[lora]'"),
+    "bitsandbytes": ("model.weights=nf4 or algorithm.optimizer=adamw_8bit", "'rlhf_lab[quantized]'"),
     "vllm": ("rollout=vllm", "'trl[vllm]'"),
     "deepspeed": ("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'"),
     "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),
@@ -77,6 +78,10 @@ class MissingDependency(LabError, ImportError):
 
 class NumericError(LabError, ArithmeticError):
     """A loss, gradient or score became NaN or infinite, or an invariant of training does not hold."""
+
+
+class DeviceMemoryError(LabError, MemoryError):
+    """The device has too little memory for what is to be computed, however small its parts."""
 
 
 def require(*rules: tuple[bool, str]) -> None:

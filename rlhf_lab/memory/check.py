@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory.device import Device, device, processes
 from rlhf_lab.memory.fit import smallest_change
+from rlhf_lab.memory.neutral import fitted
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size
 from rlhf_lab.stages.artifacts import Stage
@@ -31,7 +32,12 @@ def memory_lines(root: Stage) -> list[str]:
     share = machine.share(largest.processes)
     available = f"; there are {size(share)}" if share else ""
     lines = [f"models: {size(largest.peak)} at most, in {largest.recipe}{available}"]
-    if largest.peak > _share(largest, machine):
+    too_large = [plan.stage for plan in plans if plan.peak > _share(plan, machine)]
+    made_to_fit = {stage.recipe: fitted(stage)[1] for stage in too_large}
+    if too_large and all(made_to_fit.values()):
+        told = "; ".join(f"{recipe}: {change}" for recipe, change in made_to_fit.items())
+        lines.append(f"made to fit (runtime.fit=none leaves it): {told}")
+    elif too_large:
         lines.append(f"memory may not suffice where rows are at their longest; {_advice_text(machine, root)}")
     return lines
 

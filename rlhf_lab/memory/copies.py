@@ -11,6 +11,7 @@ from rlhf_lab.memory.shapes import need_shape, policy_shape, source_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
 from rlhf_lab.memory.work import Rows
+from rlhf_lab.models.settings import Stored, WeightsOf
 from rlhf_lab.stages.artifacts import GOLD, External, Stage
 from rlhf_lab.training.settings import Held
 from rlhf_lab.training.sharding.settings import FullySharded, Zero
@@ -25,17 +26,17 @@ class Copy:
 
     Attributes:
         trained: whether it has gradients and an optimiser.
-        whole: trained whole, whatever `model.lora` says.
         reference: whether `sharding.reference` says where it lies.
         together: number of the backward pass that trains it; copies with the same number share one.
+        stored: its weights, if it is frozen.
     """
 
     name: str
     shape: ModelShape
     trained: bool = False
-    whole: bool = False
     reference: bool = False
     together: int = 0
+    stored: Stored = "float32"
 
 
 def copies(stage: Stage) -> list[Copy]:
@@ -55,7 +56,13 @@ def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
     shape = need_shape(stage.needs[model.role]) if model.role else policy
     if model.outputs:
         shape = shape.scalar(model.outputs)
-    return Copy(model.name, shape, model.trained, model.whole, model.reference, model.together)
+    stored = _stored(stage, "reference" if model.reference else "policy", shape)
+    return Copy(model.name, shape, model.trained, model.reference, model.together, stored)
+
+
+def _stored(stage: Stage, role: WeightsOf, shape: ModelShape) -> Stored:
+    """How a frozen model's weights are stored: a model with a scalar head is a reward model in any role."""
+    return stage.config.model.stored("reward" if shape.outputs else role)
 
 
 def reward_copies(stage: Stage) -> list[Copy]:
@@ -73,7 +80,8 @@ def reward_copies(stage: Stage) -> list[Copy]:
         averages_weights = getattr(term, "ensemble", "") == "warm"  # WARM: one model, the mean of the members' weights
         count = 1 if averages_weights else _member_count(need)
         for member in range(count):
-            models.append(Copy(f"reward {name} {member}" if count > 1 else f"reward {name}", shape))
+            label = f"reward {name} {member}" if count > 1 else f"reward {name}"
+            models.append(Copy(label, shape, stored=_stored(stage, "policy", shape)))
     return models
 
 
@@ -84,7 +92,8 @@ def gold_copies(stage: Stage) -> list[Copy]:
         return []
     shape = need_shape(need).scalar()
     count = _member_count(need)
-    return [Copy(f"gold {member}" if count > 1 else "gold", shape) for member in range(count)]
+    stored = _stored(stage, "policy", shape)
+    return [Copy(f"gold {member}" if count > 1 else "gold", shape, stored=stored) for member in range(count)]
 
 
 def judge_copies(stage: Stage) -> list[Copy]:
@@ -107,12 +116,14 @@ def _member_count(need: Stage | External) -> int:
 def training(stage: Stage) -> Training:
     """How the stage's trained models are trained."""
     lora = stage.config.model.lora
+    stored: Stored = stage.config.model.stored("policy") if lora.rank else "float32"
     return Training(
-        precision=stage.config.runtime.dtype,
+        precision=stage.config.runtime.dtype if stored == "float32" else "bfloat16",
         optimizer=getattr(stage.config.algorithm, "optimizer", None) or "adamw",
         rank=lora.rank,
         targets=lora.targets,
         checkpointing=stage.config.sharding.checkpointing,
+        stored=stored,
     )
 
 

@@ -83,9 +83,16 @@ def _cheap_changes(root: Stage, device: Device) -> list[Change]:
         changes.append({"runtime.dtype": "bfloat16"})
     has_reference = any(model.reference for stage in stages for model in copies.copies(stage))
     has_reference |= bool(settings.model.lora.rank)  # an adapter has one once its base is divided
+    if device.cuda and settings.model.weights == "float32" and any(map(_has_frozen_models, stages)):
+        changes.append({"model.weights": "bfloat16"})
     if device.cuda and settings.sharding.reference == "resident" and has_reference:
         changes.append({"sharding.reference": "offload"})
     return changes
+
+
+def _has_frozen_models(stage: Stage) -> bool:
+    """Whether a stage holds models whose weights it does not train; an adapter's base is one."""
+    return bool(stage.config.model.lora.rank) or any(not model.trained for model in copies.copies(stage))
 
 
 def _is_valid(root: Stage, change: Change) -> bool:
@@ -115,6 +122,9 @@ def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
     yield [{}]
     if adapter:
         yield [adapter]
+    packed = {**adapter, "model.weights": "nf4"}
+    if device.cuda and (adapter or root.config.model.lora.rank) and _can_be_packed(root):
+        yield [packed]
     if sharded and device.cuda and any(stage.config.algorithm.shares_work for stage in root.upstream()):
         yield sharded
         if adapter:
@@ -134,6 +144,11 @@ def _adapter_change(root: Stage) -> Change:
         return {}
     without_adapter = {f"stages.{recipe}.model.lora.rank": 0 for recipe in sorted(new_models)}
     return {"model.lora.rank": ADAPTER_RANK} | without_adapter
+
+
+def _can_be_packed(root: Stage) -> bool:
+    """Whether the policy's layers are ones that bitsandbytes packs: GPT-2's are not."""
+    return copies.policy_shape(root).family != "gpt2"
 
 
 def _sharding_changes(stage: Stage, most: int) -> Iterator[Change]:
@@ -156,7 +171,7 @@ def _advice_if_fits(
     overrides = dict(change)
     peak = 0
     for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):
-        micro_changes = [{}, *_smaller_micro_batches(stage, device)] if smaller_micro_batches else [{}]
+        micro_changes = [{}, *smaller_micro_batches(stage, device)] if smaller_micro_batches else [{}]
         fitting = ((micro, plan) for micro in micro_changes if (plan := _plan_if_fits(stage, micro, device)))
         micro_change, plan = next(fitting, ({}, None))
         if plan is None:
@@ -170,7 +185,7 @@ def _advice_if_fits(
     return Advice([f"{key}={literal(value)}" for key, value in overrides.items()], peak)
 
 
-def _smaller_micro_batches(stage: Stage, device: Device) -> Iterator[Change]:
+def smaller_micro_batches(stage: Stage, device: Device) -> Iterator[Change]:
     """Micro-batches halved again and again, down to one row or pair."""
     if not stage.config.algorithm.makes_model:
         return

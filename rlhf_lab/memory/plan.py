@@ -23,6 +23,7 @@ from rlhf_lab.memory.work import (
     score_bytes,
     update_peak,
 )
+from rlhf_lab.models.settings import Stored
 from rlhf_lab.stages.artifacts import Stage
 
 
@@ -125,7 +126,7 @@ def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
     configured: Any = getattr(stage.config.model, "attention", "auto")
     # `auto` takes sdpa where a family has it, and every family with a memory plan does.
     attention: Attention = "sdpa" if configured == "auto" else configured
-    return Arithmetic(stage.config.runtime.dtype, attention, stage.config.sharding.checkpointing, cuda)
+    return Arithmetic(copies.training(stage).precision, attention, stage.config.sharding.checkpointing, cuda)
 
 
 def _plan_copy(
@@ -135,20 +136,18 @@ def _plan_copy(
     divided = processes > 1 and STRATEGIES[strategy].weights
     gathered = gathered_bytes(model.shape, strategy, training.precision) if divided else 0
     if model.trained and rows:
-        if model.whole:
-            training = replace(training, rank=0)
         state = trained_state(model.shape, training, strategy, processes)
         work = work_of(model.shape, rows, how, training, strategy, processes)
         return Line(model, state, work, gathered=gathered)
     where = stage.config.sharding.reference
     if not model.reference:
-        return Line(model, frozen_state(model.shape))
+        return Line(model, frozen_state(model.shape, stored=model.stored))
     if where == "sharded" and divided:
         weights = frozen_state(model.shape).weights
         whole_in_pass = gathered_bytes(model.shape, _REFERENCE_STRATEGY, how.precision)
         return Line(model, State(ceil_div(weights, processes)), gathered=whole_in_pass)
     halved = processes > 1 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
-    return Line(model, frozen_state(model.shape, halved=halved), away=where == "offload")
+    return Line(model, frozen_state(model.shape, halved=halved, stored=model.stored), away=where == "offload")
 
 
 _REFERENCE_STRATEGY = "fsdp_full"
@@ -185,8 +184,16 @@ def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
         return None
     prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
-    bytes_each = 2 if rollout.dtype == "bfloat16" else 4
-    return sampling(shape, prompts, group, rollout.max_prompt_tokens, copies.reply_tokens(stage), bytes_each)
+    in_place = _policy_stored(stage) != "float32"
+    bytes_each = 2 if rollout.dtype == "bfloat16" or (rollout.dtype == "model" and in_place) else 4
+    lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
+    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place)
+
+
+def _policy_stored(stage: Stage) -> Stored:
+    """How the weights of the policy are stored that is sampled from."""
+    trained_whole = stage.config.algorithm.makes_model and not stage.config.model.lora.rank
+    return "float32" if trained_whole else stage.config.model.stored("policy")
 
 
 def _scoring_passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterator[int]:
@@ -201,7 +208,8 @@ def _scoring_passes(stage: Stage, lines: list[Line], how: Arithmetic) -> Iterato
         if line.copy.reference or (settings.trains_on_reward and line.copy.trained):
             yield away + line.gathered + score_bytes(shape, copies.scored_rows(stage, budget), how)
         elif shape.outputs and not line.copy.trained:
-            yield score_bytes(shape, copies.scored_rows(stage, SCORING_TOKENS), exact)
+            arithmetic = exact if line.copy.stored == "float32" else replace(exact, precision="bfloat16")
+            yield score_bytes(shape, copies.scored_rows(stage, SCORING_TOKENS), arithmetic)
     if "evaluation" in settings.uses and settings.compares_policies:
         tokens = min(SCORING_TOKENS, _evaluated_tokens(stage))
         yield away + divergence_bytes(_policy(lines), copies.scored_rows(stage, tokens), exact)

@@ -96,7 +96,8 @@ def derivation(plan: StagePlan) -> list[str]:
                 lines.append(f"{line.copy.name}: {activations:,} B activations, {per_token:,.0f} per token")
     if plan.sampler:
         prompts, group = copies.sampled(plan.stage) or (0, 0)
-        lines.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in float32")
+        dtype = "bfloat16" if plan.sampler.bytes_each == 2 else "float32"
+        lines.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in {dtype}")
     return lines
 
 
@@ -104,5 +105,5 @@ def _adapter_text(plan: StagePlan, training: Training) -> str:
     """How many parameters an adapter trains; empty without one."""
     if not training.rank:
         return ""
-    trained = sum(training.trained(line.copy.shape) for line in plan.lines if line.work and not line.copy.whole)
+    trained = sum(training.trained(line.copy.shape) for line in plan.lines if line.work)
     return f"; an adapter of rank {training.rank} trains {number(trained)} parameters of its models"

@@ -104,6 +104,11 @@ class ModelShape:
         """Entries of the matrices that hidden states are multiplied by: the blocks' and the output head's."""
         return self.hidden_matrices + (self.outputs or self.vocabulary) * self.hidden
 
+    @property
+    def outer_matrices(self) -> int:
+        """Entries of the matrices outside the blocks: embeddings, and an output head that is not one of them."""
+        return self.embedding + (0 if self.outputs else self.head)
+
     def adapter(self, rank: int, targets: Sequence[str] | None = None) -> int:
         """Parameters of a LoRA adapter: rank·(inputs + outputs) for each adapted matrix.
 
@@ -125,7 +130,7 @@ class ModelShape:
         return [sizes for name, sizes in self.matrices.items() if f".{name}".endswith(ends)]
 
     def kv_bytes(self, tokens: int, bytes_each: int = 4) -> int:
-        """Keys and values of `tokens` tokens in all layers. The lab's sampler keeps them in float32."""
+        """Keys and values of `tokens` tokens in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * bytes_each * tokens
 
     def scalar(self, outputs: int = 1) -> ModelShape:

@@ -22,10 +22,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_lab.memory.sizes import ModelShape
+from rlhf_lab.models.settings import Stored
 from rlhf_lab.training.sharding.settings import BUCKET
 
 Precision = Literal["float32", "bfloat16"]
 WEIGHT, GRADIENT, MOMENT = 4, 4, 4
+NF4 = 0.5 + (1 + 4 / 256) / 64
+"""Half a byte a number; 64 numbers share a scale of a byte, and 256 scales one of four bytes (arXiv:2305.14314)."""
+MOMENT_8BIT = 1 + 4 / 256
+"""A byte a number; 256 of them share a scale of four bytes (arXiv:2110.02861)."""
 GATHERED_BLOCKS = 2
 """Blocks whose gathered parameters exist at once: the one that computes and the next."""
 
@@ -72,13 +77,16 @@ class Training:
         rank: of a LoRA adapter; 0 trains all parameters.
         targets: ends of the adapted layers' names; None is all linear layers of the blocks.
         checkpointing: only the inputs of blocks are kept.
+        stored: weights that an adapter is trained on; below float32, passes are in bfloat16. Those of a model that is
+            trained as a whole are float32.
     """
 
     precision: Precision = "float32"
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
     rank: int = 0
     targets: Sequence[str] | None = None
     checkpointing: bool = False
+    stored: Stored = "float32"
 
     def trained(self, shape: ModelShape) -> int:
         """Parameters with a gradient: all, or the adapter and a new scalar head."""
@@ -89,7 +97,7 @@ class Training:
     def moments(self, shape: ModelShape) -> int:
         """Numbers that the optimiser keeps."""
         trained = self.trained(shape)
-        if self.optimizer == "adamw":
+        if self.optimizer != "muon":
             return 2 * trained
         hidden = shape.adapter(self.rank, self.targets) if self.rank else shape.hidden_matrices
         return hidden + 2 * (trained - hidden)
@@ -128,9 +136,17 @@ STRATEGIES = {
 """`sharding=…` → what it divides."""
 
 
-def frozen_state(shape: ModelShape, *, halved: bool = False) -> State:
-    """A model that only scores: float32 weights; `halved`, its blocks are held in bfloat16."""
-    return State(WEIGHT * shape.parameters - halved * 2 * shape.layers * shape.block)
+def weight_bytes(shape: ModelShape, stored: Stored) -> int:
+    """Bytes of weights that are not trained, as `model.weights` stores them; see `models/weights.py`."""
+    vectors = shape.parameters - shape.hidden_matrices - shape.outer_matrices  # norms, biases, a scalar head
+    per_number = {"float32": WEIGHT, "bfloat16": 2.0, "nf4": NF4}[stored]
+    outer = WEIGHT if stored == "float32" else 2
+    return round(per_number * shape.hidden_matrices) + outer * shape.outer_matrices + WEIGHT * vectors
+
+
+def frozen_state(shape: ModelShape, *, halved: bool = False, stored: Stored = "float32") -> State:
+    """A model that only scores; `halved`, its blocks are held in bfloat16."""
+    return State(weight_bytes(shape, stored) - halved * 2 * shape.layers * shape.block)
 
 
 def trained_state(shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1) -> State:
@@ -141,8 +157,10 @@ def trained_state(shape: ModelShape, training: Training, strategy: str = "none",
     """
     plan = STRATEGIES[strategy if processes > 1 else "none"]
     trained = training.trained(shape)
-    stored = shape.parameters + (trained if training.rank else 0)
-    optimizer = MOMENT * training.moments(shape)
+    beside_it = WEIGHT * trained if training.rank else 0
+    weights = weight_bytes(shape, training.stored) + beside_it
+    moment = MOMENT_8BIT if training.optimizer == "adamw_8bit" else MOMENT
+    optimizer = round(moment * training.moments(shape))
     if plan.master:
         optimizer += WEIGHT * trained
     copy = 0
@@ -154,12 +172,16 @@ def trained_state(shape: ModelShape, training: Training, strategy: str = "none",
         else:
             blocks = shape.layers
         copy = 2 * (shape.multiplied - (shape.layers - blocks) * shape.block_matrices)
+        if training.rank and training.stored != "float32":
+            # what is stored in bfloat16 needs no copy, and of four bits one layer at a time is numbers
+            copy = 2 * max(inputs * outputs for inputs, outputs in shape.matrices.values())
+            copy *= training.stored == "nf4"
     if plan.gathered:
         copy += gathered_bytes(shape, strategy, training.precision)
     if plan.master:
         copy += GRADIENT * min(BUCKET, trained)
     return State(
-        weights=_share(WEIGHT * stored, plan.weights, processes),
+        weights=_share(weights, plan.weights, processes),
         copy=copy,
         gradients=_share(GRADIENT * trained, plan.gradients, processes),
         optimizer=_share(optimizer, plan.optimizer, processes),

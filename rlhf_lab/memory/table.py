@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
 from rich.table import Table
 
@@ -12,8 +13,10 @@ from rlhf_lab.memory.show import number, size
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, bytes_per_parameter, frozen_state, trained_state
 from rlhf_lab.memory.work import Arithmetic, Rows, sampling, train_pass
+from rlhf_lab.models.settings import Stored
 
 TOKENS, PROCESSES, RANK, SAMPLED = 2048, 8, 16, 64
+WEIGHTS: tuple[Stored, ...] = get_args(Stored)
 FULL = Training("bfloat16", checkpointing=True)
 ADAPTER = Training("bfloat16", rank=RANK, checkpointing=True)
 MEASURED = "Of several processes two were measured (docs/memory.md); more are arithmetic."
@@ -87,7 +90,10 @@ def _parameter_grid() -> Grid:
             byte_counts = bytes_per_parameter(Training(precision, optimizer))
             cells = [str(byte_counts.get(name, 0)) for name in names]
             rows.append([f"{optimizer}, {precision}", *cells, str(sum(byte_counts.values()))])
+    rows.append(["adamw_8bit, bfloat16", "4", "2", "4", "2", "12"])
     rows.append(["frozen, or under an adapter", "4", "2 in its own pass under autocast", "0", "0", "4 to 6"])
+    rows.append(["the same, model.weights=bfloat16", "2", "0", "0", "0", "2"])
+    rows.append(["the same, model.weights=nf4", "0.52", "0", "0", "0", "0.52"])
     remark = "Bytes of a parameter that is trained in the lab's own loop; Muon's are those of a hidden matrix."
     return Grid("Bytes per parameter", remark, ("training", *names, "sum"), rows)
 
@@ -154,15 +160,21 @@ def _card_grid() -> Grid:
 
 
 def _adapter_grid() -> Grid:
-    def cells(shape: ModelShape) -> list[str]:
-        needed = update_bytes(shape, row_of(shape), ADAPTER, "none", 1)
+    def peak_and_card(shape: ModelShape, stored: Stored) -> str:
+        if stored == "nf4" and shape.family == "gpt2":
+            return "–"  # its layers are not packed
+        needed = update_bytes(shape, row_of(shape), replace(ADAPTER, stored=stored), "none", 1)
         least = next((f"{card} GB" for card in CARDS if needed <= card * CARD_GB), "–")
-        return [number(ADAPTER.trained(shape)), size(needed), least]
+        return f"{size(needed)}, {least}"
 
-    remark = f"`model.lora.rank={RANK}` on every linear layer, float32 base, bfloat16 passes, checkpointing, one row."
-    return Grid(
-        "One card, an adapter trained", remark, ("model", "trained", "peak", "smallest card"), _row_per_model(cells)
+    def cells(shape: ModelShape) -> list[str]:
+        return [number(ADAPTER.trained(shape)), *(peak_and_card(shape, stored) for stored in WEIGHTS)]
+
+    remark = (
+        f"`model.lora.rank={RANK}` on every linear layer, bfloat16 passes, checkpointing, one row of {TOKENS} tokens: "
+        "the peak of an update of SFT or DPO, and the smallest card, by how the base is stored (`model.weights`)."
     )
+    return Grid("One card, an adapter trained", remark, ("model", "trained", *WEIGHTS), _row_per_model(cells))
 
 
 def _split_grid() -> Grid:

@@ -269,15 +269,19 @@ class Sampling:
         cache: keys and values of prompts and of generated tokens at the end.
         logits: of all rows at one step, probabilities included.
         total: peak of all of them together, temporaries included.
+        bytes_each: of a key or value.
     """
 
     weights: int
     cache: int
     logits: int
     total: int
+    bytes_each: int
 
 
-def sampling(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, bytes_each: int) -> Sampling:
+def sampling(
+    shape: ModelShape, prompts: int, group: int, prompt: int, new: int, bytes_each: int, *, in_place: bool = False
+) -> Sampling:
     """The sampler's bytes for `group` replies of up to `new` tokens to each of `prompts` prompts.
 
     Keys and values of a prompt are shared by its group. While the cache of generated tokens grows, the old one exists
@@ -285,16 +289,19 @@ def sampling(shape: ModelShape, prompts: int, group: int, prompt: int, new: int,
 
     Args:
         prompt, new: tokens of a prompt and of a reply.
-        bytes_each: per weight and logit of the sampler.
+        bytes_each: per weight, logit, key and value of the sampler.
+        in_place: it has no copy of the weights, but calls the model's own layers, and of those in four bits one at a
+            time is numbers.
     """
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
     slots = cache_slots(new)
-    weights = bytes_each * shape.multiplied
-    prompt_cache = shape.kv_bytes(prompts * prompt)
+    largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
+    weights = bytes_each * (largest if in_place else shape.multiplied)
+    prompt_cache = shape.kv_bytes(prompts * prompt, bytes_each)
     old_slots, last_slots = [0, *slots][-2:]
-    old_cache = shape.kv_bytes(rows * old_slots)
-    cache = shape.kv_bytes(rows * last_slots)
+    old_cache = shape.kv_bytes(rows * old_slots, bytes_each)
+    cache = shape.kv_bytes(rows * last_slots, bytes_each)
     logits = rows * shape.vocabulary * bytes_each
     running_sum = 4 if shape.vocabulary <= SEARCHED else 0
     probabilities = rows * shape.vocabulary * (4 + running_sum)
@@ -303,9 +310,9 @@ def sampling(shape: ModelShape, prompts: int, group: int, prompt: int, new: int,
     decode = logits + max(old_cache + cache, cache + step, cache + probabilities)
     prefill = prompts * prompt * (8 * m + 25 * h if shape.family == "gpt2" else 12 * m + 24 * h)
     # When the sampler is made: the head is multiplied by the last norm in float32 before it is copied.
-    fused_head = 4 * shape.vocabulary * h if shape.family == "llama" else 0
+    fused_head = 4 * shape.vocabulary * h if shape.family == "llama" and not in_place else 0
     total = weights + max(prompt_cache + max(decode, prefill), fused_head)
-    return Sampling(weights, prompt_cache + cache, logits + probabilities, total)
+    return Sampling(weights, prompt_cache + cache, logits + probabilities, total, bytes_each)
 
 
 def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumulates: bool) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -33,7 +34,8 @@ from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.model_files import rope_limit, rope_problem
-from rlhf_lab.models.settings import HuggingFace, Scratch
+from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
+from rlhf_lab.models.weights import HEAD, scalar_head, store
 from rlhf_lab.speech.stream import all_words
 
 hf_logging.set_verbosity_error()
@@ -93,10 +95,28 @@ def scratch_policy(
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
 
-def load_policy(source: str | Path, settings: Scratch | HuggingFace, *, device: str = "cpu") -> nn.Module:
-    """A causal LM from a folder or hub id, float32, dropout off. Raises ArtifactError when it cannot be loaded."""
-    model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {})
-    return _without_dropout(model).to(device)
+def load_policy(
+    source: str | Path,
+    settings: Scratch | HuggingFace,
+    *,
+    device: str = "cpu",
+    role: WeightsOf = "policy",
+    trained: bool = False,
+) -> nn.Module:
+    """A causal LM from a folder or hub id, dropout off. Raises ArtifactError when it cannot be loaded.
+
+    Args:
+        role: its weights are stored as `model.weights_of` says for it.
+        trained: whether it will be trained: as a whole, and then in float32, unless `model.lora` adds an adapter.
+    """
+    weights = _weights(settings, role, trained)
+    model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights)
+    return store(_without_dropout(model), weights, device)
+
+
+def _weights(settings: Scratch | HuggingFace, role: WeightsOf, trained: bool) -> Stored:
+    """How the weights of a model are stored."""
+    return "float32" if trained and not settings.lora.rank else settings.stored(role)
 
 
 def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder:
@@ -148,16 +168,25 @@ def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
 
 
 def load_reward_model(
-    source: str | Path, settings: Scratch | HuggingFace, *, outputs: int = 1, device: str = "cpu"
+    source: str | Path,
+    settings: Scratch | HuggingFace,
+    *,
+    outputs: int = 1,
+    device: str = "cpu",
+    trained: bool = False,
 ) -> nn.Module:
     """A reward model with `outputs` numbers per reply.
 
     From a policy folder the head is new: zero, so that every reply scores 0 at the start.
+
+    Args:
+        trained: as in `load_policy`.
     """
     description = "a model for a scalar head"
     options = {"num_labels": outputs}
-    model = _load(AutoModelForSequenceClassification, description, source, settings, options)
-    return _without_dropout(model).to(device)
+    weights = _weights(settings, "policy" if trained else "reward", trained)
+    model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)
+    return store(_without_dropout(model), weights, device)
 
 
 def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
@@ -178,16 +207,22 @@ def _reward_outputs(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
     row_B = torch.arange(len(batch.length_B), device=hidden_BTd.device)
     last_Bd = hidden_BTd[row_B, batch.length_B - 1]
-    return model.score(last_Bd).float()  # type: ignore[operator]
+    return scalar_head(model, last_Bd)
 
 
 def _load(
-    auto_class: Any, description: str, source: str | Path, settings: Scratch | HuggingFace, options: dict[str, Any]
+    auto_class: Any,
+    description: str,
+    source: str | Path,
+    settings: Scratch | HuggingFace,
+    options: dict[str, Any],
+    weights: Stored,
 ) -> nn.Module:
     """Load a model with `auto_class`; a missing scalar head becomes zero, an adapter is merged.
 
     Args:
         description: what the model should be, for the message of the ArtifactError when it cannot be loaded.
+        weights: how they will be stored: in less than float32 they are not read as more than what the files hold.
     """
     base = lora.adapter_base(source)
     model_source = base or str(source)
@@ -196,7 +231,7 @@ def _load(
     try:
         model, loading_info = auto_class.from_pretrained(
             model_source,
-            dtype=torch.float32,
+            dtype=torch.float32 if weights == "float32" else "auto",
             attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
             revision=revision_of(settings, base or source),
             use_safetensors=True,
@@ -208,10 +243,27 @@ def _load(
     if lora.has_adapter(model):
         # Transformers follows a hub id that holds an adapter to its base on its own, with the adapter unmerged.
         raise ArtifactError(f"{label} is an adapter on a hub; download it and write its folder here")
-    if any(key.startswith("score.") for key in loading_info["missing_keys"]):
+    if weights != "float32":
+        _read_unrounded(model, model_source)
+    if any(key.startswith(f"{HEAD}.") for key in loading_info["missing_keys"]):
+        model.score.float()
         nn.init.zeros_(model.score.weight)
     _refuse_longer_rows(model, model_source)
     return lora.apply_adapter(model, source) if base else model
+
+
+def _read_unrounded(model: Any, source: str) -> None:
+    """Give norms, biases and a scalar head the numbers that are in the files.
+
+    A model whose matrices are bfloat16 is saved as one of that dtype, and what its files hold in float32 is rounded
+    when it is loaded again.
+    """
+    parameters = dict(model.named_parameters())
+    for file in sorted(Path(source).glob("*.safetensors")):  # none of a hub's model
+        with safe_open(file, framework="pt") as tensors:
+            for name in parameters.keys() & set(tensors.keys()):
+                if parameters[name].ndim < 2 or name.startswith(f"{HEAD}."):
+                    parameters[name].data = tensors.get_tensor(name)
 
 
 def _refuse_longer_rows(model: nn.Module, source: str) -> None:

@@ -33,6 +33,7 @@ SKELETON = "_rlhf_lab_skeleton"
 GATHER_PARAMETER = "_rlhf_lab_whole"
 COMPUTE_DEVICE = "_rlhf_lab_workplace"
 BLOCKS_DTYPE = "_rlhf_lab_arithmetic"
+HALVED = "_rlhf_lab_halved"
 
 
 class Root(nn.Module):
@@ -121,7 +122,8 @@ def divide(
             _normalise_in_float32(block)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     model.__dict__[ROOT] = fully_shard(Root(model), mesh=mesh, reshard_after_forward=reshard_root)
-    model.__dict__[BLOCKS_DTYPE] = dtype
+    if dtype:
+        compute_in(model, dtype)
 
 
 def divided_by(model: nn.Module, root: Root, whole: Callable[[nn.Parameter], torch.Tensor]) -> None:
@@ -147,6 +149,12 @@ def halve(model: nn.Module, dtype: torch.dtype) -> None:
     for block in blocks(model):
         _normalise_in_float32(block)
         block.to(dtype)
+    model.__dict__[HALVED] = True
+    compute_in(model, dtype)
+
+
+def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let every pass of a model be under autocast of this dtype."""
     model.__dict__[BLOCKS_DTYPE] = dtype
 
 
@@ -177,7 +185,7 @@ def settle(model: nn.Module) -> None:
 
 
 def blocks_dtype(model: nn.Module) -> torch.dtype | None:
-    """The dtype that the blocks of a divided or halved model compute in; None for any other model."""
+    """The dtype that the blocks of a divided, halved or stored model compute in; None for any other model."""
     return model.__dict__.get(BLOCKS_DTYPE)
 
 
@@ -240,8 +248,8 @@ def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
     """
     skeleton: Skeleton | None = model.__dict__.get(SKELETON)
     if skeleton is None:
-        halved_dtype = model.__dict__.get(BLOCKS_DTYPE)
-        yield copy.deepcopy(model).to(halved_dtype) if halved_dtype else model
+        is_halved = HALVED in model.__dict__
+        yield copy.deepcopy(model).to(model.__dict__[BLOCKS_DTYPE]) if is_halved else model
         return
     dtype = None if to_save else skeleton.dtype
     skeleton.fill(_gather_parameters(model, dtype, to_save))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.weights import has_packed_weight, is_packed, unpacked, weight_of
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -56,6 +57,9 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
         _untyped(model).add_adapter(config, NAME)
     generator = torch.Generator().manual_seed(seed)
     for layer in _adapted_layers(model):
+        # peft gives an adapter the dtype of its base; what is trained is float32
+        layer.lora_A.float()
+        layer.lora_B.float()
         a_weight = layer.lora_A[NAME].weight
         # Drawn on the CPU with peft's distribution, so that A is the same on every device.
         initial = nn.init.kaiming_uniform_(torch.empty(a_weight.shape), a=math.sqrt(5), generator=generator)
@@ -74,11 +78,16 @@ def effective_weight(layer: nn.Module) -> Tensor:
 
     `layer.weight` of an adapted layer is W alone.
     """
-    weight = _untyped(layer).weight
     if not _is_adapted(layer):
-        return weight
+        return weight_of(layer)
+    weight = weight_of(_untyped(layer).get_base_layer())
     delta = _untyped(layer).get_delta_weight(NAME)
     return weight + delta.to(weight.dtype)
+
+
+def base_layer(layer: nn.Module) -> nn.Module:
+    """A linear layer without its adapter."""
+    return _untyped(layer).get_base_layer() if _is_adapted(layer) else layer
 
 
 def without_adapter(model: nn.Module) -> nn.Module:
@@ -86,29 +95,38 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
     The reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, since that was saved merged.
     """
-    return _replace_adapted_layers(model, lambda layer: layer.get_base_layer()).requires_grad_(False)
+    bases = {layer: layer.get_base_layer() for layer in _adapted_layers(model)}
+    return _with_layers(model, bases).requires_grad_(False)
 
 
 def merged(model: nn.Module) -> nn.Module:
     """A plain model that computes the same (to rounding): adapted weights are new, all else is shared.
 
-    A model without an adapter is returned as it is.
+    Weights of four bits are numbers in it. A model without an adapter is returned as it is.
     """
-    return _replace_adapted_layers(model, _merged_layer) if has_adapter(model) else model
+    if not has_adapter(model):
+        return model
+    adapted = _adapted_layers(model)
+    bases = [layer.get_base_layer() for layer in adapted]
+    packed = [layer for layer in model.modules() if has_packed_weight(layer) and layer not in bases]
+    plain_layers = {layer: _merged_layer(layer) for layer in adapted}
+    return _with_layers(model, plain_layers | {layer: unpacked(layer, weight_of(layer)) for layer in packed})
 
 
 def _merged_layer(layer: Any) -> nn.Module:
     """A plain linear layer that computes what the adapted one does."""
     base_layer = layer.get_base_layer()
+    if is_packed(base_layer.weight):
+        return unpacked(base_layer, effective_weight(layer).detach())
     weight = nn.Parameter(effective_weight(layer).detach(), requires_grad=False)
     return copy.deepcopy(base_layer, {id(base_layer.weight): weight})
 
 
-def _replace_adapted_layers(model: nn.Module, replacement: Callable[[Any], nn.Module]) -> nn.Module:
-    """A copy of the module tree around the very same tensors, adapted layers replaced."""
+def _with_layers(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """A copy of the module tree around the very same tensors, with other layers in place of some."""
     # deepcopy takes what its memo holds instead of copying it: tensors are shared, adapted layers exchanged.
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    memo |= {id(layer): replacement(layer) for layer in _adapted_layers(model)}
+    memo |= {id(layer): replacement for layer, replacement in replacements.items()}
     plain_model = copy.deepcopy(model, memo)
     # With these attributes left on it, transformers would take the copy for a model with an adapter.
     for name in ("peft_config", "_hf_peft_config_loaded"):

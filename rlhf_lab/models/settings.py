@@ -45,9 +45,33 @@ class LoRA:
         )
 
 
+Stored = Literal["float32", "bfloat16", "nf4"]
+WeightsOf = Literal["policy", "reference", "reward"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How weights are stored that are not trained as a whole; see `models/weights.py`.
+
+    Args:
+        weights: of reference and reward models, of policies that are sampled or measured, and of what an adapter is
+            trained on. `bfloat16` takes half the memory and `nf4` (needs `rlhf_lab[quantized]`) about a seventh of it;
+            all passes of such a model are in bfloat16 then. What is trained is float32 in any case.
+        weights_of: the same for `policy` (also what an adapter is trained on), `reference` or `reward` models alone,
+            e.g. {reward: bfloat16}.
+    """
+
+    weights: Stored = "float32"
+    weights_of: dict[WeightsOf, Stored] = field(default_factory=dict)
+
+    def stored(self, role: WeightsOf) -> Stored:
+        """How the weights of a role are stored."""
+        return self.weights_of.get(role, self.weights)
+
+
 @register("model", "scratch")
 @dataclass(frozen=True)
-class Scratch:
+class Scratch(Weights):
     """A small transformer built from these numbers, with a tokenizer trained on the data. Downloads nothing.
 
     Args:
@@ -64,7 +88,7 @@ class Scratch:
     """
 
     small_scale: ClassVar[bool] = True
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("min_frames",)
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("min_frames", "weights", "weights_of")
     family: Literal["llama", "gpt2", "codec"] = "llama"
     hidden: int = 64
     layers: int = 2
@@ -89,7 +113,7 @@ class Scratch:
 
 @register("model", "hf")
 @dataclass(frozen=True)
-class HuggingFace:
+class HuggingFace(Weights):
     """Any Hugging Face causal language model, from a hub id or a local folder (safetensors only, no remote code).
 
     Args:
@@ -105,6 +129,7 @@ class HuggingFace:
     """
 
     small_scale: ClassVar[bool] = False
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("weights", "weights_of")
     path: str = ""
     revision: str | None = None
     chat_template: bool | None = None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
+from rlhf_lab.models.weights import scalar_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
 
 def _step_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
     hidden_BTd = model.base_model(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state  # type: ignore[operator]
-    return model.score(hidden_BTd).float()[..., 0]  # type: ignore[operator]
+    return scalar_head(model, hidden_BTd)[..., 0]
 
 
 def places(columns: Sequence[Sequence[int]], device: str) -> tuple[Tensor, Tensor]:

@@ -63,16 +63,19 @@ class GroupCache:
         generated.view(2, prompts, kv, group, slots, dim)[..., self.used - 1, :] = new_kv
 
         # one softmax over both: the scores of the prompt and of generated tokens lie side by side
-        q = qkv[:, :heads].view(prompts, group, kv, heads_per_kv, dim).transpose(1, 2).reshape(prompts * kv, -1, dim)
+        dtype = prompt_k.dtype
+        q = qkv[:, :heads].to(dtype).view(prompts, group, kv, heads_per_kv, dim)
+        q = q.transpose(1, 2).reshape(prompts * kv, -1, dim)
         prompt_scores = torch.bmm(q, prompt_k.transpose(1, 2)).view(-1, width)
         generated_scores = torch.bmm(q.reshape(-1, heads_per_kv, dim), generated[0].transpose(1, 2)).view(-1, slots)
         scores = torch.cat([prompt_scores, generated_scores], dim=1).view(prompts, -1, width + slots)
-        weight = scores.add_(self.mask_BT[:, None]).softmax(-1).view(-1, width + slots)
+        weight = scores.float().add_(self.mask_BT[:, None]).softmax(-1).to(dtype).view(-1, width + slots)
 
         prompt_weight = weight[:, :width].view(prompts * kv, -1, width)
         attended = torch.bmm(prompt_weight, prompt_v).view(-1, heads_per_kv, dim)
         attended.baddbmm_(weight[:, width:].view(-1, heads_per_kv, slots), generated[1])
-        return attended.view(prompts, kv, group, heads_per_kv, dim).transpose(1, 2).reshape(rows, heads * dim)
+        attended = attended.view(prompts, kv, group, heads_per_kv, dim).transpose(1, 2)
+        return attended.reshape(rows, heads * dim).float()
 
     def keep(self, row_Bg: Tensor) -> None:
         """Drop all but these rows; the g rows of a line share one copy of their prompt from here on."""

@@ -6,7 +6,8 @@ per step:
 - the prompt is run once per group; its keys and values are shared by the group's samples;
 - all rows generate in step, so slot t is the t-th new token of every row and only positions differ between rows;
 - large projections hold their weights packed for the CPU (`linear.py`);
-- norm weights, √d and the attention scale are multiplied into the weights once, and so is an adapter's product.
+- norm weights, √d and the attention scale are multiplied into the weights once, and so is an adapter's product;
+- a model that is stored in bfloat16 or four bits (`model.weights`) is not copied: its own layers are called.
 
 Left out: sliding windows shorter than the sequence, cross-attention, mixture of experts. `Decoder.of` returns None for
 a model it does not know, and the sampler then uses the model's own forward.
@@ -23,10 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlhf_lab.models.lora import effective_weight
 from rlhf_lab.models.shared_prompt import attention_window
+from rlhf_lab.models.weights import stored_as
 from rlhf_lab.sampling.cache import GroupCache
-from rlhf_lab.sampling.linear import ACTIVATIONS, Activation, Linear
+from rlhf_lab.sampling.linear import ACTIVATIONS, Activation, InPlace, Linear, Source
+
+Projection = Linear | InPlace
 
 
 @dataclass
@@ -38,22 +41,23 @@ class Layer:
     """
 
     norm_1: Activation
-    qkv: Linear
+    qkv: Projection
     head_norm: Tensor | None
-    out: Linear
+    out: Projection
     norm_2: Activation
-    up: Linear
-    down: Linear
+    up: Projection
+    down: Projection
 
 
-def _rms(x: Tensor, floor: Tensor) -> Tensor:
-    """x/√(Σx² + floor²), floor = √(d·ε). The weights of the next projection hold the norm's own weight and √d."""
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(floor)
+def _rms(x: Tensor, floor: Tensor, weight: Tensor | None = None) -> Tensor:
+    """x/√(Σx² + floor²), floor = √(d·ε), times a weight if the next projection does not hold it."""
+    normed = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(floor)
+    return normed if weight is None else normed * weight
 
 
 @dataclass
 class Decoder:
-    """Weights and sizes; see `start` and `step`. The residual stream and attention are float32 in any dtype.
+    """Weights and sizes; see `start` and `step`. The residual stream is float32 in any dtype.
 
     Attributes:
         embed_Vd, position_Td: token and learned position embeddings.
@@ -63,12 +67,13 @@ class Decoder:
         head_eps: ε of the norm of each query and key head, 0 without one.
         gated: whether the MLP multiplies its activation by a second projection (SwiGLU).
         activation: the function, and oneDNN's name and variant of it; see `linear.ACTIVATIONS`.
+        cache_dtype: of keys and values.
     """
 
     layers: list[Layer]
     final_norm: Activation
     embed_Vd: Tensor
-    head: Linear
+    head: Projection
     position_Td: Tensor | None
     rotation_Th: Tensor | None
     heads: int
@@ -77,6 +82,7 @@ class Decoder:
     head_eps: float
     gated: bool
     activation: tuple[Activation, str, str]
+    cache_dtype: torch.dtype
 
     @staticmethod
     def of(model: nn.Module, dtype: torch.dtype, positions: int) -> Decoder | None:
@@ -113,10 +119,10 @@ class Decoder:
         return layer.down.plus(activation(gate).mul_(up), x)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
-        x = F.embedding(tokens, self.embed_Vd)
+        x = F.embedding(tokens, self.embed_Vd).float()
         if self.position_Td is not None:
             x = x + self.position_Td[position]
-        return x.float()
+        return x
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits of hidden states, in the weights' dtype."""
@@ -135,11 +141,12 @@ class Decoder:
         rotation = self._rotation(position_N)
         prompt_cache = []
         for layer in self.layers:
-            qkv = self._project_qkv(layer, x, rotation).unflatten(0, tokens_BT.shape).transpose(1, 2)
+            qkv = self._project_qkv(layer, x, rotation).to(self.cache_dtype)
+            qkv = qkv.unflatten(0, tokens_BT.shape).transpose(1, 2)
             q, k, v = qkv.split([self.heads, kv, kv], dim=1)
             # scale 1: the attention scale is in the projection's weights
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=self.heads != kv)
-            x = self._finish_block(layer, x, attended.transpose(1, 2).flatten(2).flatten(0, 1))
+            x = self._finish_block(layer, x, attended.transpose(1, 2).flatten(2).flatten(0, 1).float())
             prompt_cache.append(torch.stack([k, v]).flatten(1, 2))
         last_token_B = torch.arange(len(prompts), device=device) * width + length_B - 1
         hidden_Bd = x[last_token_B]
@@ -169,10 +176,31 @@ class Decoder:
         return self.embed_Vd.shape[1] + cache.generated[0].shape[2], cache.prompts[0].shape[2]
 
 
-def _fuse_linear(weights: Sequence[Tensor], biases: Sequence[Tensor | None], dtype: torch.dtype) -> Linear:
-    """One projection in place of several that have the same input; either all of them have a bias or none."""
-    bias = None if biases[0] is None else torch.cat([b.detach() for b in biases if b is not None]).to(dtype)
-    return Linear(torch.cat([weight.detach() for weight in weights]).to(dtype), bias)
+class Reader:
+    """Reads the weights of a model's layers into projections.
+
+    A model that is stored in less than float32 keeps its layers, and nothing is multiplied into their weights.
+
+    Args:
+        dtype: of the projections' copies.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype):
+        self.dtype = dtype
+        self.in_place = stored_as(model) != "float32"
+
+    def projection(self, *sources: Source, norm_d: Tensor | None = None) -> Projection:
+        """One projection in place of several that have the same input; either all of them have a bias or none.
+
+        Args:
+            norm_d: what the input has yet to be multiplied by.
+        """
+        if self.in_place:
+            return InPlace(sources)
+        weights = [source.weight if norm_d is None else source.weight * norm_d for source in sources]
+        biases = [bias for source in sources if (bias := source.bias) is not None]
+        bias = torch.cat(biases).to(self.dtype) if biases else None
+        return Linear(torch.cat(weights).to(self.dtype), bias)
 
 
 def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
@@ -185,60 +213,57 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     has_head_norms = hasattr(attention, "q_norm")
     # a norm of each query undoes a scale of the projection before it, so the norm's weight takes the scale instead
     query_scale = 1.0 if has_head_norms else attention.scaling
-    norm = partial(_rms, floor=torch.tensor((hidden * eps) ** 0.5, device=model.device))
+    floor = torch.tensor((hidden * eps) ** 0.5, device=model.device)
+    reader = Reader(model, dtype)
 
-    def pair_rows(x: Tensor | None) -> Tensor | None:
-        """Rows of each head from (first half, second half) to pairs side by side."""
-        if x is None:
-            return None
-        return x.detach().float().unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+    def pairs(rows: int) -> Tensor:
+        """Rows of each head, from (first half, second half) to the two of a pair side by side."""
+        order = torch.arange(rows, device=model.device)
+        return order.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten()
 
-    def fuse_after_norm(rms_norm: Any, *projections: tuple[Tensor | None, Tensor | None]) -> Linear:
-        """One projection of several (weight, bias) after an RMSNorm, whose weight and √d are multiplied into it."""
-        norm_weight_d = rms_norm.weight.detach().float() * hidden**0.5
-        weights = [weight * norm_weight_d for weight, _ in projections if weight is not None]
-        return _fuse_linear(weights, [bias for _, bias in projections], dtype)
+    def read_norm(rms_norm: Any) -> Activation:
+        # the weight of the norm and √d are multiplied into the projection behind it, unless that stays as it is
+        return partial(_rms, floor=floor, weight=after_norm(rms_norm) if reader.in_place else None)
 
-    def fuse_qkv(block: Any) -> Linear:
+    def after_norm(rms_norm: Any) -> Tensor:
+        weight: Tensor = rms_norm.weight.detach().float()
+        return weight * hidden**0.5
+
+    def read_qkv(block: Any) -> Projection:
         attn = block.self_attn
-        q_bias = attn.q_proj.bias
-        q = (
-            pair_rows(effective_weight(attn.q_proj) * query_scale),
-            pair_rows(None if q_bias is None else q_bias * query_scale),
-        )
-        k = (pair_rows(effective_weight(attn.k_proj)), pair_rows(attn.k_proj.bias))
-        v = (effective_weight(attn.v_proj), attn.v_proj.bias)
-        return fuse_after_norm(block.input_layernorm, q, k, v)
+        query_pairs = pairs(config.num_attention_heads * head_dim)
+        key_pairs = pairs(config.num_key_value_heads * head_dim)
+        q = Source(attn.q_proj, query_scale, query_pairs)
+        k = Source(attn.k_proj, order=key_pairs)
+        return reader.projection(q, k, Source(attn.v_proj), norm_d=after_norm(block.input_layernorm))
 
     def head_norm_weights(attn: Any) -> Tensor | None:
         if not has_head_norms:
             return None
-        q = pair_rows(attn.q_norm.weight)
-        k = pair_rows(attn.k_norm.weight)
-        assert q is not None and k is not None
+        q, k = (norm.weight.detach().float()[pairs(head_dim)] for norm in (attn.q_norm, attn.k_norm))
         return torch.stack([q * attention.scaling] * config.num_attention_heads + [k] * config.num_key_value_heads)
 
     def read_layer(block: Any) -> Layer:
         attn = block.self_attn
         mlp = block.mlp
-        gate_and_up = [(effective_weight(m), m.bias) for m in (mlp.gate_proj, mlp.up_proj)]
+        gate_and_up = (Source(mlp.gate_proj), Source(mlp.up_proj))
         return Layer(
-            norm_1=norm,
-            qkv=fuse_qkv(block),
+            norm_1=read_norm(block.input_layernorm),
+            qkv=read_qkv(block),
             head_norm=head_norm_weights(attn),
-            out=_fuse_linear([effective_weight(attn.o_proj)], [attn.o_proj.bias], dtype),
-            norm_2=norm,
-            up=fuse_after_norm(block.post_attention_layernorm, *gate_and_up),
-            down=_fuse_linear([effective_weight(mlp.down_proj)], [mlp.down_proj.bias], dtype),
+            out=reader.projection(Source(attn.o_proj)),
+            norm_2=read_norm(block.post_attention_layernorm),
+            up=reader.projection(*gate_and_up, norm_d=after_norm(block.post_attention_layernorm)),
+            down=reader.projection(Source(mlp.down_proj)),
         )
 
     position = torch.arange(positions, device=body.embed_tokens.weight.device)[None]
     cos, sin = body.rotary_emb(body.embed_tokens.weight.new_zeros(1, dtype=torch.float32), position)
     return Decoder(
         layers=[read_layer(block) for block in body.layers],
-        final_norm=norm,
+        final_norm=read_norm(body.norm),
         embed_Vd=body.embed_tokens.weight.detach(),
-        head=fuse_after_norm(body.norm, (model.lm_head.weight, model.lm_head.bias)),
+        head=reader.projection(Source(model.lm_head), norm_d=after_norm(body.norm)),
         position_Td=None,
         # Hugging Face repeats the angles for both halves of a head; one complex number per pair is enough
         rotation_Th=torch.complex(cos[0], sin[0])[:, : head_dim // 2],
@@ -248,6 +273,7 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         head_eps=attention.q_norm.variance_epsilon if has_head_norms else 0.0,
         gated=True,
         activation=_activation(config.hidden_act, body.layers[0].mlp.act_fn),
+        cache_dtype=dtype,
     )
 
 
@@ -255,30 +281,27 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     config = model.config
     body = model.transformer
     hidden = config.n_embd
-
-    def read_linear(module: Any, scale_D: Tensor | float = 1.0) -> Linear:
-        # GPT-2 stores weights as (in, out), so the scale is of columns and the product is transposed
-        return _fuse_linear([(effective_weight(module) * scale_D).T], [module.bias * scale_D], dtype)
+    reader = Reader(model, dtype)
 
     def read_norm(module: nn.LayerNorm) -> Activation:
         weight = module.weight.detach().float()
         bias = module.bias.detach().float()
         return partial(F.layer_norm, normalized_shape=(hidden,), weight=weight, bias=bias, eps=module.eps)
 
-    def read_qkv(attention: Any) -> Linear:
+    def read_qkv(attention: Any) -> Projection:
         scale_D = torch.ones(3 * hidden, device=model.device)
         scale_D[:hidden] = attention.scaling  # of queries only
-        return read_linear(attention.c_attn, scale_D)
+        return reader.projection(Source(attention.c_attn, scale_D))
 
     layers = [
         Layer(
             norm_1=read_norm(block.ln_1),
             qkv=read_qkv(block.attn),
             head_norm=None,
-            out=read_linear(block.attn.c_proj),
+            out=reader.projection(Source(block.attn.c_proj)),
             norm_2=read_norm(block.ln_2),
-            up=read_linear(block.mlp.c_fc),
-            down=read_linear(block.mlp.c_proj),
+            up=reader.projection(Source(block.mlp.c_fc)),
+            down=reader.projection(Source(block.mlp.c_proj)),
         )
         for block in body.h
     ]
@@ -286,7 +309,7 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         layers=layers,
         final_norm=read_norm(body.ln_f),
         embed_Vd=body.wte.weight.detach(),
-        head=_fuse_linear([model.lm_head.weight], [model.lm_head.bias], dtype),
+        head=reader.projection(Source(model.lm_head)),
         position_Td=body.wpe.weight.detach(),
         rotation_Th=None,
         heads=config.n_head,
@@ -295,6 +318,7 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         head_eps=0.0,
         gated=False,
         activation=_activation(config.activation_function, body.h[0].mlp.act),
+        cache_dtype=dtype,
     )
 
 

@@ -1,13 +1,18 @@
-"""A projection for decoding: large weights packed for the CPU, activation or residual sum inside the matmul."""
+"""Projections for decoding: a copy of the weights that is packed for the CPU, or the model's own layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.pytorch_utils import Conv1D
+
+from rlhf_lab.models.lora import base_layer, effective_weight
 
 Activation = Callable[[Tensor], Tensor]
 # Hugging Face's name → the function, and oneDNN's name and variant of it
@@ -34,6 +39,62 @@ def _packs(dtype: torch.dtype) -> bool:
         return torch.allclose(y.float(), F.linear(x, weight).relu().float(), atol=0.1)
     except (AttributeError, RuntimeError, TypeError):
         return False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A linear layer of the model, as a part of a projection.
+
+    Attributes:
+        layer: `nn.Linear`, GPT-2's `Conv1D`, or one of them with an adapter.
+        scale: of its outputs; one number, or one for each of them.
+        order: the outputs in another order.
+    """
+
+    layer: nn.Module
+    scale: float | Tensor = 1.0
+    order: Tensor | None = None
+
+    @property
+    def weight(self) -> Tensor:
+        """(out, in), float32: of the adapter too."""
+        weight = effective_weight(self.layer).detach()
+        weight = weight.T if isinstance(base_layer(self.layer), Conv1D) else weight
+        scale = self.scale[:, None] if isinstance(self.scale, Tensor) else self.scale
+        return self._ordered(weight.float() * scale)
+
+    @property
+    def bias(self) -> Tensor | None:
+        bias: Any = base_layer(self.layer).bias
+        return None if bias is None else self._ordered(bias.detach().float() * self.scale)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What the layer itself makes of x, under the autocast that its weights ask for."""
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            y = self.layer(x) * self.scale
+        return y if self.order is None else y[..., self.order]
+
+    def _ordered(self, rows: Tensor) -> Tensor:
+        return rows if self.order is None else rows[self.order]
+
+
+class InPlace:
+    """The interface of `Linear`, computed by layers of the model side by side: slower, and no weight is copied.
+
+    For models that are stored in less than float32: a copy to sample from would be the largest thing in memory.
+    """
+
+    def __init__(self, sources: Sequence[Source]):
+        self.sources = sources
+
+    def __call__(self, x: Tensor, activation: tuple[Activation, str, str] | None = None) -> Tensor:
+        """(rows, in) → (rows, out), bfloat16."""
+        y = torch.cat([source(x) for source in self.sources], dim=-1)
+        return activation[0](y) if activation else y
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + x Wᵀ + b in float32."""
+        return residual + self(x)
 
 
 class Linear:

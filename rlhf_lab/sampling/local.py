@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.models.codec_lm import CodecConfig
-from rlhf_lab.models.divided import at_hand, plain
+from rlhf_lab.models.divided import at_hand, plain, within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import EVERYTHING, Truncation
 from rlhf_lab.sampling.codec import CodecDecoder
@@ -143,26 +143,25 @@ class LocalSampler:
         guard = torch.inference_mode if isinstance(decoder, Decoder | CodecDecoder) else torch.no_grad
         rows: dict[int, RowTokens] = {}
         prompts_per_batch = max(1, self.settings.batch_rows // group)
-        for begin in range(0, len(order), prompts_per_batch):
-            batch_order = order[begin : begin + prompts_per_batch]
-            numbers = [i * group + g for i in batch_order for g in range(group)]
-            batch = [prompts[i] for i in batch_order]
-            turns: Turns
-            if next_turn is None and not self.settings.stop:
-                turns = OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device)
-            else:
-                turns = SeveralTurns(
-                    numbers,
-                    noise.numpy,
-                    self.stop_ids,
-                    device,
-                    next_turn=next_turn or (lambda row, tokens: ()),
-                    ends_text=self._ends_text,
-                    slots=self.settings.max_new_tokens,
-                    most_tokens=most_tokens,
-                )
-            with guard():
-                _generate_batch(decoder, batch, group, turns, temperature, self.truncation, device)
+        remaining = order
+        while remaining:
+            batch_order = remaining[:prompts_per_batch]
+            turns = self._turns(batch_order, group, noise, device, next_turn, most_tokens)
+            out_of_memory = False
+            try:
+                with guard():
+                    batch = [prompts[i] for i in batch_order]
+                    _generate_batch(decoder, batch, group, turns, temperature, self.truncation, device)
+            except torch.OutOfMemoryError:
+                # an environment has seen the turns of these rows already, and cannot see them again
+                if next_turn is not None or len(batch_order) == 1:
+                    raise
+                out_of_memory = True
+            if out_of_memory:  # outside the handler: the error holds on to the tensors of the batch
+                torch.cuda.empty_cache()
+                prompts_per_batch = len(batch_order) // 2
+                continue
+            remaining = remaining[len(batch_order) :]
             batch_rows = turns.rows()
             if not all(math.isfinite(logp) for row in batch_rows.values() for logp in row.logps):
                 raise NumericError(
@@ -171,6 +170,30 @@ class LocalSampler:
                 )
             rows |= batch_rows
         return rows
+
+    def _turns(
+        self,
+        prompt_numbers: Sequence[int],
+        group: int,
+        noise: Noise,
+        device: torch.device,
+        next_turn: NextTurn | None,
+        most_tokens: int,
+    ) -> Turns:
+        """What collects the tokens of the rows of some prompts."""
+        numbers = [i * group + g for i in prompt_numbers for g in range(group)]
+        if next_turn is None and not self.settings.stop:
+            return OneTurn(numbers, noise(0)[torch.tensor(numbers)], self.stop_ids, device)
+        return SeveralTurns(
+            numbers,
+            noise.numpy,
+            self.stop_ids,
+            device,
+            next_turn=next_turn or (lambda row, tokens: ()),
+            ends_text=self._ends_text,
+            slots=self.settings.max_new_tokens,
+            most_tokens=most_tokens,
+        )
 
     def _ends_text(self, tokens: list[int]) -> bool:
         """Whether a turn's last token completes one of `rollout.stop`."""
@@ -346,7 +369,7 @@ class ModelDecoder:
         tokens_RT = tokens_BT.repeat_interleave(group, 0)
         self.mask_RT = mask_BT.repeat_interleave(group, 0)
         position = (self.mask_RT.cumsum(1) - 1).clamp(min=0)
-        out = self.model(input_ids=tokens_RT, attention_mask=self.mask_RT, position_ids=position, use_cache=True)
+        out = self._run(tokens_RT, position, None)
         self.cache = out.past_key_values
         return out.logits[::group, -1], self
 
@@ -356,15 +379,14 @@ class ModelDecoder:
     def step(self, token_R: Tensor, position_R: Tensor, cache: ModelDecoder) -> Tensor:
         assert self.mask_RT is not None
         self.mask_RT = torch.cat([self.mask_RT, self.mask_RT.new_ones(len(token_R), 1)], dim=1)
-        out = self.model(
-            input_ids=token_R[:, None],
-            attention_mask=self.mask_RT,
-            position_ids=position_R[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )
+        out = self._run(token_R[:, None], position_R[:, None], self.cache)
         self.cache = out.past_key_values
         return out.logits[:, -1]
+
+    def _run(self, tokens: Tensor, position: Tensor, cache: Any) -> Any:
+        """The model's own forward pass on tokens (R, t) behind what is in the cache."""
+        inputs = {"attention_mask": self.mask_RT, "position_ids": position, "past_key_values": cache}
+        return within(self.model, lambda: self.model(input_ids=tokens, use_cache=True, **inputs))
 
     def keep(self, row_Bg: Tensor) -> None:
         assert self.mask_RT is not None

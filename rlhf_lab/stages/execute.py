@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,6 +46,8 @@ from rlhf_lab.training import checkpoint, peak_memory
 from rlhf_lab.training.loop import Algorithm, Interrupted, train
 from rlhf_lab.training.run import Result, Run, is_there
 
+NEUTRAL = "rlhf_lab.memory.neutral"
+"""The module that makes a stage fit its device. Imported by name: plans of memory lie above stages."""
 AWAIT_SECONDS = 0.2
 """Between two looks at whether another process has completed a stage."""
 
@@ -148,7 +151,10 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
     makes_model = stage.config.algorithm.makes_model
     _require_planned_code(stage)
     state, problem = _resume_or_clear(folder, makes_model, discard)
-    run = Run(folder, stage.config, stage.sources(), state, await_need=await_need)
+    config, fitted_with = import_module(NEUTRAL).fitted(stage)
+    run = Run(folder, config, stage.sources(), state, await_need=await_need)
+    if fitted_with:
+        run.note(f"to fit the device: {fitted_with}")
     if problem:
         run.note(f"started over: {problem}")
     elif state:
@@ -165,7 +171,7 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
         write_json(folder / "manifest.json", manifest(stage, run.corpus))
         _note_data(run)
         train_steps = _training_engine(stage.config)
-        algorithm = registry.build("algorithm", stage.config.algorithm, run)
+        algorithm = registry.build("algorithm", config.algorithm, run)
         if makes_model:
             train_steps(algorithm, run, stage.recipe)
         outcome = algorithm.finish()

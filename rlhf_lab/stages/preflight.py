@@ -15,6 +15,7 @@ from typing import Any
 from rlhf_lab.agents.python import load_agent
 from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.config import registry
+from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
 from rlhf_lab.data.made import made_problem
 from rlhf_lab.data.reading import local_files, read_rows
@@ -83,6 +84,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
     is_needed = {
         "trl": config.engine == "trl",
         "peft": bool(config.model.lora.rank),
+        "bitsandbytes": _packs_numbers(config),
         "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
         "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
@@ -91,6 +93,13 @@ def _missing_libraries(stage: Stage) -> list[str]:
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
     return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]
+
+
+def _packs_numbers(config: Config) -> bool:
+    """Whether weights or moments of the stage are of less than two bytes."""
+    model = config.model
+    packs_weights = "nf4" in (model.weights, *model.weights_of.values())
+    return packs_weights or getattr(config.algorithm, "optimizer", "") == "adamw_8bit"
 
 
 def _agent_libraries(stage: Stage) -> list[str]:

@@ -14,16 +14,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import progress
+from rlhf_lab.core.errors import DeviceMemoryError
 from rlhf_lab.core.signals import handled
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.training import checkpoint
@@ -31,6 +33,9 @@ from rlhf_lab.training.optim import Part, lr_scale
 from rlhf_lab.training.run import Result, Run
 from rlhf_lab.training.settings import TrainingSettings
 from rlhf_lab.training.totals import HoldsState, LossOutput, Totals, record_cost, record_memory
+
+MOST_TOKENS = 2**17
+"""Tokens of a micro-batch from which halving begins where a whole batch was one micro-batch."""
 
 
 @dataclass
@@ -113,6 +118,17 @@ class Algorithm(ABC):
         """Measure the model after this step and log the result."""
         del step
 
+    def halve_micro_batches(self) -> int | None:
+        """Let `collect` cut steps into micro-batches of half as many tokens; None where they are of one token already.
+
+        `collect` gives the same samples when it is called once more for a step.
+        """
+        tokens = (self.settings.micro_batch_tokens or MOST_TOKENS) // 2
+        if not tokens:
+            return None
+        self.settings = replace(self.settings, micro_batch_tokens=tokens)
+        return tokens
+
     def state_dict(self) -> dict[str, Any]:
         """What `collect` needs besides the step number; tensors and plain values only."""
         return {}
@@ -173,7 +189,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
         for step in range(first_step, algorithm.total_steps):
             started = time.monotonic()
             batch = algorithm.collect(step)
-            outputs = _accumulate_gradients(algorithm, engine, run, batch, totals)
+            outputs = _gradients(algorithm, engine, run, step, batch, totals)
             scale = _lr_scale(step, algorithm.total_steps, settings)
             if batch.micro:
                 totals.norms = engine.clip()
@@ -205,14 +221,44 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
     record_cost(run, step_seconds)
 
 
-def _accumulate_gradients(
-    algorithm: Algorithm, engine: StepEngine, run: Run, batch: StepBatch, totals: Totals
+def _gradients(
+    algorithm: Algorithm, engine: StepEngine, run: Run, step: int, batch: StepBatch, totals: Totals
 ) -> list[LossOutput]:
-    """Run forward and backward passes of this process's micro-batches. Returns their outputs, detached."""
+    """Gradients of a step, taken again in smaller micro-batches when the device runs out of memory.
+
+    Of several processes each waits for the others within a pass, so that one alone cannot begin again.
+    """
+    can_retry = run.config.fits_itself and ranks.world() == 1
+    counted: list[Counted] | None = None
+    while counted is None:
+        tokens = None
+        try:
+            counted = _accumulate_gradients(algorithm, engine, run, batch)
+        except torch.OutOfMemoryError as error:
+            tokens = algorithm.halve_micro_batches() if can_retry else None
+            if tokens is None:
+                advice = "see what would fit: the same command with `plan` in front of the recipe"
+                raise DeviceMemoryError(f"the device ran out of memory at step {step + 1}; {advice}") from error
+        if tokens is not None:  # outside the handler: the error holds on to the tensors of the pass that failed
+            engine.skip()
+            torch.cuda.empty_cache()
+            run.note(f"out of memory at step {step + 1}: micro-batches of {tokens} tokens from here on")
+            batch = algorithm.collect(step)
+    for out, loss_share in counted:
+        totals.add(out, loss_share)
+    return [out for out, _ in counted]
+
+
+Counted = tuple[LossOutput, Tensor]
+"""A micro-batch's output, detached, and its part of the step's loss."""
+
+
+def _accumulate_gradients(algorithm: Algorithm, engine: StepEngine, run: Run, batch: StepBatch) -> list[Counted]:
+    """Run forward and backward passes of this process's micro-batches."""
     # micro-batches are dealt to the processes program by program, so that all of them run the same one at a time
     programs = [list(micros) for _, micros in itertools.groupby(batch.micro, key=algorithm.program)]
     passes = [dealt for micros in programs for dealt in ranks.deal(micros)]
-    outputs = []
+    counted = []
     for index, (micro, is_counted) in enumerate(passes):
         is_last = index + 1 == len(passes)
         with run.autocast():
@@ -223,10 +269,8 @@ def _accumulate_gradients(
         weight = ranks.world() if is_counted else 0
         engine.backward(loss_share * weight)
         if is_counted:
-            detached = out.detached()
-            outputs.append(detached)
-            totals.add(detached, loss_share.detach())
-    return outputs
+            counted.append((out.detached(), loss_share.detach()))
+    return counted
 
 
 def _lr_scale(step: int, total: int, settings: TrainingSettings) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.training.settings import TrainingSettings
 
 
@@ -23,6 +25,8 @@ class Part(NamedTuple):
 
 class Optimizers:
     """AdamW, or Muon on hidden matrices with AdamW on the rest, for every trained part, stepped as one.
+
+    `adamw_8bit` keeps the moments of matrices in a byte each, blocks of 256 with one scale (arXiv:2110.02861).
 
     Muon (arXiv:2502.16982) orthogonalises the update of a matrix; embeddings, heads, norms and biases are not matrices
     in that sense and stay with AdamW.
@@ -53,12 +57,12 @@ class Optimizers:
                 # norms and biases are not decayed
                 {"params": [p for p in adamw_parameters if p.ndim < 2], "weight_decay": 0.0},
             ]
-            adamw = torch.optim.AdamW(
+            make_adamw: Any = _adamw_8bit() if self.settings.optimizer == "adamw_8bit" else _FUSED_ADAMW
+            adamw = make_adamw(
                 [group for group in groups if group["params"]],
                 lr=part.lr,
                 betas=(beta_1, beta_2),
                 eps=self.settings.adam_eps,
-                fused=True,
             )
             self.optimizers.append((adamw, part.lr))
         if muon_parameters and part.muon_lr is not None:
@@ -88,7 +92,7 @@ class Optimizers:
     def tensors(self) -> dict[str, Tensor]:
         """The optimisers' moments: "part/parameter/name of the moment" → tensor."""
         return {
-            f"{self.names[id(parameter)]}/{key}": value
+            f"{self.names[id(parameter)]}/{key}": torch.as_tensor(value)  # bitsandbytes counts steps by a plain number
             for optimizer, _ in self.optimizers
             for parameter, state in optimizer.state.items()
             for key, value in state.items()
@@ -108,13 +112,29 @@ class Optimizers:
             moments.setdefault(parameter_name, []).append(moment)
         for optimizer, _ in self.optimizers:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            states: dict[int, dict[str, Tensor]] = {}
+            states: dict[int, dict[str, Any]] = {}
             for index, parameter in enumerate(parameters):
                 prefix = self.names[id(parameter)]
-                state = {moment: tensor_like(f"{prefix}/{moment}", parameter) for moment in moments.get(prefix, ())}
+                state: dict[str, Any] = {
+                    moment: tensor_like(f"{prefix}/{moment}", parameter) for moment in moments.get(prefix, ())
+                }
+                if state and self.settings.optimizer == "adamw_8bit":
+                    state["step"] = int(state["step"])
                 if state:  # a parameter that never had a gradient has no moments
                     states[index] = state
             optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
+
+
+_FUSED_ADAMW = partial(torch.optim.AdamW, fused=True)
+
+
+def _adamw_8bit() -> type[torch.optim.Optimizer]:
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        raise MissingDependency(*OPTIONAL["bitsandbytes"]) from error
+    adamw: type[torch.optim.Optimizer] = AdamW8bit
+    return adamw
 
 
 def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:

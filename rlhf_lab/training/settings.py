@@ -25,7 +25,6 @@ class Held:
         outputs: of its scalar head; 0 is a language model with its own head.
         role: whose shape it has: a role of `needs`; empty is the stage's own policy.
         trained: whether it has gradients and an optimiser.
-        whole: trained whole, whatever `model.lora` says.
         reference: whether `sharding.reference` says where it lies.
         together: trained in one backward pass with the models of the same number.
     """
@@ -34,7 +33,6 @@ class Held:
     outputs: int = 0
     role: str = ""
     trained: bool = False
-    whole: bool = False
     reference: bool = False
     together: int = 0
 
@@ -209,7 +207,8 @@ class TrainingSettings(StageSettings):
     name others (`model.tuned.<algorithm>`): they stand where a setting is not written.
 
     Args:
-        optimizer: `adamw`, or `muon` for hidden matrices with AdamW for the rest (arXiv:2502.16982).
+        optimizer: `adamw`, `muon` for hidden matrices with AdamW for the rest (arXiv:2502.16982), or `adamw_8bit`
+            (needs `rlhf_lab[quantized]`), whose moments take a byte each (arXiv:2110.02861).
         lr: peak learning rate of AdamW.
         muon_lr: peak learning rate of Muon; `muon` needs it, `adamw` does not read it.
         weight_decay: decoupled, on matrices only.
@@ -230,7 +229,7 @@ class TrainingSettings(StageSettings):
     tuned_by_model: ClassVar[tuple[str, ...]] = ("optimizer", "lr", "muon_lr", "epochs", "batch_size", "max_length")
     smoke: ClassVar[dict[str, float]] = {"epochs": 1.0}
     smoke_real: ClassVar[dict[str, float]] = {"batch_size": 4, "max_length": 128}
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon", "adamw_8bit"] = "adamw"
     lr: float = 1e-5
     muon_lr: float | None = None
     weight_decay: float = 0.0
@@ -252,7 +251,7 @@ class TrainingSettings(StageSettings):
             *super().rules(),
             (self.lr > 0, f"lr={self.lr} must be above 0"),
             (
-                self.optimizer == "adamw" or self.muon_lr is not None,
+                self.optimizer != "muon" or self.muon_lr is not None,
                 "optimizer=muon needs muon_lr; try 0.02, or use optimizer=adamw",
             ),
             (self.epochs > 0, f"epochs={self.epochs} must be above 0"),

@@ -15,6 +15,7 @@ from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer
+from rlhf_lab.models.weights import count
 from rlhf_lab.training.run import Run
 
 
@@ -23,7 +24,7 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
     settings = run.config.model
     source = run.needs.get("policy") or (settings.path if isinstance(settings, HuggingFace) else None)
     if source:
-        model = load_policy(source, settings, device=run.load_device)
+        model = load_policy(source, settings, device=run.load_device, trained=True)
         encoder = load_encoder(source, settings)
         return trainable(model, settings.lora, run.seed("lora")), encoder
     if settings.family == "codec":
@@ -66,12 +67,13 @@ def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     """
     source = run.needs["policy"]
     settings = run.config.model
-    model = trainable(load_policy(source, settings, device=run.load_device), settings.lora, run.seed("lora"))
+    model = load_policy(source, settings, device=run.load_device, trained=True)
+    model = trainable(model, settings.lora, run.seed("lora"))
     sharding = run.config.sharding
     is_divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
     if has_adapter(model) and not is_divided:
         return model, without_adapter(model), load_encoder(source, settings)
-    reference = load_policy(source, settings, device=run.load_device).requires_grad_(False)
+    reference = load_policy(source, settings, device=run.load_device, role="reference").requires_grad_(False)
     return model, reference, load_encoder(source, settings)
 
 
@@ -80,7 +82,7 @@ def model_size(model: nn.Module) -> dict[str, float]:
     parameters = list(undivided(model).parameters())
     trained = [p for p in parameters if p.requires_grad]
     return {
-        "parameters": sum(p.numel() for p in parameters),
+        "parameters": sum(count(p) for p in parameters),
         "parameters/trained": sum(p.numel() for p in trained),
         "checkpoint_mib": sum(p.numel() * p.element_size() for p in trained) / 2**20,
     }

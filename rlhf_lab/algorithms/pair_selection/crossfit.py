@@ -81,7 +81,7 @@ class CrossFitting(Algorithm):
 
     def _load_model(self, fold: int) -> nn.Module:
         settings, run = self.run.config.model, self.run
-        model = load_reward_model(run.needs["policy"], settings, device=run.load_device)
+        model = load_reward_model(run.needs["policy"], settings, device=run.load_device, trained=True)
         return trainable(model, settings.lora, run.seed("lora", fold))
 
     def _plan_steps(self, fold: int) -> list[list[int]]:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
-from rlhf_lab.models.divided import within
+from rlhf_lab.models.divided import blocks_dtype, compute_in, within
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import has_linear_head
+from rlhf_lab.models.lora import trainable
 from rlhf_lab.models.shared_prompt import hidden_states
 from rlhf_lab.rewards.learned.bt import ScoreScale
 from rlhf_lab.training.run import Run
@@ -63,9 +64,10 @@ def build_critic(
         if not has_linear_head(policy):
             raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
         return Critic(width, None).to(run.load_device)
+    lora_seed = run.seed("critic/lora")
     if kind == "zero":
-        source: Any = load_policy(run.needs["policy"], settings, device=run.load_device)
-        return Critic(width, source.base_model).to(run.load_device)
+        source: Any = load_policy(run.needs["policy"], settings, device=run.load_device, trained=True)
+        return _critic_on(trainable(source, settings.lora, lora_seed), width, run.load_device)
     if "reward" not in run.needs:
         raise ConfigError("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
     if load_encoder(run.needs["reward"], settings).tokenizer.get_vocab() != vocabulary:
@@ -75,11 +77,23 @@ def build_critic(
         )
     # A reward model with several outputs scores with a weighted sum of them; the critic starts as that sum.
     attributes = ScoreScale.read(run.needs["reward"]).weights or (1.0,)
-    source = load_reward_model(run.needs["reward"], settings, outputs=len(attributes), device=run.load_device)
-    critic = Critic(source.score.weight.shape[1], source.base_model).to(run.load_device)
+    source = load_reward_model(
+        run.needs["reward"], settings, outputs=len(attributes), device=run.load_device, trained=True
+    )
+    score_Ad = source.score.weight
+    critic = _critic_on(trainable(source, settings.lora, lora_seed), score_Ad.shape[1], run.load_device)
     mean, sd = scale
     with torch.no_grad():  # (w·x − mean)/sd: the standardised score as one linear head
-        weight_1d = source.score.weight.new_tensor([attributes]) @ source.score.weight
+        weight_1d = score_Ad.new_tensor([attributes]) @ score_Ad
         critic.head.weight.copy_(weight_1d / sd)
         critic.head.bias.fill_(-mean / sd)
+    return critic
+
+
+def _critic_on(model: Any, width: int, device: str) -> Critic:
+    """A critic with the trunk of a model, which is ready to train: as a whole or by an adapter."""
+    critic = Critic(width, model.base_model).to(device)
+    dtype = blocks_dtype(model)
+    if dtype:
+        compute_in(critic, dtype)
     return critic

@@ -24,6 +24,7 @@ from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.advantage import whiten
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights
+from rlhf_lab.models.divided import blocks_dtype
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import ReplyStates, reply_states, token_logps
 from rlhf_lab.models.passes import over_rows
@@ -280,7 +281,9 @@ class OnPolicy(Algorithm):
     @property
     def _both_float32(self) -> bool:
         """Whether sampler and trainer both compute in float32; their log-probabilities then differ by rounding only."""
-        return self.run.config.rollout.dtype != "bfloat16" and self.run.config.runtime.dtype == "float32"
+        config = self.run.config
+        trained_in = "bfloat16" if blocks_dtype(self.model) else config.runtime.dtype
+        return config.rollout.dtype != "bfloat16" and trained_in == "float32"
 
     @property
     def warming(self) -> bool:

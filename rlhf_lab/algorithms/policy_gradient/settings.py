@@ -290,7 +290,7 @@ class PPO(OnPolicySettings):
             arXiv:2503.01491, section 3.2), `lam` is the usual choice.
         critic: `reward_model` starts from the reward model, scaled as its scores are; `zero` from the policy with
             a head of zeros; `shared` puts a head of zeros on the policy's own trunk. None is `reward_model` where the
-            reward reads one, else `zero`.
+            reward reads one, else `zero`. Under `model.lora` the trunk has an adapter of its own.
         critic_lr: peak learning rate of the critic.
         critic_warmup: first iterations in which only the critic learns.
         value_weight: weight of the value loss. It matters most where policy and critic share a trunk; for a critic of
@@ -327,7 +327,7 @@ class PPO(OnPolicySettings):
         return "algorithm=ppo: TRL removed PPO and its value heads in 2026; use engine=native, or algorithm=rloo"
 
     def held(self, *, adapter: bool) -> list[Held]:
-        critic = [] if self.critic == "shared" else [Held("critic", outputs=1, trained=True, whole=True)]
+        critic = [] if self.critic == "shared" else [Held("critic", outputs=1, trained=True)]
         return [*super().held(adapter=adapter), *critic]
 
     def usual_critic(self, config: Config) -> Literal["reward_model", "zero"]:

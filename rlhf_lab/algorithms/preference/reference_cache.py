@@ -24,6 +24,7 @@ from rlhf_lab.core.files import replacing
 from rlhf_lab.losses.preference import PairLogps
 from rlhf_lab.models.divided import blocks_dtype, whole_tensors
 from rlhf_lab.models.pair_rows import PairRows, pair_logps
+from rlhf_lab.models.weights import stored_as
 from rlhf_lab.training.run import Run
 
 
@@ -85,7 +86,7 @@ def _cache_key(run: Run, reference: nn.Module, pairs: Sequence[PairRows]) -> str
     # was moved keeps its key and a hub model that was updated under the same name gets another.
     settings = {} if config is None else {k: v for k, v in config.to_dict().items() if not k.startswith("_")}
     device = torch.device(run.device).type
-    arithmetic = [run.config.runtime.dtype, str(blocks_dtype(reference))]
+    arithmetic = [run.config.runtime.dtype, str(blocks_dtype(reference)), stored_as(reference)]
     header = [type(reference).__name__, settings, *arithmetic, device, __version__, torch.__version__]
     digest.update(json.dumps(header, sort_keys=True, default=str).encode())
     for name, tensor in whole_tensors(reference):

@@ -107,7 +107,7 @@ def _load_model(settings: RewardModel, run: Run, source: str, k: int, outputs: i
 
     Heads of one trunk that started alike would stay alike.
     """
-    model: Any = load_reward_model(source, run.config.model, outputs=outputs, device=run.load_device)
+    model: Any = load_reward_model(source, run.config.model, outputs=outputs, device=run.load_device, trained=True)
     if settings.members > 1 or outputs > 1:
         weight = model.score.weight
         noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(run.seed("reward_model/head", k)))

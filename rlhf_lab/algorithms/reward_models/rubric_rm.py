@@ -87,7 +87,8 @@ class RubricModelling(Algorithm):
     def _load_model(self) -> nn.Module:
         outputs = len(self.weights_A) if self.settings.target == "attributes" else 1
         settings, run = self.run.config.model, self.run
-        model = load_reward_model(run.needs["policy"], settings, outputs=outputs, device=run.load_device)
+        source = run.needs["policy"]
+        model = load_reward_model(source, settings, outputs=outputs, device=run.load_device, trained=True)
         return trainable(model, settings.lora, run.seed("lora"))
 
     def _with_grades(self, pairs: Sequence[Pair], which: str) -> list[Pair]:

@@ -58,7 +58,7 @@ class StepRewardModelling(Algorithm):
         policy = load_policy(source, model_settings, device=run.device).requires_grad_(False)
         solutions = training_solutions(settings, run, Solutions(run, policy, self.encoder))
         del policy  # its memory is free before the reward model is loaded
-        model = load_reward_model(source, model_settings, device=run.load_device)
+        model = load_reward_model(source, model_settings, device=run.load_device, trained=True)
         self.model = trainable(model, model_settings.lora, run.seed("lora"))
         self._encode(solutions)
         self.lengths = [row.last + 1 for row in self.rows]

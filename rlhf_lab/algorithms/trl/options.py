@@ -59,6 +59,11 @@ def problems(root: Config) -> list[str]:
             f"reward.monitor.action={root.reward.monitor.action}: {spec.name} keeps its own beta and its own end; use "
             "log, or engine=native"
         )
+    if any(root.model.stored(role) != "float32" for role in ("policy", "reference")):
+        lines.append(
+            "model.weights: TRL's trainers get a policy and a reference in float32; use model.weights=float32 (reward "
+            "models alone: model.weights_of={reward: bfloat16}), or engine=native"
+        )
     if sampled_by_vllm and not spec.samples:
         lines.append(
             f"rollout=vllm: {spec.name} samples nothing; use rollout=local (its sampler serves the evaluation)"

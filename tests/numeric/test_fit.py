@@ -1,0 +1,136 @@
+"""A stage is made to fit its device, and goes on when it runs out of memory; no result depends on either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
+from test_sampler import CONFIGS, flat, random_model, sample
+
+from rlhf_lab.core.errors import DeviceMemoryError
+from rlhf_lab.core.files import read_json
+from rlhf_lab.memory.device import Device
+from rlhf_lab.memory.neutral import fitted, neutral_change
+from rlhf_lab.memory.plan import plan_stage
+from rlhf_lab.sampling import local
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.sharding.engine import Engine
+
+QUICK = (*SMALL_WORLD, *ONE_LAYER, "checkpoint.every_steps=0")
+
+
+def gib(count: float) -> Device:
+    return Device("a card", int(count * 2**30), cuda=True)
+
+
+def llama_8b(recipe: str, *more: str) -> Any:
+    name = "meta-llama/Llama-3.1-8B-Instruct"
+    return planned(
+        recipe,
+        *("model=hf", f"model.path={name}", f"needs.policy={name}", "data=mini_hh", "model.lora.rank=16"),
+        *("model.weights=nf4", "runtime.device=cpu", "runtime.dtype=bfloat16", *more),
+    )
+
+
+def test_a_stage_that_fits_keeps_its_settings() -> None:
+    stage = planned("sft", *QUICK)
+    change, plan = neutral_change(stage, gib(16))
+    assert change == {} and plan is not None
+
+
+def test_8b_is_made_to_fit_a_card_of_24_gb() -> None:
+    """The sampler takes fewer rows, training smaller micro-batches; what decides the result stays."""
+    stage = llama_8b("dpo")
+    card = gib(22.3)
+    assert plan_stage(stage, cuda=True).peak > card.memory  # type: ignore[operator]
+    change, plan = neutral_change(stage, card)
+    assert plan is not None and plan.peak <= card.memory  # type: ignore[operator]
+    assert {"rollout.batch_rows", "algorithm.micro_batch_tokens"} <= change.keys()
+    assert change.keys() <= {"rollout.batch_rows", "algorithm.micro_batch_tokens", "sharding.checkpointing"}
+
+
+def test_a_stage_that_cannot_fit_is_left_as_it_is() -> None:
+    assert neutral_change(llama_8b("dpo"), gib(6)) == ({}, None)
+
+
+def test_fitting_is_for_models_that_are_not_from_scratch_and_changes_no_key() -> None:
+    assert not planned("sft", *QUICK).config.fits_itself
+    assert planned("sft", *QUICK, "runtime.fit=auto").config.fits_itself
+    assert not llama_8b("dpo", "runtime.fit=none").config.fits_itself
+    stage = llama_8b("dpo", "runtime.memory_gib=22.3")
+    assert stage.config.fits_itself and stage.key == llama_8b("dpo", "runtime.fit=none").key
+    config, told = fitted(stage)
+    assert "algorithm.micro_batch_tokens=" in told and "of 22.3 GiB" in told
+    assert config.algorithm.micro_batch_tokens != stage.config.algorithm.micro_batch_tokens
+
+
+def out_of_memory_above(monkeypatch: Any, tokens: int) -> list[int]:
+    """Let passes of more padded tokens fail as a GPU's allocator does. Returns the sizes that were tried."""
+    tried: list[int] = []
+    loss = Engine.loss
+
+    def limited(self: Engine, micro: Any, *, last: bool) -> Any:
+        batch = getattr(micro, "batch", micro)
+        tried.append(batch.tokens_BT.numel())
+        if tried[-1] > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, micro, last=last)
+
+    monkeypatch.setattr(Engine, "loss", limited)
+    return tried
+
+
+@pytest.mark.parametrize("recipe", ["sft", "grpo"])
+def test_a_step_that_runs_out_of_memory_is_taken_again(recipe: str, monkeypatch: Any, tmp_path: Path) -> None:
+    size = ("algorithm.epochs=0.5",) if recipe == "sft" else ("algorithm.iterations=2", "algorithm.batch_size=16")
+    size += ("stages.sft.algorithm.epochs=0.5", "reward=length") if recipe == "grpo" else ()
+
+    def build(name: str, *more: str) -> Any:
+        stage = planned(recipe, *QUICK, *size, *more, f"outputs={tmp_path / name}")
+        for needed in stage.upstream():
+            execute(needed)
+        return stage
+
+    whole = build("whole")
+    tried = out_of_memory_above(monkeypatch, 700)
+    cut = build("cut", "runtime.fit=auto")
+    assert max(tried) > 700
+    assert any("out of memory at step" in note for note in read_json(cut.folder / "result.json")["notes"])
+    expected = model_tensors(Path(whole.model))
+    for name, tensor in model_tensors(Path(cut.model)).items():
+        assert torch.allclose(tensor, expected[name], atol=2e-5), name
+
+
+def test_without_consent_the_error_says_what_to_do(monkeypatch: Any, tmp_path: Path) -> None:
+    out_of_memory_above(monkeypatch, 700)
+    stage = planned("sft", *QUICK, "algorithm.epochs=0.5", f"outputs={tmp_path}")
+    with pytest.raises(DeviceMemoryError, match="step 1; see what would fit"):
+        execute(stage)
+
+
+def test_one_row_that_does_not_fit_ends_the_run(monkeypatch: Any, tmp_path: Path) -> None:
+    out_of_memory_above(monkeypatch, 0)
+    stage = planned("sft", *QUICK, "algorithm.epochs=0.5", "runtime.fit=auto", f"outputs={tmp_path}")
+    with pytest.raises(DeviceMemoryError):
+        execute(stage)
+
+
+def test_the_sampler_draws_the_same_rows_in_smaller_batches(monkeypatch: Any) -> None:
+    model = random_model(CONFIGS["llama"])
+    rows, logps_N = flat(sample(model))
+    generate = local._generate_batch
+    sizes: list[int] = []
+
+    def limited(decoder: Any, prompts: Any, *rest: Any) -> None:
+        sizes.append(len(prompts))
+        if len(prompts) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        generate(decoder, prompts, *rest)
+
+    monkeypatch.setattr(local, "_generate_batch", limited)
+    again, logps_again_N = flat(sample(model))
+    assert sizes == [5, 2, 2, 1]
+    assert again == rows and torch.allclose(logps_again_N, logps_N, atol=1e-5)
