@@ -103,6 +103,14 @@ def test_native_calls_are_made_with_their_ids(counter):
     assert step.messages == [{"role": "tool", "content": "total 2", "name": "add", "tool_call_id": "c1"}]
 
 
+@pytest.mark.parametrize("typed", [[1, 2], [{}], [{"function": "add"}], [{"function": {"name": "add"}}]])
+def test_json_that_is_no_call_calls_nothing(counter, typed):
+    """A policy without a chat template can type anything where a transcript has calls."""
+    corpus = environment.build(ForeignEnvironment(**counter))
+    state = corpus.environment.reset(first_task(corpus), seed=0)
+    assert corpus.environment.step(state, "\n\nCalls: " + json.dumps(typed)).done
+
+
 def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):
     corpus = environment.build(ForeignEnvironment(**counter))
     task = first_task(corpus)
