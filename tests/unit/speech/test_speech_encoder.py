@@ -146,7 +146,9 @@ def test_pairs_without_a_clip_that_is_long_enough_are_refused(tmp_path):
     settings = Wav2Vec2Reward(epochs=1, batch_size=4)
     for train, counted in ((pairs[:2], 2), ([], 0)):
         training = build(settings, run_of(Corpus("toy", train, pairs[2:], "", renderer=Short()), tmp_path))
-        with pytest.raises(ConfigError, match=f"none of {counted} training pairs has two clips of at least 730 samples"):
+        with pytest.raises(
+            ConfigError, match=f"none of {counted} training pairs has two clips of at least 730 samples"
+        ):
             training.finish()
 
 
