@@ -30,7 +30,7 @@ NEUTRAL = (
         for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings", "hearing")
     ),
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not its numbers.
-    *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console")),
+    *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console", "imports")),
     *("main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
     # Whatever reads a result.
     *("trackers", "results", "studies", "figures", "reports", "monitoring.silence"),
