@@ -176,7 +176,7 @@ def names_read(package: Path) -> set[str]:
     """Attributes, parameters and string keys in all modules but those that define settings and check them."""
     found: set[str] = set()
     for path in package.rglob("*.py"):
-        if path.name in ("settings.py", "config/root.py", "config/sections.py"):
+        if path.name.endswith("settings.py") or path.name in ("config/root.py", "config/sections.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

@@ -19,8 +19,8 @@ from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.tools import function_call
 from rlhf_lab.data.attempts import Attempts, attempt_text, read_attempts, write_attempts
-from rlhf_lab.data.settings import HabitSettings, Tools
 from rlhf_lab.data.tools import build
+from rlhf_lab.data.tools_settings import HabitSettings, Tools
 from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
 
 PROMPT = "\n\nHuman: where?\n\nAssistant:"
