@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rlhf_lab.core.types import Corpus as Corpus
     from rlhf_lab.core.types import Pair as Pair
     from rlhf_lab.core.types import RewardBatch as RewardBatch
+    from rlhf_lab.data.file_settings import FileSettings as FileSettings
     from rlhf_lab.data.settings import DataSettings as DataSettings
-    from rlhf_lab.data.settings import FileSettings as FileSettings
     from rlhf_lab.data.settings import WorldSettings as WorldSettings
     from rlhf_lab.notebook import run as run
     from rlhf_lab.rewards.saved import load_reward as load_reward
@@ -43,7 +43,7 @@ EXPORTS = {
     "RewardBatch": "rlhf_lab.core.types",
     # data sources and worlds
     "DataSettings": "rlhf_lab.data.settings",
-    "FileSettings": "rlhf_lab.data.settings",
+    "FileSettings": "rlhf_lab.data.file_settings",
     "WorldSettings": "rlhf_lab.data.settings",
     "Corpus": "rlhf_lab.core.types",
     "Pair": "rlhf_lab.core.types",

@@ -10,7 +10,10 @@ def main() -> None:
     if sys.argv[1:] in (["--help"], ["-h"]):
         _print_help()
     else:
-        from rlhf_lab.main import main as run
+        from rlhf_lab.core.imports import without_collector
+
+        with without_collector():
+            from rlhf_lab.main import main as run
 
         run()
 

@@ -55,6 +55,7 @@ from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console, leave_closed_pipe
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import check_outputs, storage_error
+from rlhf_lab.core.imports import without_collector
 from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages import artifacts, preflight
@@ -276,13 +277,14 @@ def run_stage(stage: artifacts.Stage, started: float | None = None) -> tuple[int
 
 def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[str, Any]]:
     # Imported here because they import torch, which a stored result and every wrong command do without.
-    from rlhf_lab.core import ranks
-    from rlhf_lab.memory.check import memory_lines
-    from rlhf_lab.stages import side_by_side
-    from rlhf_lab.stages.execute import ensure
-    from rlhf_lab.stages.launch.processes import check_launch
-    from rlhf_lab.stages.launch.threads import set_threads
-    from rlhf_lab.training.loop import Interrupted
+    with without_collector():
+        from rlhf_lab.core import ranks
+        from rlhf_lab.memory.check import memory_lines
+        from rlhf_lab.stages import side_by_side
+        from rlhf_lab.stages.execute import ensure
+        from rlhf_lab.stages.launch.processes import check_launch
+        from rlhf_lab.stages.launch.threads import set_threads
+        from rlhf_lab.training.loop import Interrupted
 
     check_launch(stage.config)
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,12 @@ os.environ.pop("COLUMNS", None)
 os.environ.pop("LINES", None)
 
 import rlhf_lab
+
+# Hundreds of thousands of objects of imported modules and collected tests stay to the end. Walking them again and again
+# takes a seventh of the tests' time: none are walked while tests are collected, and none of those afterwards.
+gc.disable()
+COLLECT_EVERY = (50_000, 20, 50)
+"""Thresholds of Python's collector of cycles, which are 700, 10 and 10 otherwise."""
 
 # A file is on disk before its name is: that costs 10 ms each time, and no test cuts the power. Killing a process loses
 # nothing of what it has written. Processes that tests start flush for real.
@@ -52,6 +59,13 @@ def shared_tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def python() -> str:
     return sys.executable
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_EVERY)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -30,7 +30,7 @@ PACKAGES = {
     "sharding": ("training.sharding",),
     "tracker": ("trackers",),
 }
-"""Config group → packages of the lab whose `settings.py` files, at any depth, register its kinds."""
+"""Config group → packages of the lab whose `settings.py` and `…_settings.py`, at any depth, register its kinds."""
 LAB = Path(__file__).resolve().parents[1]
 Settings = TypeVar("Settings")
 
@@ -42,14 +42,15 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
     """Class decorator: this dataclass holds the settings of `kind` in `group`.
 
     Args:
-        implementation: module that has `build(settings, …)`; default: `<kind>.py` beside the class's `settings.py`, or
-            the class's own module where that has another name.
+        implementation: module that has `build(settings, …)`; default: `<kind>.py` beside the class's `settings.py` (in
+            the lab also `…_settings.py`), or the class's own module where that has another name.
     """
 
     def decorate(cls: type[Settings]) -> type[Settings]:
         _settings[group, kind] = cls
         package, _, module = cls.__module__.rpartition(".")
-        beside = f"{package}.{kind}" if module == "settings" else cls.__module__
+        is_settings = module == "settings" or (package.startswith("rlhf_lab.") and module.endswith("_settings"))
+        beside = f"{package}.{kind}" if is_settings else cls.__module__
         _implementations[group, kind] = implementation or beside
         return cls
 
@@ -69,7 +70,7 @@ def _load_settings() -> None:
 def settings_modules() -> list[str]:
     """Every module of the lab that registers settings."""
     folders = [LAB.joinpath(*package.split(".")) for packages in PACKAGES.values() for package in packages]
-    files = [file for folder in folders for file in sorted(folder.rglob("settings.py"))]
+    files = [file for folder in folders for file in sorted(folder.rglob("*settings.py"))]
     return [".".join(file.relative_to(LAB.parent).with_suffix("").parts) for file in files]
 
 

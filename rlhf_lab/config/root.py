@@ -16,6 +16,7 @@ from typing import Any, Literal
 from rlhf_lab.config import registry, schema
 from rlhf_lab.config.files import folder, read_yaml
 from rlhf_lab.config.groups import DataSource, JudgeSource, Rollout, Sharding
+from rlhf_lab.config.hearing import HEAR_PHONES, audible
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import (
     Agents,
@@ -506,8 +507,8 @@ def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
             for kind in sorted(kinds & READS_TEXT)
         ]
         if not root.data.phones:
-            hearers = [f"reward={kind}" for kind in sorted(kinds & {"intelligibility"})]
-            hearers += [f"algorithm={algorithm}"] if algorithm == "recogniser" else []
+            chosen = [f"algorithm={algorithm}", *(f"reward={kind}" for kind in kinds)]
+            hearers = [part for part in HEAR_PHONES if part in chosen]
             readers += [
                 f"{hearer} hears the phones of a text, which data={data} does not know; use data=speech, or another"
                 for hearer in hearers
@@ -518,7 +519,7 @@ def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
         hearing = {registry.kind_of("reward", term) for term in root.reward.terms.values() if term.hears_audio}
         listeners += [f"reward={kind}" for kind in sorted(hearing)]
     return [
-        f"{listener} needs data=speech: it listens to replies, and those of data={data} are text"
+        f"{listener} needs {audible(listener)}: it listens to replies, and those of data={data} are text"
         for listener in listeners
     ]
 

@@ -37,6 +37,7 @@ def sized(
         return result
     for section in (*STAGE_SECTIONS, *SHARED_SECTIONS):
         result[section] = _shrink_section(result, section, section, written)
+    result["mixture"] = _shrink_mixture(result.get("mixture") or {}, "mixture", written)
     result["stages"] = _shrink_upstream(result, written, recipe_values)
     return result
 
@@ -47,6 +48,9 @@ def first_levels(study: Study, written: Collection[str]) -> dict[str, list[Any]]
     for key, levels in study.sweep.items():
         if key in written:
             sweep[key] = levels
+            continue
+        if key == "mixture.rows" or key.endswith(".mixture.rows"):
+            sweep[key] = [0]  # as many as there are: corpora of this size are smaller than any volume that is swept
             continue
         others = [level for level in levels if level != study.baseline]
         chosen = [study.baseline, *others[:1]] if key == study.compare else levels[:1]
@@ -67,6 +71,13 @@ def _shrink_section(values: Mapping[str, Any], section: str, where: str, written
         samples = lowered.get("samples_per_prompt", current.get("samples_per_prompt"))
         lowered["pass_at"] = [k for k in current["pass_at"] if k <= samples]
     return {**current, **lowered}
+
+
+def _shrink_mixture(mixture: Mapping[str, Any], where: str, written: Collection[str]) -> dict[str, Any]:
+    """A mixture of corpora that are small: as many rows as they allow, where the recipe counts more than they have."""
+    if not mixture.get("rows") or _is_written(f"{where}.rows", written):
+        return dict(mixture)
+    return {**mixture, "rows": 0}
 
 
 def _limits(values: Mapping[str, Any], section: str) -> dict[str, Any]:
@@ -114,6 +125,10 @@ def _shrink_upstream(
             shrunk = _shrink_section(stage, section, f"stages.{name}.{section}", written)
             changed = (*_limits(stage, section), *(["pass_at"] if section == "evaluation" else []))
             overrides[section] = {key: shrunk[key] for key in changed if key in shrunk}
+        mixture = recipe.get("mixture") or {}
+        shrunk_mixture = _shrink_mixture(mixture, f"stages.{name}.mixture", written)
+        if shrunk_mixture != mixture:
+            overrides["mixture"] = shrunk_mixture
         stages[name] = merge(stages.get(name, {}), overrides)
         pending += (recipe.get("needs") or {}).values()
     return stages

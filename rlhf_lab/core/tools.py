@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from rlhf_lab.core.errors import ConfigError
+
+BREAKS_OUT = re.compile(r"[\"'`<>\[\]{}\\\x00-\x1f]")
+"""Characters that would end a tool's name where a call is written: chat templates write it between such marks."""
 
 MALFORMED = "_malformed"
 """The one argument of a call whose arguments could not be read: what the model wrote in their place."""
@@ -37,12 +43,18 @@ class Tool:
         parameters: JSON schema of its arguments, an object. Their order is that of a call written as text:
             `search[Oslo ; population]`.
         run: called with the arguments by name; returns what the model reads. Raises ToolError.
+
+    Raises ConfigError for a name that could not be told from what is written around it.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     run: Callable[..., str]
+
+    def __post_init__(self) -> None:
+        if problem := name_problem(self.name):
+            raise ConfigError(problem)
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -72,6 +84,28 @@ class Call:
     result: str = ""
     failed: bool = False
     id: str = ""
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with the name of a declared tool."""
+    if name.strip() and not BREAKS_OUT.search(name):
+        return None
+    return (
+        f"the tool's name {name!r} is empty or has quotes, brackets or control characters, which mark where a name "
+        "ends in a call; rename it to letters, digits, _ and -"
+    )
+
+
+def declared_names(tools: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of the tools that definitions declare, as chat templates take them; none of those in other forms."""
+    functions = [tool.get("function", tool) for tool in tools]
+    names = [function.get("name") for function in functions if isinstance(function, Mapping)]
+    return [name for name in names if isinstance(name, str)]
+
+
+def written_name(name: str) -> str:
+    """A tool's name as a model wrote it, with _ for each character that a template would take for its end."""
+    return BREAKS_OUT.sub("_", name)
 
 
 def text_tool(name: str, description: str, arguments: Mapping[str, str], run: Callable[..., str]) -> Tool:

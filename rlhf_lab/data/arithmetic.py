@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.environments.arithmetic.world import VERSION, ArithmeticWorld
 
 

@@ -7,7 +7,7 @@ template renders. The answer key, the tests and the other columns of a row stay 
 from __future__ import annotations
 
 from rlhf_lab.core.messages import Message
-from rlhf_lab.data.settings import PROMPT, AskedSettings
+from rlhf_lab.data.file_settings import PROMPT, AskedSettings
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
 

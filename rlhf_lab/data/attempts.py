@@ -14,6 +14,7 @@ from pathlib import Path
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_jsonl, write_text
+from rlhf_lab.data.transcript import CALLS, render_prompt, to_conversation
 
 FILE = "attempts.jsonl"
 """In the directory of a stage that made attempts: a row per held-out task."""
@@ -35,8 +36,13 @@ class Attempts:
 
 
 def attempt_text(episode: Episode) -> str:
-    """An episode as one reply to its task's prompt."""
-    return f"{episode.prompt} {episode.response}".removeprefix(episode.task.prompt).strip()
+    """An episode as one reply to its task's prompt, without the tools that the collector put before that."""
+    prompt = episode.task.prompt
+    if not episode.prompt.startswith(prompt):
+        prompt = render_prompt(to_conversation(prompt).messages, to_conversation(episode.prompt).tools)
+    said = f"{episode.prompt} {episode.response}".removeprefix(prompt).rstrip()
+    # a first turn that is nothing but calls begins with their boundary
+    return said.lstrip(" ") if said.lstrip(" ").startswith(CALLS) else said.lstrip()
 
 
 def write_attempts(folder: Path, attempts: Sequence[Attempts]) -> None:

@@ -18,9 +18,9 @@ from rlhf_lab.core.user_code import load_from_file
 from rlhf_lab.data import prompts
 from rlhf_lab.data.adapters import openenv, tool_methods, verifiers
 from rlhf_lab.data.adapters.sessions import OPENING, Session, SessionEnvironment
+from rlhf_lab.data.environment_settings import ForeignEnvironment
 from rlhf_lab.data.facts import with_facts
 from rlhf_lab.data.loading import fingerprint, held_out, load_corpus
-from rlhf_lab.data.settings import ForeignEnvironment
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 
 OpenSession = Callable[[Task, int], Session]

@@ -7,8 +7,8 @@ preferred for its prosody; see `environments/speech/english_world.py`.
 from __future__ import annotations
 
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.settings import Espeak
 from rlhf_lab.data.speech import draw_corpus
+from rlhf_lab.data.speech_settings import Espeak
 from rlhf_lab.environments.speech.english_world import VERSION, EnglishWorld
 from rlhf_lab.speech.espeak import Espeak as Program
 

@@ -21,11 +21,11 @@ from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, Rubric
 from rlhf_lab.data.facts import facts_of
+from rlhf_lab.data.file_settings import Graded
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, check, read_prompt
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
 from rlhf_lab.data.rows import Row, RowProblem, column, describe, text_column
-from rlhf_lab.data.settings import Graded
 from rlhf_lab.data.transcript import render_prompt
 
 TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")

@@ -15,10 +15,10 @@ import numpy as np
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.asking import as_asked
+from rlhf_lab.data.file_settings import GSM8K
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.rows import text_column
-from rlhf_lab.data.settings import GSM8K
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.maths.answers import ballot, final_answer, reaches, same_answer
 from rlhf_lab.environments.maths.chains import without_annotations

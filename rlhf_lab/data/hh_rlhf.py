@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.file_settings import HHRLHF
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, split_pair
 from rlhf_lab.data.rows import text_column
-from rlhf_lab.data.settings import HHRLHF
 
 
 def build(settings: HHRLHF) -> Corpus:

@@ -11,11 +11,11 @@ from typing import Any
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.facts import OTHER_FACTS, facts_of, with_facts
+from rlhf_lab.data.file_settings import FileSettings
 from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.replies import Split
 from rlhf_lab.data.rows import BadRows, Row, RowProblem
-from rlhf_lab.data.settings import FileSettings
 
 Parse = Callable[[Mapping[str, Any]], Split]
 Join = Callable[[Iterator[Row]], Iterator[Row]]

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.tools import declared_names, name_problem
 from rlhf_lab.data.rows import RowProblem, column, describe
 from rlhf_lab.data.transcript import ROLES
 
@@ -76,14 +77,17 @@ def _content(item: Mapping[str, Any], where: str, *, optional: bool) -> str:
 
 
 def read_tools(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The tools of a row; none where the column is not there or empty. Raises RowProblem for another form."""
+    """The tools of a row; none where the column is not there or empty. Raises RowProblem for another form or name."""
     value = values.get(name) if name else None
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else None
         except ValueError:
             raise RowProblem(f"column {name!r} is {describe(value)}; expected a JSON list of tools") from None
-    return _objects(value, f"column {name!r}", "a list of tools") if value else []
+    tools = _objects(value, f"column {name!r}", "a list of tools") if value else []
+    for problem in filter(None, map(name_problem, declared_names(tools))):
+        raise RowProblem(f"column {name!r}: {problem}")
+    return tools
 
 
 def _objects(value: object, where: str, form: str) -> list[dict[str, Any]]:

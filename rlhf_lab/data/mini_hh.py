@@ -9,7 +9,7 @@ from hashlib import sha256
 import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair, Rubric
-from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.environments.dialogue.world import VERSION, DialogueWorld
 from rlhf_lab.environments.grader import HIGH, LOW, Grader

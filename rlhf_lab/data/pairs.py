@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import completion_text, read_tools, text_or_messages
 from rlhf_lab.data.replies import (
@@ -27,7 +28,6 @@ from rlhf_lab.data.replies import (
 )
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import RowProblem
-from rlhf_lab.data.settings import Pairs
 from rlhf_lab.data.transcript import SAID, normalise, render_prompt, reply_text, unquote
 
 PROMPT_REPEATED = "replies repeat the prompt"

@@ -13,12 +13,12 @@ from typing import Any
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.facts import facts_of
+from rlhf_lab.data.file_settings import Prompts
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_messages, read_tools
 from rlhf_lab.data.replies import Split, prompt_oddities, read_prompt
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import RowProblem, column
-from rlhf_lab.data.settings import Prompts
 from rlhf_lab.data.transcript import render_prompt
 
 EMPTY_PROMPT = "empty prompt"

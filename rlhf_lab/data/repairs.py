@@ -13,8 +13,8 @@ from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.settings import Repairs
 from rlhf_lab.data.transcript import render_prompt, to_messages
+from rlhf_lab.data.world_settings import Repairs
 from rlhf_lab.environments.repairs.world import VERSION, RepairWorld, RepairWorldSize
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.loading import fingerprint
 from rlhf_lab.data.mini_hh import statistics
-from rlhf_lab.data.settings import Reviews
+from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.environments.reviews.world import VERSION, ReviewWorld
 
 

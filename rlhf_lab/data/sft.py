@@ -14,12 +14,12 @@ from typing import Any
 
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.file_settings import Demonstrations
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import completion_text, messages_column, read_tools, text_or_messages
 from rlhf_lab.data.replies import NO_REPLY, Split, prompt_oddities, read_prompt, read_transcript
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import RowProblem, text_column
-from rlhf_lab.data.settings import Demonstrations
 from rlhf_lab.data.transcript import SAID, normalise, parse, render_prompt, reply_text, to_messages
 
 EMPTY_REPLY = "empty reply"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.settings import Espeak, Speech
+from rlhf_lab.data.speech_settings import Espeak, Speech
 from rlhf_lab.environments.speech.clip_world import ClipWorld, DeliveryT, UtteranceT
 from rlhf_lab.environments.speech.prompts import NEW_VOICE
 from rlhf_lab.environments.speech.world import VERSION, SpeechWorld

@@ -18,7 +18,7 @@ from rlhf_lab.core.episodes import Task
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.loading import fingerprint
-from rlhf_lab.data.settings import Tools
+from rlhf_lab.data.tools_settings import Tools
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.tools.bases import BaseSize
 from rlhf_lab.environments.tools.demonstrations import NONE, Demonstration, Habits

@@ -11,13 +11,13 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.file_settings import Unpaired
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.pairs import SEVERAL_MESSAGES, strip_prompt
 from rlhf_lab.data.replies import Split, prompt_oddities, read_prompt
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import RowProblem, column, describe
-from rlhf_lab.data.settings import Unpaired
 from rlhf_lab.data.transcript import render_prompt
 
 EMPTY_REPLY = "empty reply"

@@ -12,13 +12,13 @@ from typing import Any
 
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.asking import as_asked
+from rlhf_lab.data.file_settings import Verifiable
 from rlhf_lab.data.gsm8k import CONTRADICTS, AnswerKey
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.roles import columns_problem
 from rlhf_lab.data.rows import RowProblem, column, describe, text_column
-from rlhf_lab.data.settings import Verifiable
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.maths.answers import same_answer
 

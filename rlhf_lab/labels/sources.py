@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.replies import IDENTICAL
 from rlhf_lab.data.rows import BadRows, Row, RowProblem, describe, text_column
-from rlhf_lab.data.settings import Pairs
 from rlhf_lab.data.transcript import as_prompt, to_conversation
 from rlhf_lab.labels.items import FIRST, SECOND, TIE, WINNERS, Item, digest
 from rlhf_lab.results.folders import find_run

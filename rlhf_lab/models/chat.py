@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.messages import Message
-from rlhf_lab.core.tools import call_id, function_call
+from rlhf_lab.core.tools import call_id, declared_names, function_call, name_problem
 from rlhf_lab.models.tool_calls import CallFormat, find_format
 
 MARK = "\ue000{}\ue001"
@@ -243,6 +243,8 @@ class ChatTemplate:
         *,
         generation: bool = True,
     ) -> str:
+        for problem in filter(None, map(name_problem, declared_names(tools or []))):
+            raise DataError(problem)
         try:
             rendered = self.tokenizer.apply_chat_template(
                 list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=generation

@@ -79,9 +79,14 @@ class CodecLM(LlamaForCausalLM):
 
         Args:
             input_ids: (B, T), in each row a prompt and the words of a stream, perhaps without its end.
+        Raises:
+            ConfigError: a cache is asked for.
         """
         if use_cache or unused.get("past_key_values") is not None:
-            raise NotImplementedError("a codec model has no cache of its own; the lab's sampler decodes it")
+            raise ConfigError(
+                "a codec model keeps no cache of its own: call it with use_cache=False, or sample with rollout=local, "
+                "whose decoder keeps one"
+            )
         layout = Layout(input_ids, self.pattern)
         states_BT = layout.states()
         layout.require_frames(states_BT)

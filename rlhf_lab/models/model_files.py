@@ -255,6 +255,18 @@ def model_identity(source: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def pinned_identity(source: str) -> str:
+    """`model_identity`; of a hub id with the commit of the snapshot in the cache of downloads, once it is there.
+
+    A hub id alone names another model once its owner uploads one.
+    """
+    config = None if Path(source).is_dir() else _cached_config(source)
+    if config is None:
+        return model_identity(source)
+    commit = Path(config).parent.name  # …/snapshots/COMMIT/config.json
+    return sha256(f"{model_identity(source)} {commit}".encode()).hexdigest()[:16]
+
+
 def _hash_file_ends(digest: Any, path: Path, name: str) -> None:
     """Add a file's name, size, first and last `FILE_END_BYTES` to a digest: all of a small file."""
     size = path.stat().st_size

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.tools import MALFORMED, function_call, read_arguments
+from rlhf_lab.core.tools import MALFORMED, function_call, read_arguments, written_name
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None, bool], str]
 """(messages, tools, whether a reply is to follow) → text. Raises DataError for what the template refuses."""
@@ -86,16 +86,16 @@ class CallFormat:
                 return self._read_elements(name, arguments)
             end = _json_end(arguments)
             if separator is not None and end:
-                return [function_call(name, read_arguments(arguments[:end]), id)], self._behind(arguments[end:])
+                return [_read_call(name, read_arguments(arguments[:end]), id)], self._behind(arguments[end:])
             written, rest = self._up_to_end(arguments)
-            return [function_call(name, {MALFORMED: written.strip()}, id)], rest
+            return [_read_call(name, {MALFORMED: written.strip()}, id)], rest
         end = _json_end(text)
         calls = calls_of(json.loads(text[:end])) if end else []
         if calls:
             return calls, self._behind(text[end:])
         written, rest = self._up_to_end(text)
         named = WRITTEN_NAME.search(written)
-        return [function_call(named[1] if named else "", {MALFORMED: written.strip()})], rest
+        return [_read_call(named[1] if named else "", {MALFORMED: written.strip()})], rest
 
     def _split_name(self, text: str) -> tuple[str, str | None, str]:
         """(name, what stands behind it or None, the rest)."""
@@ -129,9 +129,9 @@ class CallFormat:
             arguments[match[1].strip()] = match[2].removeprefix("\n").removesuffix("\n")
             place = match.end()
         if text[place:].lstrip().startswith(self.closing):
-            return [function_call(name, arguments)], self._behind(text[place:])
+            return [_read_call(name, arguments)], self._behind(text[place:])
         written, rest = self._up_to_end(text)
-        return [function_call(name, {MALFORMED: written.strip()})], rest
+        return [_read_call(name, {MALFORMED: written.strip()})], rest
 
     def _behind(self, text: str) -> str:
         """The text behind a call, without its closing."""
@@ -261,9 +261,14 @@ def _call_of(value: Any) -> dict[str, Any] | None:
         return None
     arguments = value[key]
     if isinstance(arguments, dict):
-        return function_call(name, arguments, id)
+        return _read_call(name, arguments, id)
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return function_call(name, read_arguments(written), id)
+    return _read_call(name, read_arguments(written), id)
+
+
+def _read_call(name: str, arguments: Mapping[str, Any], id: str = "") -> dict[str, Any]:
+    """A call as a model wrote it; its name cannot end the form that a template writes it in again."""
+    return function_call(written_name(name), arguments, id)
 
 
 def _usable_id(id: Any) -> str:

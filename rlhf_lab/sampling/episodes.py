@@ -18,7 +18,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.episodes import Environment, Episode, Finishing, Offering, Segment, Step, Task
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.tools import call_id
-from rlhf_lab.data.transcript import REPLY, render_prompt, reply_message, reply_text, to_conversation
+from rlhf_lab.data.transcript import REPLY, quote, render_prompt, reply_message, reply_text, to_conversation
 from rlhf_lab.models.codec_lm import require_same_codec
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
@@ -160,7 +160,11 @@ class ReplyReader:
             numbered = [{"id": call_id(number), **call} for number, call in enumerate(calls, start=self.calls)]
             message["tool_calls"] = numbered
             self.calls += len(calls)
-        return reply_text(message)
+        text = reply_text(message)
+        if not calls and "tool_calls" in reply_message(text):
+            # text that looks like calls in a transcript, which the template does not write so: quoted, it stays text
+            text = quote(text)
+        return text
 
 
 class Conversations:

@@ -27,9 +27,9 @@ from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.user_code import files_behind
+from rlhf_lab.data.environment_settings import ForeignEnvironment
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
-from rlhf_lab.data.settings import ForeignEnvironment
 from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.judges.rubric import content_digest
 from rlhf_lab.models.model_files import model_identity

@@ -27,10 +27,10 @@ NEUTRAL = (
     # Composing and checking settings: the resulting values are in the settings key.
     *(
         f"config.{name}"
-        for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings")
+        for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings", "hearing")
     ),
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not its numbers.
-    *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console")),
+    *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console", "imports")),
     *("main", "cli", "notebook", "stages", "sweeps", "memory", "doctor"),
     # Whatever reads a result.
     *("trackers", "results", "studies", "figures", "reports", "monitoring.silence"),

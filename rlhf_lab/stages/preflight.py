@@ -17,11 +17,11 @@ from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
+from rlhf_lab.data.file_settings import FileSettings
 from rlhf_lab.data.made import made_problem
 from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.data.settings import FileSettings
 from rlhf_lab.judges.backends.settings import LocalModel, Service
 from rlhf_lab.judges.keys import missing_key
 from rlhf_lab.judges.pricing import price_of

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from rlhf_lab.core.types import FloatArray, Pair
-from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.environments.dialogue.world import DialogueWorld
 from rlhf_lab.evaluations.reward_audit import audit_margins, prompt_ids
 from rlhf_lab.statistics.inference import Estimate, clustered_mean, clustered_rate

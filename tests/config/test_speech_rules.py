@@ -3,6 +3,7 @@
 import pytest
 from support import checked
 
+from rlhf_lab.config.hearing import HEAR_PHONES, audible
 from rlhf_lab.core.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ def test_speech_with_a_model_of_codes_is_accepted():
             "algorithm=ppo reads replies with a scalar head",
         ),
         (["dpo", "algorithm.logps=per_codebook"], "has no codebooks; use sum"),
-        (["dpo_iterative", "reward=acoustic"], "needs data=speech"),
+        (["dpo_iterative", "reward=acoustic"], "needs data=espeak or data=speech"),
         (["tts_dpo", "data=espeak"], "reward=intelligibility hears the phones of a text"),
         (["tts_recogniser", "data=espeak"], "algorithm=recogniser hears the phones of a text"),
         (["tts_grpo", "reward=bt", "+needs.reward=reward_model"], "reward=bt reads replies"),
@@ -41,3 +42,8 @@ def test_speech_with_a_model_of_codes_is_accepted():
 )
 def test_what_does_not_fit_is_refused(overrides, message):
     assert message in problems(*overrides)
+
+
+def test_what_can_be_heard_is_what_is_audio():
+    assert audible("reward=acoustic") == "data=espeak or data=speech"
+    assert [audible(part) for part in HEAR_PHONES] == ["data=speech", "data=speech"]

@@ -32,7 +32,7 @@ def definition(code: CodeType) -> str | None:
         return None
     module = ".".join(path.relative_to(code_digest.PACKAGE.parent).with_suffix("").parts)
     name = code.co_qualname.partition(".")[0]
-    if code_digest._is_neutral(module) or name.startswith("<") or path.name == "settings.py":
+    if code_digest._is_neutral(module) or name.startswith("<") or path.name.endswith("settings.py"):
         return None
     return f"{path.relative_to(code_digest.PACKAGE.parent).as_posix()}:{name}"
 

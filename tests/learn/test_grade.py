@@ -15,8 +15,8 @@ from rlhf_lab.algorithms.reward_models.grades import read_grades
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ArtifactError, JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.data.file_settings import Graded
 from rlhf_lab.data.graded import UNGRADED
-from rlhf_lab.data.settings import Graded
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.judges.requests import Reply
 from rlhf_lab.stages.execute import execute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -27,6 +28,9 @@ def _work(rank: int, function: Callable[..., None], arguments: tuple[Any, ...], 
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
     os.environ.update({name: str(value) for name, value in numbers.items()} | {ranks.MEETING: meeting})
     torch.set_num_threads(1)
+    # as tests/conftest.py: what is imported is not walked again
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     with ranks.group("cpu"):
         function(*arguments)
     os._exit(0)  # as the lab's own processes end: closing Python with gloo's threads still there can abort

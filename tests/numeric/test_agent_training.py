@@ -13,8 +13,8 @@ from torch import nn
 from rlhf_lab.algorithms.policy_gradient.rollouts import collapse_alarms
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Corpus
-from rlhf_lab.data.settings import Tools
 from rlhf_lab.data.tools import build
+from rlhf_lab.data.tools_settings import Tools
 from rlhf_lab.data.transcript import render_prompt, reply_message, to_messages
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens
 from rlhf_lab.models.build import scratch_policy

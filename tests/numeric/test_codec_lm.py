@@ -232,6 +232,14 @@ def test_a_clip_shorter_than_the_model_allows_is_refused_and_not_scored():
         token_logps(model, TokenBatch.from_rows([row]))
 
 
+def test_what_would_need_a_cache_says_what_to_use():
+    model, encoder = tiny()
+    ids = torch.tensor([encoder.prompt(PROMPTS[0])])
+    for attempt in (lambda: model(ids, use_cache=True), lambda: model.generate(ids, use_cache=True, max_new_tokens=3)):
+        with pytest.raises(ConfigError, match="call it with use_cache=False"):
+            attempt()
+
+
 def test_a_policy_of_another_codec_is_refused():
     config = SimpleNamespace(codec="abc")
     require_same_codec(config, SimpleNamespace(fingerprint="abc"))

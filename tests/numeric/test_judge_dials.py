@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.data.settings import GraderSettings, MiniHH
+from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.judges.backends.settings import Simulated
 from rlhf_lab.judges.backends.simulated import SimulatedBackend

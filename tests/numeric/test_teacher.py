@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.mini_hh import build
-from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.environments.dialogue.faults import PRINCIPLES
 from rlhf_lab.environments.splits import split_of
 from rlhf_lab.judges.backends.settings import Simulated

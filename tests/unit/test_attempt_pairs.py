@@ -17,9 +17,11 @@ from rlhf_lab.algorithms.synthesis.making import CONTAMINATED
 from rlhf_lab.algorithms.synthesis.settings import AttemptPairs
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.tools import function_call
 from rlhf_lab.data.attempts import Attempts, attempt_text, read_attempts, write_attempts
-from rlhf_lab.data.settings import HabitSettings, Tools
 from rlhf_lab.data.tools import build
+from rlhf_lab.data.tools_settings import HabitSettings, Tools
+from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
 
 PROMPT = "\n\nHuman: where?\n\nAssistant:"
 
@@ -86,6 +88,24 @@ def test_an_attempt_is_all_that_was_said_behind_the_task():
     prompt = "\n\nHuman: where?\n\nAssistant: Action: look[ a ]\n\nTool: b\n\nAssistant:"
     assert attempt_text(Episode(task, prompt, "Answer: b")) == ("Action: look[ a ]\n\nTool: b\n\nAssistant: Answer: b")
     assert attempt_text(Episode(task, PROMPT, "Answer: b")) == "Answer: b"
+
+
+def test_an_attempt_holds_no_tools_that_were_added_to_its_prompt():
+    """A chat template is told of the environment's tools; a row's prompt is the task's, for any model."""
+    task = Task("\n\nHuman: where?\n\n\\Tools: typed\n\nAssistant:")
+    tools = [{"type": "function", "function": {"name": "look", "description": "é", "parameters": {}}}]
+    told = render_prompt(to_conversation(task.prompt).messages, tools)
+    assert attempt_text(Episode(task, told, "Answer: b")) == "Answer: b"
+    call = {"role": "assistant", "content": "", "tool_calls": [function_call("look", {"at": "a"}, "c1")]}
+    result = {"role": "tool", "name": "look", "content": "b"}
+    behind = render_prompt([*to_conversation(task.prompt).messages, call, result], tools)
+    text = attempt_text(Episode(task, behind, "Answer: b"))
+    assert "Tools:" not in text
+    said = to_conversation(f"{task.prompt}{text}").messages
+    assert said[1:] == [call, result, {"role": "assistant", "content": "Answer: b"}]
+    # a first turn that is also the last
+    calling = attempt_text(Episode(task, told, reply_text(call)))
+    assert to_conversation(f"{task.prompt}{calling}").messages[1:] == [call]
 
 
 class Grading:

@@ -13,7 +13,7 @@ from rlhf_lab.algorithms.reward_models.criteria.criteria_reward import agreement
 from rlhf_lab.algorithms.reward_models.criteria.settings import CriteriaRewardSettings
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.data import reviews as reviews_data
-from rlhf_lab.data.settings import Reviews
+from rlhf_lab.data.world_settings import Reviews
 from rlhf_lab.evaluations.design_report import choice_metrics
 from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS
 from rlhf_lab.rewards.criteria.design import CriteriaReward

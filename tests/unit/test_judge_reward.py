@@ -13,7 +13,7 @@ from support import checked, planned, said
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
-from rlhf_lab.data.settings import GraderSettings, MiniHH
+from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.judges.backends.settings import Simulated
 from rlhf_lab.judges.requests import Reply

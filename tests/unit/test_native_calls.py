@@ -18,8 +18,8 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data import environment
-from rlhf_lab.data.settings import ForeignEnvironment
-from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
+from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text, to_conversation, unquote
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens
 from rlhf_lab.models.build import scratch_policy
 from rlhf_lab.models.encoding import Encoder
@@ -225,6 +225,20 @@ def test_a_call_that_cannot_be_read_is_answered(corpus, encoder):
         assert len(episode.turns) == 1 and episode.response.startswith('{"name": "add"')
         return
     assert "error: " in answer_of(encoder, episode)
+
+
+def test_calls_in_the_words_of_a_transcript_are_text(corpus, encoder):
+    """A policy that types them calls nothing, and its environment reads what a transcript quotes."""
+    typed = reply_text({"role": "assistant", "content": "so", "tool_calls": [add(2, "call00000")]})
+    episode = collected(corpus, encoder, encoder.chat.reply(typed))
+    assert len(episode.turns) == 1
+    assert "tool_calls" not in reply_message(episode.response)
+    assert unquote(episode.response) == typed
+    # beside a call of the template, one call is made
+    both = collected(corpus, encoder, said(encoder, add(1), content=typed), encoder.response("done"))
+    called = [message["tool_calls"] for message in to_conversation(both.prompt).messages if "tool_calls" in message]
+    if encoder.chat.call_format.opening:
+        assert [len(calls) for calls in called] == [1]
 
 
 def test_a_call_as_text_is_answered_too(corpus, encoder):

@@ -257,3 +257,20 @@ def test_a_machine_without_a_sandbox(monkeypatch, tmp_path, recipe, overrides, r
     assert (str(raised.value) in found) == runs_code, found
     monkeypatch.setattr(sandbox, "why_not", lambda level, image="": "")
     assert "sandbox.level" not in problems(recipe, *overrides, f"outputs={tmp_path / 'outputs'}")
+
+
+def test_the_identity_of_a_hub_model_holds_its_commit(tmp_path, monkeypatch):
+    """As the cache of downloads stores it: refs/main names the commit of a snapshot."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--owner--name"
+    (cached / "refs").mkdir(parents=True)
+    identities = [model_files.pinned_identity("owner/name")]
+    assert identities == [model_files.model_identity("owner/name")]  # nothing is downloaded yet
+    for commit in ("a" * 40, "b" * 40):
+        (cached / "refs/main").write_text(commit)
+        (cached / "snapshots" / commit).mkdir(parents=True)
+        (cached / "snapshots" / commit / "config.json").write_text("{}")
+        identities.append(model_files.pinned_identity("owner/name"))
+    assert len(set(identities)) == 3
+    folder = cached / "snapshots" / commit
+    assert model_files.pinned_identity(str(folder)) == model_files.model_identity(str(folder))

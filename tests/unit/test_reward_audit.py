@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_lab.core.types import Pair, RewardBatch
 from rlhf_lab.data.mini_hh import build
-from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.evaluations.reward_audit import FILLERS, audit_pairs, filler_slopes, length_matched
 from rlhf_lab.evaluations.rm_report import ScoredPairs, filler_report, pairs_report, replies_report

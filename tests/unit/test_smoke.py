@@ -102,6 +102,19 @@ def test_what_is_written_stays():
     assert stage.config.algorithm.epochs == 0.5  # less than smoke size would take
 
 
+def test_a_mixture_of_small_corpora_is_as_large_as_they_allow():
+    assert planned("mixed_reward_model").config.mixture.rows == 4000
+    stage = planned("mixed_reward_model", "size=smoke")
+    assert stage.config.mixture.rows == 0
+    assert stage.config.mixture.shares == planned("mixed_reward_model").config.mixture.shares
+    assert planned("mixed_reward_model", "size=smoke", "mixture.rows=60").config.mixture.rows == 60
+    job = jobs("study/synthetic_sft")[0]
+    upstream = next(part for part in job.upstream() if part.recipe == "sft_synthetic")
+    assert upstream.config.mixture.rows == 0
+    assert {job.config.mixture.rows for job in jobs("study/cai_volume")} == {0}
+    assert {job.config.mixture.rows for job in jobs("study/cai_volume", "mixture.rows=50,100")} == {50, 100}
+
+
 def test_a_study_takes_two_levels_and_one_seed():
     command = compose.check_command(["+recipe=study/buffers", "size=smoke"])
     assert command.jobs == [{"algorithm.buffer": "current", "seed": 0}, {"algorithm.buffer": "rolling", "seed": 0}]

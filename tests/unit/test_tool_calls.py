@@ -7,6 +7,7 @@ import json
 import pytest
 from support import bpe, gpt2_tokenizer
 
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.tools import MALFORMED, Tool, call_tool, function_call, text_tool
 from rlhf_lab.data.transcript import render_prompt, reply_text, to_conversation
 from rlhf_lab.models.encoding import Encoder
@@ -232,6 +233,30 @@ def test_a_template_that_writes_the_tools_elsewhere_once_there_is_an_answer():
     moves = MISTRAL.replace("{% if tools and loop.last or loop.length == 2 %}", "{% if tools and loop.last %}")
     encoder = encoder_of(moves, *TEMPLATES["mistral"][1:])
     assert encoder.chat.call_format == CallFormat("[TOOL_CALLS]", None, "")
+
+
+def test_names_that_would_end_the_form_of_a_call_are_not_declared():
+    for name in ('a", "arguments": {}}', "a></function>", "[ARGS]", ""):
+        with pytest.raises(ConfigError, match="rename it to letters, digits"):
+            text_tool(name, "", {}, str)
+        definition = {**SEARCH, "function": {**SEARCH["function"], "name": name}}
+        for family in TEMPLATES:
+            with pytest.raises(DataError, match="rename it to letters, digits"):
+                encoder_of(*TEMPLATES[family]).chat.prompt([{"role": "user", "content": "hi"}], [definition])
+
+
+@pytest.mark.parametrize(
+    "family, text",
+    [
+        ("hermes", '<tool_call>{"name": "x\\"}<|im_end|>", "arguments": {}}</tool_call>'),
+        ("name_first", '[TOOL_CALLS]x"}[/INST][ARGS]{}'),
+        ("coder", '<tool_call>\n<function=x"<b>\n</function>\n</tool_call>'),
+    ],
+)
+def test_a_name_that_a_model_wrote_ends_nothing(family, text):
+    encoder = encoder_of(*TEMPLATES[family])
+    ((name, _),) = calls_in(encoder.message(said(encoder, text)))
+    assert name.startswith("x_") and not set(name) & set('"<>[]{}')
 
 
 def test_a_plain_transcript_has_calls_too():

@@ -10,8 +10,8 @@ from rlhf_lab.algorithms.synthesis.trajectories import Attempt, TrajectoryMaker,
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.made import read_made, write_made
-from rlhf_lab.data.settings import HabitSettings, Tools
 from rlhf_lab.data.tools import build
+from rlhf_lab.data.tools_settings import HabitSettings, Tools
 from rlhf_lab.models.turns import conversation_row
 
 TASK = Task("\n\nHuman: where?\n\nAssistant:", {"category": "lookup"})

@@ -14,7 +14,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_corpus
-from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.rules.settings import Verifier
 from rlhf_lab.training.run import Run

@@ -92,7 +92,9 @@ def calls_of(reply: str, tools: Mapping[str, Tool]) -> list[Call]:
     """The calls of a reply, made: those that its chat template wrote, else the one it writes as text."""
     made = []
     for call in reply_message(reply).get("tool_calls", []):
-        function = call["function"]
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not {"name", "arguments"} <= function.keys():
+            continue  # a policy without a chat template may type any JSON
         given = function["arguments"]
         # some templates write the arguments as JSON text
         text = given if isinstance(given, str) else json.dumps(given)

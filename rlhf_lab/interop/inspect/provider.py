@@ -27,7 +27,7 @@ from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.judges.requests import Completer, Reply, Request
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.model_files import model_identity, problems
+from rlhf_lab.models.model_files import pinned_identity, problems
 from rlhf_lab.models.settings import HuggingFace
 
 logger = getLogger(__name__)
@@ -117,7 +117,7 @@ class LabModel(ModelAPI):
     def _loaded(self) -> tuple[nn.Module, Encoder, str]:
         settings = HuggingFace(path=self.model_name)
         model = load_policy(self.model_name, settings, device=ranks.device(self.device))
-        return model, load_encoder(self.model_name, settings), model_identity(self.model_name)
+        return model, load_encoder(self.model_name, settings), pinned_identity(self.model_name)
 
     def _answer(self, questions: Sequence[Question]) -> list[Reply]:
         """Runs in a thread."""

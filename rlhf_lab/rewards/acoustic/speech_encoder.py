@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rlhf_lab.core.arrays import FloatArray
+from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_text
 from rlhf_lab.core.media import Audio
@@ -137,13 +137,20 @@ class SpeechModel:
     def __call__(self, clips: Sequence[Audio], silent: float) -> FloatArray:
         """Standardised scores, (N,); `silent` for clips without a sample that is not 0, or too short."""
         scores_N = (self.outputs(clips) - self.mean) / self.sd
-        has_sound_N = np.array([bool(clip.samples_N.any()) for clip in clips], dtype=bool)
-        return np.where(has_sound_N & np.isfinite(scores_N), scores_N, silent)
+        return np.where(has_sound(clips) & np.isfinite(scores_N), scores_N, silent)
 
     def with_scale(self, clips: Sequence[Audio]) -> SpeechModel:
-        """The model whose scores have mean 0 and standard deviation 1 on these clips."""
+        """The model whose scores have mean 0 and standard deviation 1 on these clips, without the silent ones.
+
+        Raises ConfigError for fewer than two clips with sound that are long enough for the trunk.
+        """
         outputs_N = self.outputs(clips)
-        outputs_N = outputs_N[np.isfinite(outputs_N)]
+        outputs_N = outputs_N[has_sound(clips) & np.isfinite(outputs_N)]
+        if len(outputs_N) < 2:
+            raise ConfigError(
+                f"{len(outputs_N)} of {len(clips)} training clips have sound and are long enough for the trunk; the "
+                "scale of the score is that of 2 or more: give other data"
+            )
         return replace(self, mean=float(outputs_N.mean()), sd=max(float(outputs_N.std()), 1e-9))
 
     def save(self, folder: Path) -> None:
@@ -170,6 +177,11 @@ class SpeechModel:
         scorer = SpeechScorer(load_trunk(str(folder), seed=0), frozen=entries["frozen"])
         scorer.head.load_state_dict(load_file(folder / HEAD_FILE))
         return cls(scorer.to(device).eval(), device, entries["score_mean"], entries["score_sd"], batch_seconds)
+
+
+def has_sound(clips: Sequence[Audio]) -> BoolArray:
+    """Clips with a sample that is not 0, (N,)."""
+    return np.array([bool(clip.samples_N.any()) for clip in clips], dtype=bool)
 
 
 def equal_lengths(clips: Sequence[Audio], batch_seconds: float) -> Iterator[list[int]]:

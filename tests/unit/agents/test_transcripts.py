@@ -11,7 +11,7 @@ from rlhf_lab.agents.program import user_message
 from rlhf_lab.agents.react import react
 from rlhf_lab.agents.scratchpad import scratchpad
 from rlhf_lab.agents.transcripts import training_rows
-from rlhf_lab.data.settings import Demonstrations
+from rlhf_lab.data.file_settings import Demonstrations
 from rlhf_lab.data.sft import parse_row
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.tokenizer import train_tokenizer

@@ -17,7 +17,7 @@ from rlhf_lab.data.adapters import openenv, verifiers
 from rlhf_lab.data.adapters.openenv import OpenEnvSession
 from rlhf_lab.data.adapters.sessions import SessionEnvironment
 from rlhf_lab.data.adapters.tool_methods import tools_of
-from rlhf_lab.data.settings import ForeignEnvironment
+from rlhf_lab.data.environment_settings import ForeignEnvironment
 
 COUNTER = '''
 class Counter:
@@ -101,6 +101,14 @@ def test_native_calls_are_made_with_their_ids(counter):
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"amount": 2}}}
     step = corpus.environment.step(state, "\n\nCalls: " + json.dumps([call]))
     assert step.messages == [{"role": "tool", "content": "total 2", "name": "add", "tool_call_id": "c1"}]
+
+
+@pytest.mark.parametrize("typed", [[1, 2], [{}], [{"function": "add"}], [{"function": {"name": "add"}}]])
+def test_json_that_is_no_call_calls_nothing(counter, typed):
+    """A policy without a chat template can type anything where a transcript has calls."""
+    corpus = environment.build(ForeignEnvironment(**counter))
+    state = corpus.environment.reset(first_task(corpus), seed=0)
+    assert corpus.environment.step(state, "\n\nCalls: " + json.dumps(typed)).done
 
 
 def test_the_last_turn_is_rewarded_though_it_calls_a_tool(counter):

@@ -9,10 +9,10 @@ import pytest
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.data.file_settings import Graded
 from rlhf_lab.data.graded import ALONE, NO_QUESTION, TIED, transcript_of
 from rlhf_lab.data.loading import UNREADABLE
 from rlhf_lab.data.replies import IDENTICAL
-from rlhf_lab.data.settings import Graded
 
 ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 

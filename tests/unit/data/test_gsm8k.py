@@ -15,8 +15,8 @@ from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError, LabError
 from rlhf_lab.data import replies
 from rlhf_lab.data.audit import NEED_TWO_REPLIES, audit, render
+from rlhf_lab.data.file_settings import GSM8K
 from rlhf_lab.data.gsm8k import CONTRADICTS, EMPTY_QUESTION, NO_ANSWER
-from rlhf_lab.data.settings import GSM8K
 from rlhf_lab.main import main
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))

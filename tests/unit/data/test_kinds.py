@@ -13,9 +13,10 @@ from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import prompts, sft, unpaired, verifiable
 from rlhf_lab.data.facts import NOT_JSON, OTHER_FACTS, TOO_LARGE
+from rlhf_lab.data.file_settings import Demonstrations, Pairs, Prompts, Unpaired, Verifiable
 from rlhf_lab.data.mix import OVER_RATIO, shares
 from rlhf_lab.data.rows import RowProblem
-from rlhf_lab.data.settings import Demonstrations, Mix, Pairs, Prompts, Unpaired, Verifiable
+from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import reply_message, to_conversation
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -14,10 +14,10 @@ import pytest
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data import replies, transcript
+from rlhf_lab.data.file_settings import HHRLHF, Pairs
 from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, UNREADABLE, fingerprint, held_out
 from rlhf_lab.data.pairs import PROMPT_REPEATED, SEVERAL_MESSAGES, parse_row
 from rlhf_lab.data.rows import RowProblem
-from rlhf_lab.data.settings import HHRLHF, Pairs
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

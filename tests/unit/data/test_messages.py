@@ -52,6 +52,13 @@ def test_tools_may_be_text():
         read_tools({"tools": "no json"}, "tools")
 
 
+@pytest.mark.parametrize("name", ['a"b', "a>b", "[x]", "a\nb", " "])
+def test_a_name_of_a_tool_that_ends_its_call_is_refused(name):
+    for tool in ({"type": "function", "function": {"name": name}}, {"name": name}):
+        with pytest.raises(RowProblem, match=r"column 'tools': the tool's name .* rename it"):
+            read_tools({"tools": [tool]}, "tools")
+
+
 def test_one_space_joins_a_completion_and_indentation_stays():
     assert completion_text(" blue. ") == "blue."
     assert completion_text("    return x") == "   return x", "TRL's joint is one space"

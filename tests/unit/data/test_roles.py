@@ -9,11 +9,11 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlhf_lab.config.overrides import literal
+from rlhf_lab.data.file_settings import Graded, Pairs
 from rlhf_lab.data.graded import parse_row as parse_graded
 from rlhf_lab.data.pairs import parse_row
 from rlhf_lab.data.roles import role_of
 from rlhf_lab.data.rows import RowProblem
-from rlhf_lab.data.settings import Graded, Pairs
 
 
 def problem(*names):

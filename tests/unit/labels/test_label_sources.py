@@ -11,8 +11,8 @@ from synthetic_runs import POLICIES, write_run
 from rlhf_lab.cli import label as command
 from rlhf_lab.cli.commands import label_command
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.data.file_settings import Pairs
 from rlhf_lab.data.pairs import build
-from rlhf_lab.data.settings import Pairs
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.labels.agreement import agreement, between, calibration, left_chosen, with_judge
 from rlhf_lab.labels.export import export

@@ -99,6 +99,18 @@ def test_a_saved_model_scores_alike(tmp_path):
     assert loaded(clips, -3.0) == pytest.approx(scores, abs=1e-6)
 
 
+def test_silent_clips_do_not_move_the_scale():
+    model = SpeechModel(scorer(), "cpu")
+    clips = [clip(0.3), clip(0.4, 1), clip(0.3, 2)]
+    silence = [Audio(np.zeros(n, dtype=np.float32), RATE) for n in (4000, 4800, 5600)]
+    assert np.isfinite(model.outputs(silence)).all()
+    scaled = model.with_scale([*clips, *silence])
+    assert (scaled.mean, scaled.sd) == (model.with_scale(clips).mean, model.with_scale(clips).sd)
+    for too_few in ([], silence, [*silence, clips[0]]):
+        with pytest.raises(ConfigError, match=f"{len(too_few) % 3} of {len(too_few)} training clips have sound"):
+            model.with_scale(too_few)
+
+
 def test_a_folder_that_is_no_trunk(tmp_path):
     with pytest.raises(ConfigError, match=r"algorithm\.trunk=.* cannot be read as a Wav2Vec2 model"):
         load_trunk(str(tmp_path), seed=0)
@@ -117,14 +129,34 @@ class Noises:
         return clips
 
 
+def run_of(corpus, folder, log=lambda step, **row: None):
+    return SimpleNamespace(
+        data=corpus, folder=folder, device="cpu", notes=[], note=lambda text: None, seed=lambda purpose: 3, log=log
+    )
+
+
+def test_pairs_without_a_clip_that_is_long_enough_are_refused(tmp_path):
+    """Batches of no pairs would never end."""
+
+    class Short(Noises):
+        def render(self, responses):
+            return [Audio(clip.samples_N[:100], RATE) for clip in super().render(responses)]
+
+    pairs = [Pair(f"p{i}", f"30 {i}", f"-5 {i}", {}) for i in range(3)]
+    settings = Wav2Vec2Reward(epochs=1, batch_size=4)
+    for train, counted in ((pairs[:2], 2), ([], 0)):
+        training = build(settings, run_of(Corpus("toy", train, pairs[2:], "", renderer=Short()), tmp_path))
+        with pytest.raises(
+            ConfigError, match=f"none of {counted} training pairs has two clips of at least 730 samples"
+        ):
+            training.finish()
+
+
 def test_training_learns_to_tell_noise_from_tones(tmp_path):
     pairs = [Pair(f"p{i}", f"30 {i}", f"-5 {i + 100}", {"gold_chosen": 1.0, "gold_rejected": 0.0}) for i in range(24)]
     corpus = Corpus("toy", pairs[:16], pairs[16:], "", renderer=Noises())
     logged = []
-    run = SimpleNamespace(
-        data=corpus, folder=tmp_path, device="cpu", notes=[], seed=lambda purpose: 3,
-        log=lambda step, **row: logged.append(row),
-    )  # fmt: skip
+    run = run_of(corpus, tmp_path, log=lambda step, **row: logged.append(row))
     settings = Wav2Vec2Reward(epochs=4, batch_size=4, lr=1e-3, head_lr=1e-2)
     metrics = build(settings, run).finish().metrics
     assert logged[0]["loss"] > logged[-1]["loss"]

@@ -12,7 +12,7 @@ from synthetic_runs import write_study
 from rlhf_lab.config import compose
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.data.mini_hh import build
-from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.reports.comparison.studies import study_differences
 from rlhf_lab.results.gains import prompt_means
 from rlhf_lab.results.rundir import read_run

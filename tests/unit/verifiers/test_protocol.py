@@ -15,7 +15,8 @@ from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.asking import as_asked
-from rlhf_lab.data.settings import GSM8K, Mix, Prompts, Verifiable
+from rlhf_lab.data.file_settings import GSM8K, Prompts, Verifiable
+from rlhf_lab.data.settings import Mix
 from rlhf_lab.data.transcript import render_prompt, to_messages
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified

@@ -12,7 +12,7 @@ from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_arithmetic
 from rlhf_lab.data.gsm8k import AnswerKey
-from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.evaluations.repeated_samples import repeated_samples
 from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.arithmetic import build
-from rlhf_lab.data.settings import Arithmetic
+from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.environments.arithmetic.problems import Event, Problem, draw_problem, read_problem
 from rlhf_lab.environments.arithmetic.solutions import SLIPS, Slip, read_solution, write_solution
 from rlhf_lab.environments.arithmetic.world import MEASURES, ArithmeticWorld

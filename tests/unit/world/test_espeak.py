@@ -19,7 +19,7 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.espeak import build
-from rlhf_lab.data.settings import Espeak as Settings
+from rlhf_lab.data.speech_settings import Espeak as Settings
 from rlhf_lab.environments.speech import english_world, gold
 from rlhf_lab.environments.speech.english_delivery import (
     DEFECTS,

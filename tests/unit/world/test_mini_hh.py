@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.mini_hh import build, statistics
-from rlhf_lab.data.settings import AnnotatorSettings, MiniHH
+from rlhf_lab.data.world_settings import AnnotatorSettings, MiniHH
 from rlhf_lab.environments.dialogue.world import DialogueWorld
 
 SMALL = MiniHH(domains=3, topics=3, attributes=4, train_pairs=200, test_pairs=80)

@@ -10,8 +10,8 @@ import pytest
 
 from rlhf_lab.core.episodes import Demonstrating, Environment, Episode, Segment, Task
 from rlhf_lab.data.repairs import build, world_of
-from rlhf_lab.data.settings import Repairs
 from rlhf_lab.data.transcript import to_messages
+from rlhf_lab.data.world_settings import Repairs
 from rlhf_lab.environments.repairs.bugs import (
     HIDDEN_INPUTS,
     LEAST_DIFFERENT,

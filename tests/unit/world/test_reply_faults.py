@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_lab.data.mini_hh import build
-from rlhf_lab.data.settings import MiniHH
+from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.environments.dialogue.faults import PRINCIPLES, repaired
 
 SIZE = {"domains": 2, "topics": 2, "attributes": 3}

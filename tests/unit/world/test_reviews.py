@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.data.reviews import build
-from rlhf_lab.data.settings import AnnotatorSettings, Reviews
+from rlhf_lab.data.world_settings import AnnotatorSettings, Reviews
 from rlhf_lab.environments.reviews.candidates import CandidateRates, CandidateWriter
 from rlhf_lab.environments.reviews.changes import KINDS, Change, Defect, draw_change, find_defects, read_change
 from rlhf_lab.environments.reviews.comments import finding, fix, read_comment

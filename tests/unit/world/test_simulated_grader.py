@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_lab.config.registry import build
 from rlhf_lab.core.types import Grading
-from rlhf_lab.data.settings import GraderSettings, MiniHH
+from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.arithmetic.world import ArithmeticWorld
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
 from rlhf_lab.environments.grader import Grader, text_errors

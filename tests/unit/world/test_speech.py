@@ -10,8 +10,8 @@ import pytest
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.data.settings import Speech
 from rlhf_lab.data.speech import build, statistics
+from rlhf_lab.data.speech_settings import Speech
 from rlhf_lab.environments.speech import gold
 from rlhf_lab.environments.speech.clip_world import MEASURES
 from rlhf_lab.environments.speech.delivery import DEFECTS, MANNERS, MELODIES, Delivery, draw_delivery, perform

@@ -13,8 +13,8 @@ import pytest
 
 from rlhf_lab.core.episodes import Environment, Episode, Segment, Task
 from rlhf_lab.core.tools import Tool, ToolError, call_tool, text_tool
-from rlhf_lab.data.settings import TOOL_KINDS, TOOL_ROLES, HabitSettings, Tools
 from rlhf_lab.data.tools import build, world_of
+from rlhf_lab.data.tools_settings import TOOL_KINDS, TOOL_ROLES, HabitSettings, Tools
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.environments.tools.bases import BaseSize, draw_base
 from rlhf_lab.environments.tools.demonstrations import Demonstration, Habits

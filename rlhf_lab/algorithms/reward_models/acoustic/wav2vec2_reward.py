@@ -12,6 +12,7 @@ from rlhf_lab.algorithms.reward_models.acoustic.clip_pairs import ClipPairs, cli
 from rlhf_lab.algorithms.reward_models.acoustic.pair_training import train_on_pairs
 from rlhf_lab.algorithms.reward_models.acoustic.settings import Wav2Vec2Reward
 from rlhf_lab.algorithms.reward_models.acoustic.validation import ranking, truth_accuracy
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.media import Audio
 from rlhf_lab.evaluations.reward_audit import audit_margins
 from rlhf_lab.rewards.acoustic.clips import is_silent, renderer_of
@@ -73,13 +74,18 @@ class SpeechEncoderTraining:
         return Result(metrics=metrics, primary=[name for name in PRIMARY if name in metrics])
 
     def _usable(self) -> list[Any]:
-        """Training pairs both of whose clips are long enough for the trunk."""
+        """Training pairs both of whose clips are long enough for the trunk. Raises ConfigError where there are none."""
         shortest = receptive_samples(self.scorer.trunk)
         pairs = [
             pair
             for pair in self.train.pairs
             if all(len(clip.samples_N) >= shortest for clip in self.renderer.render([pair.chosen, pair.rejected]))
         ]
+        if not pairs:
+            raise ConfigError(
+                f"algorithm=wav2vec2_reward: none of {len(self.train.pairs)} training pairs has two clips of at least "
+                f"{shortest} samples, which the trunk needs; give other data"
+            )
         if len(pairs) < len(self.train.pairs):
             self.run.note(f"{len(self.train.pairs) - len(pairs)} training pairs have a clip too short for the trunk")
         return pairs

@@ -1,0 +1,259 @@
+"""Settings of data from files and the hub: pairs, grades, demonstrations, prompts, problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rlhf_lab.config.registry import register
+from rlhf_lab.data.settings import DataSettings
+
+
+@dataclass(frozen=True)
+class FileSettings(DataSettings):
+    """Sources that are read from a file or a hub.
+
+    Args:
+        path: a local file, folder or glob (.jsonl, .json, .csv, .tsv, each also as .gz, .parquet); or a hub data set as
+            `owner/name`, `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like
+            a folder.
+        test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
+        test_fraction: share of prompts held out, in (0, 1).
+        max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
+        max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
+            Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
+        columns: the columns besides the text that rewards and graders get with a prompt (`Corpus.facts`), such as
+            answer, tests, id, category; null takes all there are, [] none. With `streaming`, null takes none.
+        streaming: keep the rows on disk (and `algorithm=sft` its tokens too), for data that do not fit in memory; a hub
+            data set is read as it arrives and not stored. The same pairs in the same order as without.
+    """
+
+    smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
+    smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    fixed_columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that every row must have, where no setting names them."""
+    path: str = ""
+    test_path: str | None = None
+    test_fraction: float = 0.1
+    max_pairs: int = 0
+    max_bad_rows: int = 0
+    columns: tuple[str, ...] | None = None
+    streaming: bool = False
+
+    @property
+    def fact_columns(self) -> tuple[str, ...] | None:
+        """The columns that become facts; None is all others than the text's. Facts are held in memory."""
+        return () if self.columns is None and self.streaming else self.columns
+
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns that hold the conversation; the others are facts about it."""
+        return self.fixed_columns
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("path is not set; write data.path=FILE (.jsonl, .csv, .parquet, …) or a hub data set id")
+        if not 0 < self.test_fraction < 1:
+            raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1)")
+        for name in ("max_pairs", "max_bad_rows"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is negative; write a count, 0 or more")
+
+
+@register("data", "hh_rlhf")
+@dataclass(frozen=True)
+class HHRLHF(FileSettings):
+    """Anthropic hh-rlhf (arXiv:2204.05862): `chosen` and `rejected` are whole transcripts with a shared history."""
+
+    fixed_columns: ClassVar[tuple[str, ...]] = ("chosen", "rejected")
+
+
+@register("data", "pairs")
+@dataclass(frozen=True)
+class Pairs(FileSettings):
+    """Any JSONL, CSV, Parquet or hub preference data, with a column map.
+
+    Args:
+        prompt, chosen, rejected: the columns that hold them. Text or lists of {role, content} messages; `prompt=""`
+            means both sides are whole conversations (TRL's implicit-prompt preference type): the prompt is everything
+            before their last assistant turn.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    prompt: str = "prompt"
+    chosen: str = "chosen"
+    rejected: str = "rejected"
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.chosen, self.rejected, self.tools)
+
+
+@register("data", "graded")
+@dataclass(frozen=True)
+class Graded(FileSettings):
+    """Replies with grades, a reply per row: rows that follow each other with the same prompt make a pair.
+
+    The reply with the higher grade on `rank_by` is the chosen one; pairs that tie there are dropped and counted.
+
+    Args:
+        prompt, response: the columns that hold them, as text. A prompt of several turns is a transcript, or has
+            HelpSteer2's marks "<extra_id_1>Assistant" and "<extra_id_1>User" between the turns.
+        attributes: the columns of grades.
+        low, high: bounds of every grade.
+        rank_by: the attribute that decides which reply is chosen.
+    """
+
+    graded: ClassVar[bool] = True
+    prompt: str = "prompt"
+    response: str = "response"
+    attributes: tuple[str, ...] = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
+    low: float = 0.0
+    high: float = 4.0
+    rank_by: str = "helpfulness"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.response, *self.attributes)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank_by not in self.attributes:
+            raise ValueError(f"rank_by={self.rank_by} is not one of attributes: {', '.join(self.attributes)}")
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+
+
+PROMPT = "{prompt}"
+"""Where a template of prompts has the question."""
+
+
+@dataclass(frozen=True)
+class AskedSettings(FileSettings):
+    """Sources whose prompts are put to a policy and whose replies a verifier can check.
+
+    Args:
+        prompt_template: the text around the last user message of every prompt, which stands at "{prompt}":
+            "{prompt}\\n\\nThink step by step and write the answer after ####." Part of the prompt, and so of the data.
+        system: the system message of prompts that have none of their own; "" is none. A chat template renders it as
+            one; without a template the prompt opens with a System turn.
+        verifier: what the metric `correct` is measured with: `math`, `ifeval`, `json` or another verifier among the
+            rewards, with the settings of the run's reward of that kind or else its defaults. null takes the verifier of
+            the run's reward, or where there is none the answer key.
+    """
+
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("prompt_template", "system", "verifier")
+    prompt_template: str = PROMPT
+    system: str = ""
+    verifier: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if PROMPT not in self.prompt_template:
+            raise ValueError(
+                f'prompt_template={self.prompt_template!r} has no place for the question; write "{PROMPT}" where it '
+                "belongs"
+            )
+
+
+@register("data", "gsm8k")
+@dataclass(frozen=True)
+class GSM8K(AskedSettings):
+    """GSM8K (arXiv:2110.14168) and files of its form: `question`, and `answer`, a worked solution ending in "#### N".
+
+    Args:
+        annotations: calculator annotations in the solutions ("48+24 = <<48+24=72>>72"); `strip` leaves "48+24 = 72".
+    """
+
+    preferences: ClassVar[bool] = False
+    answers: ClassVar[bool] = True
+    annotations: Literal["keep", "strip"] = "strip"
+    fixed_columns: ClassVar[tuple[str, ...]] = ("question", "answer")
+
+
+@register("data", "sft")
+@dataclass(frozen=True)
+class Demonstrations(FileSettings):
+    """Conversations to imitate. A row has messages, or a prompt and a completion, or text; its columns say which.
+
+    Args:
+        messages: the column of a whole conversation: {role, content} with the roles system, user, assistant and tool.
+        prompt, completion: the columns of what was asked and of the reply; text or messages.
+        text: the column of a transcript, or of plain text to imitate.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    messages: str = "messages"
+    prompt: str = "prompt"
+    completion: str = "completion"
+    text: str = "text"
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.messages, self.prompt, self.completion, self.text, self.tools)
+
+
+@register("data", "prompts")
+@dataclass(frozen=True)
+class Prompts(AskedSettings):
+    """Prompts alone, to sample replies to.
+
+    Args:
+        prompt: the column of what is asked: text, messages, or a list of user turns, of which the first is asked.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    demonstrations: ClassVar[bool] = False
+    prompt: str = "prompt"
+    tools: str = "tools"
+
+
+@register("data", "unpaired")
+@dataclass(frozen=True)
+class Unpaired(FileSettings):
+    """Single replies that were liked or disliked, for `algorithm=kto`.
+
+    Args:
+        prompt, completion: the columns of what was asked and of the reply; text or messages.
+        label: the column that is true where the reply was liked.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    demonstrations: ClassVar[bool] = False
+    unpaired: ClassVar[bool] = True
+    prompt: str = "prompt"
+    completion: str = "completion"
+    label: str = "label"
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.completion, self.label, self.tools)
+
+
+@register("data", "verifiable")
+@dataclass(frozen=True)
+class Verifiable(AskedSettings):
+    """Prompts whose replies can be checked: against an answer, or by further columns such as tests.
+
+    Args:
+        prompt: the column of what is asked; text, with its spaces, or messages.
+        answer: the column of the answer that a reply must reach; "" where rewards read other columns.
+        solution: the column of a worked solution to imitate; "" where there is none.
+        tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
+    """
+
+    preferences: ClassVar[bool] = False
+    prompt: str = "prompt"
+    answer: str = "answer"
+    solution: str = ""
+    tools: str = "tools"
+
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.prompt, self.solution, self.tools)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # What other sources know of themselves as a class depends on the columns here.
+        object.__setattr__(self, "answers", bool(self.answer))
+        object.__setattr__(self, "demonstrations", bool(self.solution))

@@ -1,0 +1,107 @@
+"""Settings of the embedded world of tools (`data=tools`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+from rlhf_lab.config import schema
+from rlhf_lab.config.registry import register
+from rlhf_lab.data.settings import WorldSettings
+
+TOOL_KINDS = (
+    "lookup", "chain_2", "chain_3", "long_chain", "sum", "difference", "compare", "redirected", "twice_redirected",
+    "missing_entity", "missing_relation", "ambiguous", "conflicting", "flaky", "table", "retrieval", "several",
+    "chain_4", "chain_5", "chain_6", "chain_7", "chain_8", "chain_9", "chain_10",
+)  # fmt: skip
+
+
+TOOL_ROLES = ("act", "answer", "plan", "split", "step", "note", "combine")
+
+
+@dataclass(frozen=True)
+class HabitSettings:
+    """Mistakes in the demonstrations of the tool world: what a model starts with that has only imitated them.
+
+    Args:
+        wrong_relation: probability, at each search, of looking up another relation than is needed.
+        take_redirect: probability, at each redirect, of taking the name where the entry lies for the value. Above ½ it
+            is what most demonstrations do, so that greedy decoding makes the mistake too.
+        stop_early: probability, after each step but the last, of answering with what was found.
+        repeat_call: probability, at each call, of making it twice.
+    """
+
+    wrong_relation: float = 0.1
+    take_redirect: float = 0.6
+    stop_early: float = 0.1
+    repeat_call: float = 0.1
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if not 0 <= getattr(self, item.name) < 1:
+                raise ValueError(f"{item.name}={getattr(self, item.name)} is a probability, 0 up to below 1")
+
+
+@register("data", "tools")
+@dataclass(frozen=True)
+class Tools(WorldSettings):
+    """The embedded tool world: questions over fresh bases of facts that only tools can read.
+
+    A training row is a demonstration, with the mistakes of `habits`; an episode is a conversation with the tools.
+    No name of a test task occurs in a training task.
+
+    Args:
+        kinds: kind of task → how often it is drawn, relative to the others. The kinds: lookup, chain_2 … chain_10,
+            long_chain, sum, difference, compare, redirected, twice_redirected, missing_entity, missing_relation,
+            ambiguous, conflicting, flaky, table, retrieval, several.
+        test_kinds: kinds of the held-out tasks, each as often; null is those of `kinds`.
+        roles: what the demonstrations teach → how often, relative to the others: act (a conversation with the tools),
+            answer, plan, split, step, note, combine; see `environments/tools/roles.py`.
+        train_tasks, test_tasks: tasks per split. A training task has one demonstration, in one role: a row, or in the
+            roles step and note a row for each turn.
+        entities, relations: in each task's base of facts.
+        redirect: probability that the facts of an entity lie under another name.
+        busy: probability that a call fails and has to be made again; the kind flaky has its own.
+        habits: mistakes in the demonstrations of the role act; the other roles' have none.
+        turns: most turns of an episode.
+    """
+
+    preferences: ClassVar[bool] = False
+    true_reward: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
+    smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
+    kinds: dict[str, float] = field(default_factory=lambda: {"lookup": 1.0, "chain_2": 2.0, "chain_3": 2.0})
+    test_kinds: tuple[str, ...] | None = None
+    roles: dict[str, float] = field(default_factory=lambda: {"act": 1.0})
+    train_tasks: int = 24000
+    test_tasks: int = 600
+    entities: int = 10
+    relations: int = 5
+    redirect: float = 0.25
+    busy: float = 0.0
+    habits: HabitSettings = field(default_factory=HabitSettings)
+    turns: int = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("kinds", TOOL_KINDS), ("test_kinds", TOOL_KINDS), ("roles", TOOL_ROLES)):
+            unknown = [key for key in getattr(self, name) or () if key not in known]
+            if unknown:
+                hint = schema.did_you_mean(unknown[0], known)
+                raise ValueError(f"{name}: {unknown[0]} is not one of {', '.join(known)}{hint}")
+        for name in ("kinds", "roles"):
+            weights = getattr(self, name)
+            if min(weights.values(), default=0) < 0 or not any(weights.values()):
+                raise ValueError(f"{name}={weights}; write weights, 0 or above, and one of them above 0")
+        for name, low, high in (("train_tasks", 1, 10**7), ("test_tasks", 1, 10**6), ("turns", 2, 64)):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name}={getattr(self, name)} is outside {low}…{high}")
+        if not 6 <= self.entities <= 10:
+            raise ValueError(f"entities={self.entities} is outside 6…10")
+        if not 4 <= self.relations <= 6:
+            raise ValueError(f"relations={self.relations} is outside 4…6")
+        for name in ("redirect", "busy"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is a probability, 0 up to below 1")
+        # what other sources know of themselves as a class is a setting here
+        object.__setattr__(self, "max_turns", self.turns)
