@@ -17,6 +17,7 @@
     python -m rlhf_lab sandbox [probes=true]       how well programs of a model are isolated here; 91 attacks on it
     python -m rlhf_lab features FOLDER to=FILE.csv measure the acoustic features of WAV files
     python -m rlhf_lab export RUN to=FOLDER        write the attempts of agents as logs of inspect
+    python -m rlhf_lab publish RUN to=FOLDER       the model with a card made from its run; to=hub:OWNER/NAME sends it
     python -m rlhf_lab parler setup                make the environment of Parler-TTS; parler dpo trains it
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means

@@ -225,6 +225,25 @@ def export_command(arguments: Sequence[str]) -> None:
         console.print(f"log: {file}", soft_wrap=True)
 
 
+def publish_command(arguments: Sequence[str]) -> None:
+    """`publish RUN to=FOLDER | to=hub:OWNER/NAME [dtype=bfloat16 …]`: the model with a card made from its run.
+
+    The run must be complete and whole, its code and data named; the published files must give the saved model's
+    numbers, and hold no secret, path of this machine, pickle or row of data. A repository of the hub is private unless
+    `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes a LoRA adapter alone, and
+    `base=OWNER/NAME` says where its base is published. `license=ID` names a licence.
+    `gate=SUITE.yaml` holds the run to a suite, or `gate_run=FOLDER`, the run that asked its model.
+    `despite=hard_stop,smoke,unnamed_code,failed_gate` publishes a run that is otherwise refused for these, and its card
+    says so. docs/publish.md.
+    """
+    if not arguments:
+        console.print(described("publish"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.publish import run
+
+    run(arguments)
+
+
 def parler_command(arguments: Sequence[str]) -> None:
     """`parler [setup | dpo] [folder=FOLDER …]`: Parler-TTS in an environment of its own: is it there, make it, train.
 
@@ -326,6 +345,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "sandbox": sandbox_command,
     "features": features_command,
     "export": export_command,
+    "publish": publish_command,
     "parler": parler_command,
     "doctor": doctor_command,
     "explain": explain_command,
