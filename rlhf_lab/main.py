@@ -25,7 +25,7 @@
     python -m rlhf_lab --version                   version and commit
 
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
-130 interrupted and saved.
+3 paused by the monitor and saved, 130 interrupted and saved.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ENVIRONMENT = {
 }
 LISTING = ("list", "help")
 """Words that list the recipes and sub-commands, as a command line without words does."""
-OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, WRONG_INPUT, PAUSED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main() -> None:
@@ -283,7 +283,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
     from rlhf_lab.stages.execute import ensure
     from rlhf_lab.stages.launch.processes import check_launch
     from rlhf_lab.stages.launch.threads import set_threads
-    from rlhf_lab.training.loop import Interrupted
+    from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -295,6 +295,9 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
             summary.print_memory(memory_lines(stage))
             side_by_side.build(stage, started)
             result = ensure(stage, started)
+    except Paused as stop:
+        console.print(f"[yellow]paused:[/] {escape(str(stop))}", soft_wrap=True)
+        return PAUSED, {"status": "paused", "error": str(stop)}
     except Interrupted as stop:
         console.print(f"[yellow]interrupted:[/] {stop}; the same command goes on from here")
         return INTERRUPTED, {"status": "interrupted", "error": str(stop)}

@@ -42,7 +42,7 @@ class WandbTracker:
             self._run.log({name: self._table(columns=table.columns, data=table.rows)})
         final = {f"final/{name}": value for name, value in outcome.final.items()}
         self._run.summary.update({"status": status, **final})
-        if status == "interrupted":  # W&B then shows it as preempted, not as failed
+        if status in ("interrupted", "paused"):  # W&B then shows it as preempted, not as failed
             self._run.mark_preempting()
         self._run.finish(exit_code=0 if status == "completed" else 1)
 
