@@ -20,6 +20,7 @@
     python -m rlhf_lab publish RUN to=FOLDER       the model with a card made from its run; to=hub:OWNER/NAME sends it
     python -m rlhf_lab parler setup                make the environment of Parler-TTS; parler dpo trains it
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
+    python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means
     python -m rlhf_lab NAME --help                 say what a sub-command takes
     python -m rlhf_lab --version                   version and commit
@@ -62,6 +63,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps.wandb_file import given_values
 from rlhf_lab.trackers.settings import marked
 
 ENVIRONMENT = {
@@ -200,6 +202,9 @@ def _run_single(command: compose.Command, recipe: str, started: float) -> int:
     checked = command.configs[0]
     checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=recipe))
     stage = artifacts.plan(checked, recipe)
+    if swept := given_values():  # an agent of W&B started this command: its run is that of the last stage
+        last_config = dataclasses.replace(checked, tracker=marked(checked.tracker, swept=swept))
+        stage = dataclasses.replace(stage, config=last_config)
     outputs = Path(checked.outputs)
     # Twice: the store must be readable to see whether the result is there, and writable only if it is not.
     check_outputs(outputs, writes=False)

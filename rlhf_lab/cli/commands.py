@@ -325,6 +325,21 @@ def dashboard_command(arguments: Sequence[str]) -> None:
         console.print(f"dashboard: {dashboard.write(path)}")
 
 
+def sweep_command(arguments: Sequence[str]) -> None:
+    """`sweep +recipe=… [override …] [method=grid to=FILE.yaml …]`: a study or sweep as a file for W&B's sweep agents.
+
+    `method` is grid, random or bayes, over the study's factors or the swept values; its metric is the study's first.
+    `continuous=KEY,…` searches between the smallest and largest value of a key; `runs=N` ends the search after N runs.
+    `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs, each a command of the lab. docs/tracking.md.
+    """
+    if not arguments:
+        console.print(described("sweep"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.sweep_file import run
+
+    run(arguments)
+
+
 def described(name: str) -> str:
     """The help text of a sub-command; its first line is a summary by itself."""
     return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
@@ -337,6 +352,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "label": label_command,
     "monitor": monitor_command,
     "dashboard": dashboard_command,
+    "sweep": sweep_command,
     "plan": plan_command,
     "compare": compare_command,
     "leaderboard": leaderboard_command,
