@@ -82,8 +82,9 @@ def _stage_problems(stage: Stage) -> list[str]:
 
 def _alert_problems(stage: Stage) -> list[str]:
     """Who could not be told of an alarm, in a stage whose samples are watched."""
-    alerts = stage.config.alerts
-    if not stage.config.algorithm.trains_on_reward:
+    alerts, algorithm = stage.config.alerts, stage.config.algorithm
+    samples_are_watched = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
+    if not samples_are_watched:
         return []
     lines = []
     if alerts.command and shutil.which(alerts.command[0]) is None:

@@ -152,6 +152,9 @@ def test_whom_to_tell_is_no_part_of_a_result() -> None:
 
 def test_what_cannot_be_told_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_HOOK", raising=False)
-    lines = preflight.problems(planned("ppo", "alerts.webhook_env=NO_SUCH_HOOK", "alerts.command=[no-such-program]"))
-    assert any("NO_SUCH_HOOK is not set" in line for line in lines)
-    assert any("no-such-program" in line for line in lines)
+    unreachable = ("alerts.webhook_env=NO_SUCH_HOOK", "alerts.command=[no-such-program]")
+    for recipe in ("ppo", "dpo_iterative"):
+        lines = preflight.problems(planned(recipe, *unreachable))
+        assert any("NO_SUCH_HOOK is not set" in line for line in lines)
+        assert any("no-such-program" in line for line in lines)
+    assert not preflight.problems(planned("sft", *unreachable))

@@ -197,7 +197,7 @@ def _origin(view: View) -> list[str]:
         lines.append("- Rewards it was trained on. They are proxies: what they score is not what is wanted of a reply")
         lines += [f"  - {term}" for term in terms]
     else:
-        lines.append("- Rewards: none was maximised in this stage")
+        lines.append("- Rewards: none was maximised")
     if _is_reward_model(made.model_folder):
         lines.append(
             "- Its score is a proxy: it was fitted to the preferences or labels of these data, and can be gamed"

@@ -43,7 +43,7 @@ def send(folder: Path, name: str, *, public: bool, message: str, api: Any) -> st
     except LabError:
         raise
     except Exception as error:  # the client raises another type for each of a dozen failures
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(".")
         raise LabError(
             f"the hub did not take {name}: {reason}. Log in with `hf auth login` (a token that may write) and check "
             "the name; a commit is taken whole or not at all, so the same command can be given again"

@@ -135,19 +135,11 @@ class Provenance:
 
     @property
     def reward_terms(self) -> list[str]:
-        """The terms that the policy was trained on, in words; empty where no reward was trained on."""
-        if not self.algorithm_class.trains_on_reward:
-            return []
-        reward = self._section("reward")
-        weights = reward.get("weights")
-        needs = self.run.manifest.get("needs") or {}
+        """The terms that the policy was trained on in any stage, in words; empty where no reward was trained on."""
         words = []
-        for name, term in (reward.get("terms") or {}).items():
-            weight = term.get("weight", 1.0) if weights is None else weights.get(name, 0.0)
-            cls: Any = registry.settings_class("reward", term["kind"])
-            need = needs.get(cls.needs_role) if cls.needs_role else None
-            source = f", from {_need_words(need)}" if need else ""
-            words.append(f"`{name}` ({term['kind']}), weight {weight:g}{source}")
+        for run in self.chain:
+            where = "" if run is self.run else f", in the stage `{run.recipe}`"
+            words += [f"{term}{where}" for term in _reward_terms_of(run)]
         return words
 
     def main_settings(self) -> dict[str, Any]:
@@ -171,6 +163,25 @@ class Provenance:
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self.settings.get(name)
         return section if isinstance(section, Mapping) else {}
+
+
+def _reward_terms_of(run: Run) -> list[str]:
+    """The terms of one stage's reward, if its policy was trained on them."""
+    algorithm: Any = registry.settings_class("algorithm", str((run.settings.get("algorithm") or {}).get("kind")))
+    # iterative DPO ranks its samples by the reward that it reads
+    if not (algorithm.trains_on_reward or algorithm.reads_reward):
+        return []
+    reward = run.settings.get("reward") or {}
+    weights = reward.get("weights")
+    needs = run.manifest.get("needs") or {}
+    words = []
+    for name, term in (reward.get("terms") or {}).items():
+        weight = term.get("weight", 1.0) if weights is None else weights.get(name, 0.0)
+        cls: Any = registry.settings_class("reward", term["kind"])
+        need = needs.get(cls.needs_role) if cls.needs_role else None
+        source = f", from {_need_words(need)}" if need else ""
+        words.append(f"`{name}` ({term['kind']}), weight {weight:g}{source}")
+    return words
 
 
 def _portable(value: Any) -> Any:

@@ -45,12 +45,12 @@ def require_publishable(made: Provenance) -> None:
 
 
 def reasons_against(made: Provenance) -> list[str]:
-    """Names in `DESPITE` that are true of a run, without the gate's."""
+    """Names in `DESPITE` that are true of a run or of a stage before it, without the gate's."""
     reasons = []
-    alarm = made.run.results.get("alarm/hard_stop")
-    if alarm is not None and alarm.mean == 1:
+    alarms = [run.results.get("alarm/hard_stop") for run in made.chain]
+    if any(alarm is not None and alarm.mean == 1 for alarm in alarms):
         reasons.append("hard_stop")
-    if made.settings.get("size") == "smoke":
+    if any(run.settings.get("size") == "smoke" for run in made.chain):
         reasons.append("smoke")
     if any(str(run.manifest.get("git_sha") or "").endswith("+changes") for run in made.chain):
         reasons.append("unnamed_code")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import create_autospec
 
 import pytest
@@ -137,6 +140,13 @@ def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> Non
     beside = provenance.Provenance(folder)
     assert [recipe for recipe, _, _ in beside.stages()] == ["sft", "grpo"]
     assert "from random weights" in beside.base.words
+
+
+def test_rewards_of_earlier_stages_are_told(grpo: Path, tmp_path: Path) -> None:
+    made = provenance.Provenance(grpo)
+    later = provenance.Provenance(grpo)
+    later.__dict__["chain"] = [made.run, later.run]
+    assert later.reward_terms == ["`length` (length), weight 1, in the stage `grpo`", "`length` (length), weight 1"]
 
 
 def test_a_base_of_the_hub_is_named_with_its_revision() -> None:
@@ -322,6 +332,65 @@ def test_nothing_is_sent_to_a_public_repository_unasked(sft: Path) -> None:
     api.upload_folder.assert_not_called()
     publish(Request(str(sft), "hub:someone/model", public=True), api=api)
     assert api.create_repo.call_args.kwargs["private"] is False
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as one publication asks for: every file comes within the commit."""
+
+    asked: ClassVar[list[str]] = []
+    files: ClassVar[dict[str, bytes]] = {}
+    is_private: ClassVar[list[bool]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(f"GET {self.path}")
+        is_tree = "/tree/" in self.path
+        info = {"id": "someone/model", "private": self.is_private[0], "sha": "a" * 40, "siblings": []}
+        self._answer([] if is_tree else info)
+
+    def do_POST(self) -> None:
+        self.asked.append(f"POST {self.path}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/api/repos/create":
+            self.is_private.append(json.loads(body)["private"])
+            self._answer({"url": "http://hub.example/someone/model", "name": "someone/model"})
+        elif "/preupload/" in self.path:
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            self._answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]})
+        else:
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            url = "http://hub.example/someone/model/commit/" + "b" * 40
+            self._answer({"success": True, "commitUrl": url, "commitOid": "b" * 40, "hookOutput": ""})
+
+    def _answer(self, values: Any) -> None:
+        body = json.dumps(values).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+def test_the_real_client_sends_one_commit(sft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # of this server nothing leaves the machine
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        api = HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_of_a_test")
+        publish(Request(str(sft), "hub:someone/model"), api=api)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert Hub.is_private == [True]
+    assert sum("/commit/" in asked for asked in Hub.asked) == 1
+    assert Hub.files["model.safetensors"] == (sft / "model" / "model.safetensors").read_bytes()
+    assert SHA in Hub.files["README.md"].decode()
 
 
 def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
