@@ -351,8 +351,11 @@ class Hub(BaseHTTPRequestHandler):
         self.asked.append(f"POST {self.path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/api/repos/create":
-            self.is_private.append(json.loads(body)["private"])
-            self._answer({"url": "http://hub.example/someone/model", "name": "someone/model"})
+            asked = json.loads(body)  # clients before 2.0 of huggingface_hub say `private`
+            self.is_private.append(asked.get("private", asked.get("visibility") == "private"))
+            self._answer({"url": f"http://{self.headers['Host']}/someone/model", "name": "someone/model"})
+        elif self.path == "/api/validate-yaml":  # the card's front matter
+            self._answer({"errors": [], "warnings": []})
         elif "/preupload/" in self.path:
             paths = [file["path"] for file in json.loads(body)["files"]]
             self._answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]})
@@ -360,7 +363,7 @@ class Hub(BaseHTTPRequestHandler):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            url = "http://hub.example/someone/model/commit/" + "b" * 40
+            url = f"http://{self.headers['Host']}/someone/model/commit/{'b' * 40}"
             self._answer({"success": True, "commitUrl": url, "commitOid": "b" * 40, "hookOutput": ""})
 
     def _answer(self, values: Any) -> None:
