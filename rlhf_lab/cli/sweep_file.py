@@ -26,9 +26,10 @@ def run(arguments: Sequence[str]) -> None:
             options[name] = value
         else:
             overrides.append(word)
-    method = options.get("method", "grid")
-    if method not in METHODS:
-        raise ConfigError(f"method={method} is not known; write one of {', '.join(METHODS)}")
+    written = options.get("method", "grid")
+    method = next((known for known in METHODS if known == written), None)
+    if method is None:
+        raise ConfigError(f"method={written} is not known; write one of {', '.join(METHODS)}")
     runs = options.get("runs")
     if runs is not None and not (runs.isdigit() and int(runs)):
         raise ConfigError(f"runs={runs} must be a count, 1 or above")
