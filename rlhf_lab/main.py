@@ -17,14 +17,16 @@
     python -m rlhf_lab sandbox [probes=true]       how well programs of a model are isolated here; 91 attacks on it
     python -m rlhf_lab features FOLDER to=FILE.csv measure the acoustic features of WAV files
     python -m rlhf_lab export RUN to=FOLDER        write the attempts of agents as logs of inspect
+    python -m rlhf_lab publish RUN to=FOLDER       the model with a card made from its run; to=hub:OWNER/NAME sends it
     python -m rlhf_lab parler setup                make the environment of Parler-TTS; parler dpo trains it
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
+    python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means
     python -m rlhf_lab NAME --help                 say what a sub-command takes
     python -m rlhf_lab --version                   version and commit
 
 Everything is checked before torch is imported. Exit status: 0 done, 1 failed, 2 the command or its input is wrong,
-130 interrupted and saved.
+3 paused by the monitor and saved, 130 interrupted and saved.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.manifest import git_sha
 from rlhf_lab.stages.reuse import reusable
 from rlhf_lab.sweeps import sweep
+from rlhf_lab.sweeps.wandb_file import given_values
 from rlhf_lab.trackers.settings import marked
 
 ENVIRONMENT = {
@@ -72,7 +75,7 @@ ENVIRONMENT = {
 }
 LISTING = ("list", "help")
 """Words that list the recipes and sub-commands, as a command line without words does."""
-OK, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, WRONG_INPUT, PAUSED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main() -> None:
@@ -200,6 +203,9 @@ def _run_single(command: compose.Command, recipe: str, started: float) -> int:
     checked = command.configs[0]
     checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=recipe))
     stage = artifacts.plan(checked, recipe)
+    if swept := given_values():  # an agent of W&B started this command: its run is that of the last stage
+        last_config = dataclasses.replace(checked, tracker=marked(checked.tracker, swept=swept))
+        stage = dataclasses.replace(stage, config=last_config)
     outputs = Path(checked.outputs)
     # Twice: the store must be readable to see whether the result is there, and writable only if it is not.
     check_outputs(outputs, writes=False)
@@ -284,7 +290,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
         from rlhf_lab.stages.execute import ensure
         from rlhf_lab.stages.launch.processes import check_launch
         from rlhf_lab.stages.launch.threads import set_threads
-        from rlhf_lab.training.loop import Interrupted
+        from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -296,6 +302,9 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
             summary.print_memory(memory_lines(stage))
             side_by_side.build(stage, started)
             result = ensure(stage, started)
+    except Paused as stop:
+        console.print(f"[yellow]paused:[/] {escape(str(stop))}", soft_wrap=True)
+        return PAUSED, {"status": "paused", "error": str(stop)}
     except Interrupted as stop:
         console.print(f"[yellow]interrupted:[/] {stop}; the same command goes on from here")
         return INTERRUPTED, {"status": "interrupted", "error": str(stop)}

@@ -225,6 +225,25 @@ def export_command(arguments: Sequence[str]) -> None:
         console.print(f"log: {file}", soft_wrap=True)
 
 
+def publish_command(arguments: Sequence[str]) -> None:
+    """`publish RUN to=FOLDER | to=hub:OWNER/NAME [dtype=bfloat16 …]`: the model with a card made from its run.
+
+    The run must be complete and whole, its code and data named; the published files must give the saved model's
+    numbers, and hold no secret, path of this machine, pickle or row of data. A repository of the hub is private unless
+    `public=true`. `dtype=bfloat16` rounds the weights; `adapter=true` publishes a LoRA adapter alone, and
+    `base=OWNER/NAME` says where its base is published. `license=ID` names a licence.
+    `gate=SUITE.yaml` holds the run to a suite, or `gate_run=FOLDER`, the run that asked its model.
+    `despite=hard_stop,smoke,unnamed_code,failed_gate` publishes a run that is otherwise refused for these, and its card
+    says so. docs/publish.md.
+    """
+    if not arguments:
+        console.print(described("publish"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.publish import run
+
+    run(arguments)
+
+
 def parler_command(arguments: Sequence[str]) -> None:
     """`parler [setup | dpo] [folder=FOLDER …]`: Parler-TTS in an environment of its own: is it there, make it, train.
 
@@ -306,6 +325,21 @@ def dashboard_command(arguments: Sequence[str]) -> None:
         console.print(f"dashboard: {dashboard.write(path)}")
 
 
+def sweep_command(arguments: Sequence[str]) -> None:
+    """`sweep +recipe=… [override …] [method=grid to=FILE.yaml …]`: a study or sweep as a file for W&B's sweep agents.
+
+    `method` is grid, random or bayes, over the study's factors or the swept values; its metric is the study's first.
+    `continuous=KEY,…` searches between the smallest and largest value of a key; `runs=N` ends the search after N runs.
+    `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs, each a command of the lab. docs/tracking.md.
+    """
+    if not arguments:
+        console.print(described("sweep"), markup=False, soft_wrap=True)
+        return
+    from rlhf_lab.cli.sweep_file import run
+
+    run(arguments)
+
+
 def described(name: str) -> str:
     """The help text of a sub-command; its first line is a summary by itself."""
     return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
@@ -318,6 +352,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "label": label_command,
     "monitor": monitor_command,
     "dashboard": dashboard_command,
+    "sweep": sweep_command,
     "plan": plan_command,
     "compare": compare_command,
     "leaderboard": leaderboard_command,
@@ -326,6 +361,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "sandbox": sandbox_command,
     "features": features_command,
     "export": export_command,
+    "publish": publish_command,
     "parler": parler_command,
     "doctor": doctor_command,
     "explain": explain_command,

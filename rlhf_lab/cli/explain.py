@@ -27,6 +27,7 @@ SECTIONS: dict[str, type] = {
     "evaluation": sections.Evaluation,
     "runtime": sections.Runtime,
     "checkpoint": sections.Checkpoint,
+    "alerts": sections.Alerts,
     "artifacts": sections.Artifacts,
     "study": sections.Study,
 }

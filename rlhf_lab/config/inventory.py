@@ -86,6 +86,7 @@ def _root_entry() -> Entry:
         "evaluation": sections.Evaluation,
         "runtime": sections.Runtime,
         "checkpoint": sections.Checkpoint,
+        "alerts": sections.Alerts,
         "artifacts": sections.Artifacts,
         "reward": sections.RewardGraph,
         "agent": sections.Agents,

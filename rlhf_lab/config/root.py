@@ -20,6 +20,7 @@ from rlhf_lab.config.hearing import HEAR_PHONES, audible
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.sections import (
     Agents,
+    Alerts,
     Artifacts,
     Checkpoint,
     Evaluation,
@@ -57,6 +58,7 @@ class Config:
         runtime: where and with what arithmetic a stage computes.
         sandbox: where programs run that a model wrote.
         checkpoint: how often an interrupted stage can be picked up.
+        alerts: who is told of an alarm of the monitor, and whether a paused stage goes on.
         artifacts: when a stage is taken from the store.
         study: the sweep that a study recipe makes; null in a single run.
         engine: what trains: `native` is the lab's own loop, `trl` the trainers of TRL (`pip install 'rlhf_lab[trl]'`).
@@ -87,6 +89,7 @@ class Config:
     runtime: Runtime = field(default_factory=Runtime)
     sandbox: Sandboxing = field(default_factory=Sandboxing)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    alerts: Alerts = field(default_factory=Alerts)
     artifacts: Artifacts = field(default_factory=Artifacts)
     study: Study | None = None
     engine: Literal["native", "trl"] = "native"

@@ -195,7 +195,8 @@ class Monitor:
     Args:
         action: what a strong warning does: `log` only tells (metrics.jsonl, monitor.jsonl, result.json); `raise_kl`
             multiplies the KL coefficient; `stop` ends training before it learns from these replies, evaluates and
-            completes the stage; `off` does not watch.
+            completes the stage; `pause` saves before it learns from them and ends the command, which goes on from
+            there with alerts.continue_paused=true; `off` does not watch.
         every: iterations whose replies make one checkpoint. In iterative DPO a round is one.
         warmup: checkpoints of the baseline. In iterative DPO it is the first round, which the starting policy samples.
         signals: rules that count: `length_z`, `reward_kl`, `length_cusum`, `disagreement` (ensembles only).
@@ -214,7 +215,7 @@ class Monitor:
             by it, so that the controller does not undo it.
     """
 
-    action: Literal["off", "log", "raise_kl", "stop"] = "log"
+    action: Literal["off", "log", "raise_kl", "stop", "pause"] = "log"
     every: int = 1
     warmup: int = 5
     signals: tuple[Literal["length_z", "reward_kl", "length_cusum", "disagreement"], ...] = ("length_z", "reward_kl")
@@ -236,6 +237,41 @@ class Monitor:
             (0 < self.budget < 1, f"budget={self.budget} is a probability, in (0, 1)"),
             (self.tolerance >= 0, f"tolerance={self.tolerance} must be 0 or above"),
             (self.factor > 1, f"factor={self.factor} must be above 1"),
+        )
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """Who is told of an alarm of the monitor, and whether a paused stage goes on. Has no influence on results.
+
+    Args:
+        command: a program and its arguments, such as [python,notify.py]; it gets the alarm as JSON on standard input.
+            No shell reads it. [] runs none.
+        webhook_env: name of the environment variable that holds the address to which the alarm is posted as JSON; ""
+            posts nothing. The address itself is a secret and does not belong into a config.
+        levels: of which levels they are told: `warning`, `hard_stop`. Each is told once, and `hard_stop` whenever it
+            pauses the stage.
+        timeout_s: seconds that the command, and the answer to the post, may take. Training waits for them.
+        continue_paused: a stage that `reward.monitor.action=pause` has paused goes on from where it was saved, and
+            further strong warnings of this command only tell.
+    """
+
+    command: tuple[str, ...] = ()
+    webhook_env: str = ""
+    levels: tuple[Literal["warning", "hard_stop"], ...] = ("warning", "hard_stop")
+    timeout_s: float = 10.0
+    continue_paused: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            (
+                not self.webhook_env or self.webhook_env.isidentifier(),
+                "webhook_env is no name of an environment variable; export the address under a name of your own and "
+                "write that name, such as webhook_env=ALERT_WEBHOOK",
+            ),
+            (not self.command or bool(self.command[0]), "command begins with an empty word; name a program"),
+            (bool(self.levels), "levels is empty; write one or both of warning, hard_stop"),
+            (0 < self.timeout_s <= 600, f"timeout_s={self.timeout_s} must be above 0 and at most 600"),
         )
 
 

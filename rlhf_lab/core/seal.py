@@ -28,7 +28,7 @@ LONG = 2**30
 TOP_SUFFIXES = {".json", ".jsonl", ".yaml"}
 FOLDERS = ("model", "rounds")
 """What is sealed: files of these suffixes in the run directory itself, and everything in these folders."""
-UNFINISHED = {"running", "failed", "interrupted"}
+UNFINISHED = {"running", "failed", "interrupted", "paused"}
 
 
 def write(folder: Path, result: str) -> None:

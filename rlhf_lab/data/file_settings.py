@@ -25,11 +25,16 @@ class FileSettings(DataSettings):
         columns: the columns besides the text that rewards and graders get with a prompt (`Corpus.facts`), such as
             answer, tests, id, category; null takes all there are, [] none. With `streaming`, null takes none.
         streaming: keep the rows on disk (and `algorithm=sft` its tokens too), for data that do not fit in memory; a hub
-            data set is read as it arrives and not stored. The same pairs in the same order as without.
+            data set is read as it arrives and not stored, up to the row that fills `max_pairs`. The same pairs in the
+            same order as without.
+        shuffle_buffer: with `streaming`, rows in a buffer from which the next one is drawn at random; 0 keeps the order
+            of the source. A row moves forward by less than the buffer, so a source that is sorted stays roughly sorted.
+        shuffle_seed: of that draw.
     """
 
     smoke: ClassVar[dict[str, int]] = {"max_pairs": 2000}
     smoke_real: ClassVar[dict[str, int]] = {"max_pairs": 16}
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("shuffle_buffer", "shuffle_seed")
     fixed_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that every row must have, where no setting names them."""
     path: str = ""
@@ -39,6 +44,8 @@ class FileSettings(DataSettings):
     max_bad_rows: int = 0
     columns: tuple[str, ...] | None = None
     streaming: bool = False
+    shuffle_buffer: int = 0
+    shuffle_seed: int = 0
 
     @property
     def fact_columns(self) -> tuple[str, ...] | None:
@@ -54,9 +61,16 @@ class FileSettings(DataSettings):
             raise ValueError("path is not set; write data.path=FILE (.jsonl, .csv, .parquet, …) or a hub data set id")
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1)")
-        for name in ("max_pairs", "max_bad_rows"):
+        for name in ("max_pairs", "max_bad_rows", "shuffle_buffer", "shuffle_seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is negative; write a count, 0 or more")
+        if self.shuffle_buffer and not self.streaming:
+            raise ValueError(f"shuffle_buffer={self.shuffle_buffer} is of a stream; add data.streaming=true")
+        if self.shuffle_buffer and self.graded:
+            raise ValueError(
+                f"shuffle_buffer={self.shuffle_buffer}: rows that follow each other with the same prompt make a pair, "
+                "so they cannot be shuffled; write data.shuffle_buffer=0"
+            )
 
 
 @register("data", "hh_rlhf")
@@ -140,7 +154,10 @@ class AskedSettings(FileSettings):
             the run's reward, or where there is none the answer key.
     """
 
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("prompt_template", "system", "verifier")
+    keyed_if_set: ClassVar[tuple[str, ...]] = (
+        *FileSettings.keyed_if_set,
+        *("prompt_template", "system", "verifier"),
+    )
     prompt_template: str = PROMPT
     system: str = ""
     verifier: str | None = None

@@ -16,6 +16,7 @@ from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.replies import Split
 from rlhf_lab.data.rows import BadRows, Row, RowProblem
+from rlhf_lab.data.shuffling import shuffled
 
 Parse = Callable[[Mapping[str, Any]], Split]
 Join = Callable[[Iterator[Row]], Iterator[Row]]
@@ -161,7 +162,10 @@ def _read_source(
     also_in: set[bytes] | None = None,
 ) -> None:
     bad = BadRows(path, settings.max_bad_rows)
-    for row in join(read_rows(path, bad, streaming=settings.streaming)):
+    rows = read_rows(path, bad, streaming=settings.streaming)
+    if settings.shuffle_buffer:
+        rows = shuffled(rows, settings.shuffle_buffer, settings.shuffle_seed)
+    for row in join(rows):
         try:
             split = _with_facts(parse(row.values), row, settings)
         except RowProblem as problem:

@@ -207,6 +207,13 @@ def _read_hub(source: str, streaming: bool) -> Iterator[Row]:
     match = HUB_ID.fullmatch(source)
     assert match is not None, f"{source} is not a hub id"
     split = match["split"] or "train"
+    if streaming and "[" in split:
+        name = split.partition("[")[0]
+        raise DataError(
+            f"{source}: the part {split} is counted on the whole data set, and a stream does not know how long it is; "
+            f"write {source.removesuffix(split)}{name} with data.max_pairs=N for the first ones, or "
+            "data.streaming=false, which stores all of it first"
+        )
     datasets = _import_datasets()
     folder, configuration = match["folder"], None
     try:
@@ -227,7 +234,22 @@ def _read_hub(source: str, streaming: bool) -> Iterator[Row]:
             f"{source}: there is no local file of this name{_similar_names_hint(Path(source))}, and the hub data set "
             f"(split {split}) cannot be loaded: {why}. {fix}, or save it as a file and write data.path=FILE.jsonl"
         ) from error
-    yield from _table_rows(source, table)
+    yield from _table_rows(source, table) if not streaming else _streamed_rows(source, table)
+
+
+def _streamed_rows(source: str, table: Any) -> Iterator[Row]:
+    """Rows of a `datasets.IterableDataset`, as they arrive. Raises DataError where the stream ends too early."""
+    number = 0
+    try:
+        for values in table:
+            number += 1
+            yield Row(source, number, values)
+    except Exception as error:  # the client raises another type for each of a dozen network failures
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{source}: the stream broke off after row {number}: {reason}. Give the command again, which reads from "
+            "the start, or write data.streaming=false to store the data set first"
+        ) from error
 
 
 READERS: dict[str, Callable[[Path, BadRows], Iterator[Row]]] = {

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.episodes import Episode
-from rlhf_lab.core.files import append_jsonl, truncate, write_json
+from rlhf_lab.core.files import append_jsonl, read_json, truncate, write_json
 from rlhf_lab.core.types import FloatArray, RewardBatch, TrainingReward
-from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, level_name
+from rlhf_lab.monitoring import alerts
+from rlhf_lab.monitoring.detector import LEVELS, Batch, Detector, Verdict, level_name
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
 from rlhf_lab.sampling.experience import Group, episodes_of
 from rlhf_lab.training.run import Run
@@ -78,6 +80,7 @@ class Watch:
         factor: what the KL coefficient has been multiplied by so far; `raised_by` is the last iteration's part of it.
         raised: checkpoint at which it was raised last.
         stopped: iteration whose replies ended training, or None.
+        pause: why this command saves and ends before it trains on these replies; empty where it goes on.
         listener: the reward that is trained on, if it is monitored.
     """
 
@@ -94,6 +97,8 @@ class Watch:
         self.raised_by = 1.0
         self.raised = -self.settings.rising  # far enough back for a raise at the first checkpoint
         self.stopped: int | None = None
+        self.pause = ""
+        self.iterations = iterations
         self.listener: Listener | None = None
 
     def listen(self, reward: TrainingReward) -> TrainingReward:
@@ -146,12 +151,14 @@ class Watch:
         verdict = self.detector.see(Batch.from_row(row))
         if verdict is None:
             return {}
-        for level in LEVELS[1 : verdict.level + 1]:
-            if self.detector.first[level] == iteration:  # a level is announced once
-                alarm = f"{self._level_name(level)} at iteration {iteration + 1} ({', '.join(verdict.alarms)})"
-                console.print(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
+        # a level is announced once
+        new_levels = [level for level in LEVELS[1 : verdict.level + 1] if self.detector.first[level] == iteration]
+        for level in new_levels:
+            alarm = f"{self._level_name(level)} at iteration {iteration + 1} ({', '.join(verdict.alarms)})"
+            console.print(f"  monitor: {alarm}{self._consequence(level)}", soft_wrap=True)
         if verdict.level == len(LEVELS) - 1:
-            self._act_on_warning(iteration)
+            self._act_on_warning(iteration, verdict)
+        self._alert(LEVELS[-1:] if self.pause else new_levels, iteration, verdict)
         metrics = {f"monitor/{name}": value for name, value in verdict.statistics.items()}
         metrics["monitor/level"] = float(verdict.level)
         metrics["monitor/unscored"] = float(verdict.unscored)
@@ -160,15 +167,47 @@ class Watch:
         metrics["monitor/tokens_high"] = high
         return metrics
 
-    def _act_on_warning(self, iteration: int) -> None:
-        """Stop, or raise the KL coefficient unless it was raised within the last `rising` checkpoints."""
+    def _act_on_warning(self, iteration: int, verdict: Verdict) -> None:
+        """Stop, pause, or raise the KL coefficient unless it was raised within the last `rising` checkpoints."""
         checkpoint = self.detector.checkpoints
         if self.settings.action == "stop":
             self.stopped = iteration
+        elif self._pauses:
+            signals = ", ".join(verdict.alarms)
+            self.pause = (
+                f"{self._level_name(LEVELS[-1])} at iteration {iteration + 1} ({signals}), before the policy learned "
+                f"from its replies; look at: python -m rlhf_lab report {self.run.folder}, and give the "
+                "same command with alerts.continue_paused=true to go on from here"
+            )
         elif self.settings.action == "raise_kl" and checkpoint - self.raised >= self.settings.rising:
             self.raised = checkpoint
             self.raised_by = self.settings.factor
             self.factor *= self.raised_by
+
+    @property
+    def _pauses(self) -> bool:
+        return self.settings.action == "pause" and not self.run.config.alerts.continue_paused
+
+    def _alert(self, levels: Sequence[str], iteration: int, verdict: Verdict) -> None:
+        """Tell the user's command and webhook of the strongest of these levels; note what failed."""
+        settings = self.run.config.alerts
+        told = [level for level in levels if level in settings.levels]
+        if not told or not ranks.is_main():
+            return
+        payload = alerts.payload(
+            self.run.folder,
+            read_json(self.run.folder / "manifest.json") or {},
+            level=told[-1],
+            signals=verdict.alarms,
+            iteration=iteration,
+            iterations=self.iterations,
+            statistics=verdict.statistics,
+            action=self.settings.action,
+            paused=bool(self.pause),
+        )
+        for failure in alerts.send(settings, payload):
+            console.print(f"  monitor: {failure}; training does not wait for it", markup=False, soft_wrap=True)
+            self.run.note(f"alarm at iteration {iteration + 1}: {failure}")
 
     def _level_name(self, name: str) -> str:
         return level_name(name, self.settings.needed)
@@ -180,6 +219,7 @@ class Watch:
         consequences = {
             "log": "; training goes on, reward.monitor.action=stop would end it",
             "stop": "; it stops training",
+            "pause": "; it pauses training" if self._pauses else "; training goes on (alerts.continue_paused=true)",
             "raise_kl": f"; it raises the KL coefficient {self.settings.factor:g} times",
         }
         return consequences[self.settings.action]

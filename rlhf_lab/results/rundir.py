@@ -43,7 +43,7 @@ class Run:
         config: the resolved configuration, as written (YAML).
         metrics: one row per logged step: step, time, stage and metric columns. Empty if nothing was logged.
         evaluation: one row per scored sample: policy, prompt_id, prompt, response, proxy, gold, kl, tokens, …
-        status: completed, failed, interrupted, or "unfinished" when no result was written.
+        status: completed, failed, interrupted, paused (by the monitor), or "unfinished" when no result was written.
         policies: evaluated policies in the order of training; the first is the starting point.
         results: flat run-level numbers, e.g. "gold/best".
         cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training

@@ -40,7 +40,7 @@ from rlhf_lab.stages.code_digest import Reference, differences, digests
 
 INHERITED = (
     *("model", "data", "judge", "rollout", "seed", "runtime", "sandbox", "sharding", "tracker"),
-    *("checkpoint", "artifacts", "outputs", "stages"),
+    *("checkpoint", "alerts", "artifacts", "outputs", "stages"),
 )
 """Sections an upstream stage takes over from the run that needs it."""
 

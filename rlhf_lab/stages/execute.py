@@ -43,7 +43,7 @@ from rlhf_lab.stages.reuse import check_source, forget_attempts, reusable
 from rlhf_lab.trackers.tracker import Outcome
 from rlhf_lab.trackers.tracking import track
 from rlhf_lab.training import checkpoint, peak_memory
-from rlhf_lab.training.loop import Algorithm, Interrupted, train
+from rlhf_lab.training.loop import Algorithm, Interrupted, Paused, train
 from rlhf_lab.training.run import Result, Run, is_there
 
 NEUTRAL = "rlhf_lab.memory.neutral"
@@ -150,6 +150,8 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
     folder = stage.folder
     makes_model = stage.config.algorithm.makes_model
     _require_planned_code(stage)
+    if not discard:
+        _require_consent(stage)
     state, problem = _resume_or_clear(folder, makes_model, discard)
     config, fitted_with = import_module(NEUTRAL).fitted(stage)
     run = Run(folder, config, stage.sources(), state, await_need=await_need)
@@ -219,6 +221,13 @@ def _require_planned_code(stage: Stage) -> None:
         )
 
 
+def _require_consent(stage: Stage) -> None:
+    """Raises Paused where the monitor paused the stage and the command does not say that it goes on."""
+    result = read_json(stage.folder / "result.json") or {}
+    if result.get("status") == "paused" and not stage.config.alerts.continue_paused:
+        raise Paused(str(result.get("error")))
+
+
 def _resume_or_clear(folder: Path, makes_model: bool, discard: bool) -> tuple[dict[str, Any] | None, str | None]:
     """(checkpoint, why there is none) of an earlier attempt. Without a checkpoint its files are removed."""
     make_folder(folder)
@@ -278,6 +287,8 @@ def _record(folder: Path, result: dict[str, Any]) -> None:
 
 def _error_entry(error: BaseException) -> dict[str, str]:
     """Status and message in result.json of a stage that an error ended."""
+    if isinstance(error, Paused):
+        return {"status": "paused", "error": str(error)}
     interrupted = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
     message = str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
     return {"status": "interrupted" if interrupted else "failed", "error": message}

@@ -6,6 +6,8 @@ folders, data files, functions of other packages, and the sandbox. It imports no
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -75,7 +77,25 @@ def _stage_problems(stage: Stage) -> list[str]:
         *_rubric_problems(stage),
         *_model_problems(stage),
         *_gold_problems(stage),
+        *_alert_problems(stage),
     ]
+
+
+def _alert_problems(stage: Stage) -> list[str]:
+    """Who could not be told of an alarm, in a stage whose samples are watched."""
+    alerts, algorithm = stage.config.alerts, stage.config.algorithm
+    samples_are_watched = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
+    if not samples_are_watched:
+        return []
+    lines = []
+    if alerts.command and shutil.which(alerts.command[0]) is None:
+        lines.append(f"alerts.command: there is no program {alerts.command[0]}; write its path, or alerts.command=[]")
+    if alerts.webhook_env and not os.environ.get(alerts.webhook_env):
+        lines.append(
+            f"alerts.webhook_env={alerts.webhook_env}: {alerts.webhook_env} is not set; export the address of the "
+            f"webhook first (export {alerts.webhook_env}=https://…), or leave alerts.webhook_env out"
+        )
+    return lines
 
 
 def _missing_libraries(stage: Stage) -> list[str]:

@@ -28,13 +28,14 @@ from rlhf_lab.config import registry
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.files import read_json
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.signals import die_with_parent, handled
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure
 from rlhf_lab.stages.launch.processes import POLL_SECONDS, STOPPED
 from rlhf_lab.stages.reuse import reusable
-from rlhf_lab.training.loop import Interrupted
+from rlhf_lab.training.loop import Interrupted, Paused
 
 
 @dataclass
@@ -66,6 +67,7 @@ def build(root: Stage, started: float) -> None:
 
     Raises:
         Interrupted: after a signal; every process has saved what it can go on from.
+        Paused: where the monitor paused a stage; the others were stopped and have saved.
         LabError: where a stage failed; the others were stopped and have saved.
     """
     missing = [stage for stage in root.upstream() if not reusable(stage, started)]
@@ -234,6 +236,9 @@ def _stop_others(builders: Sequence[_Builder], cause: _Builder, signals: Sequenc
             _has_ended(builder)
     if signals:
         return
+    result = read_json(cause.stage.folder / "result.json") or {}
+    if cause.status == STOPPED and result.get("status") == "paused":
+        raise Paused(f"{cause.stage.recipe}: {result.get('error')}")
     if cause.status == STOPPED:
         raise Interrupted(f"{cause.stage.recipe} was stopped")
     reason = cause.error.read_text() if cause.error.exists() else _describe_exit(cause.status)

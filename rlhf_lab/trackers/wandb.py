@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.trackers.settings import Wandb
 from rlhf_lab.trackers.tracker import Outcome, Row, Subject
 
+AGENT = ("WANDB_SWEEP_ID", "WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH")
+"""Environment variables with which a sweep agent tells `wandb.init` which run it waits for."""
 ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 """The client's reports of its own errors are network calls, in offline mode too."""
 LOGIN_SECONDS, UPLOAD_SECONDS = 20.0, 60.0
@@ -42,7 +46,7 @@ class WandbTracker:
             self._run.log({name: self._table(columns=table.columns, data=table.rows)})
         final = {f"final/{name}": value for name, value in outcome.final.items()}
         self._run.summary.update({"status": status, **final})
-        if status == "interrupted":  # W&B then shows it as preempted, not as failed
+        if status in ("interrupted", "paused"):  # W&B then shows it as preempted, not as failed
             self._run.mark_preempting()
         self._run.finish(exit_code=0 if status == "completed" else 1)
 
@@ -88,6 +92,26 @@ def logged_in(wandb: Any) -> bool:
 
 
 def _init_run(wandb: Any, settings: Wandb, subject: Subject, mode: str) -> Any:
+    with _sweep_of_the_last_stage(wandb, subject):
+        return _init(wandb, settings, subject, mode)
+
+
+@contextmanager
+def _sweep_of_the_last_stage(wandb: Any, subject: Subject) -> Iterator[None]:
+    """Hide an agent's sweep from the run of an earlier stage: the agent waits for the run of the last one."""
+    if "WANDB_SWEEP_ID" not in os.environ:
+        yield
+        return
+    wandb.teardown()  # the client reads its environment once
+    is_last = bool(subject.config.get("swept"))
+    hidden = {} if is_last else {name: os.environ.pop(name) for name in AGENT if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _init(wandb: Any, settings: Wandb, subject: Subject, mode: str) -> Any:
     return wandb.init(
         project=settings.project,
         entity=settings.entity or None,

@@ -109,6 +109,14 @@ class Algorithm(ABC):
         """Whether training is over before its last step."""
         return False
 
+    @property
+    def pause(self) -> str:
+        """Why the stage is to be saved and ended before it learns from the step's samples; empty where it goes on.
+
+        The same in all processes that share a step.
+        """
+        return ""
+
     def due(self, step: int) -> bool:
         """Whether `evaluate` runs after this step."""
         every = self.settings.eval_every_steps
@@ -169,6 +177,10 @@ class Interrupted(BaseException):
     """
 
 
+class Paused(Interrupted):
+    """The monitor asked for a person; the stage has been saved and goes on with alerts.continue_paused=true."""
+
+
 def train(algorithm: Algorithm, run: Run, name: str) -> None:
     """Run the algorithm's remaining steps. Resumes from the stage's checkpoint when there is one."""
     engine: StepEngine = registry.build("sharding", run.config.sharding, algorithm, run)
@@ -189,6 +201,10 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
         for step in range(first_step, algorithm.total_steps):
             started = time.monotonic()
             batch = algorithm.collect(step)
+            if algorithm.pause:
+                # the samples are part of the state: `collect` of this step gives them again
+                _save(step, algorithm, engine, run, totals)
+                raise Paused(algorithm.pause)
             outputs = _gradients(algorithm, engine, run, step, batch, totals)
             scale = _lr_scale(step, algorithm.total_steps, settings)
             if batch.micro:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rlhf_lab.config.root import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, execute
+from rlhf_lab.training.loop import Paused
 
 COMMON = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16", "reward=length")
 ON_POLICY = ("algorithm.optimizer=adamw", "algorithm.lr=3e-3", "algorithm.log_every_steps=1")
@@ -214,3 +216,53 @@ def test_disagreement_of_an_ensemble_is_overheard():
     disagreement, unverified = listener.recorded(said(["q", "p", "x"], ["ccc", "bb", "y"]))
     assert disagreement.tolist()[:2] == [0.3, 0.2] and np.isnan(unverified).all()
     assert np.isnan(listener.recorded(said(["q"], ["ccc"]))).all()  # forgotten
+
+
+@pytest.mark.parametrize("recipe", KINDS)
+def test_a_paused_stage_goes_on_exactly_with_consent_and_not_without(recipe, policy, tmp_path):
+    """Model, numbers and trace are those of a run that never paused."""
+    script, told = tmp_path / "tell.py", tmp_path / "told.jsonl"
+    script.write_text(f"import sys; open({str(told)!r}, 'a').write(sys.stdin.read() + '\\n')")
+    more = (*EAGER, "reward.monitor.action=pause", f"alerts.command=[{sys.executable},{script}]")
+    whole = plan(recipe, policy, tmp_path / "whole", *more, "alerts.continue_paused=true", "alerts.command=[]")
+    execute(whole)
+    broken = plan(recipe, policy, tmp_path / "broken", *more)
+    with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
+        execute(broken)
+    paused = (broken.folder / "result.json").read_text()
+    assert result(broken)["status"] == "paused" and (broken.folder / "checkpoint.pt").is_file()
+    alarms = read_jsonl(told)
+    assert alarms[-1]["event"] == "hard_stop" and alarms[-1]["paused"] and alarms[-1]["recipe"] == recipe
+    assert alarms[-1]["iteration"] == len(read_jsonl(broken.folder / "monitor.jsonl")) < 8
+    with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
+        ensure(broken, started=0.0)
+    assert (broken.folder / "result.json").read_text() == paused
+    agreed = plan(recipe, policy, tmp_path / "broken", *more, "alerts.continue_paused=true")
+    assert agreed.folder == broken.folder
+    execute(agreed)
+    assert result(agreed)["status"] == "completed"
+    assert result(whole)["metrics"] == result(agreed)["metrics"]
+    assert result(whole)["policies"] == result(agreed)["policies"] and same_model(whole, agreed)
+    assert (whole.folder / "monitor.jsonl").read_text() == (agreed.folder / "monitor.jsonl").read_text()
+    steps = [
+        [{k: v for k, v in row.items() if k != "time"} for row in rows(stage, "step")] for stage in (whole, agreed)
+    ]
+    assert steps[0] == steps[1]
+    assert len(read_jsonl(told)) == len(alarms)  # a level is told once
+
+
+def test_a_hook_that_fails_is_noted_and_ends_nothing(policy, tmp_path):
+    stage = plan("grpo", policy, tmp_path, *EAGER, f"alerts.command=[{tmp_path / 'nothing-here'}]")
+    execute(stage)
+    assert result(stage)["status"] == "completed"
+    assert any("alerts.command" in note and "did not start" in note for note in result(stage)["notes"])
+
+
+def test_a_pause_has_an_exit_status_of_its_own(policy, tmp_path, capsys):
+    from rlhf_lab.main import PAUSED, run_stage
+
+    stage = plan("grpo", policy, tmp_path, *EAGER, "reward.monitor.action=pause")
+    for _ in range(2):  # the second command says why it does not go on
+        status, recorded = run_stage(stage)
+        assert status == PAUSED == 3 and recorded["status"] == "paused"
+        assert "alerts.continue_paused=true" in capsys.readouterr().out.replace("\n", " ")

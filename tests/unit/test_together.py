@@ -7,9 +7,9 @@ import torch
 from support import checked, planned
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import read_json
-from rlhf_lab.stages.launch.processes import _cause, _outcome, check_launch
-from rlhf_lab.training.loop import Interrupted
+from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.stages.launch.processes import STOPPED, _cause, _outcome, check_launch
+from rlhf_lab.training.loop import Interrupted, Paused
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_a_stop_before_the_stage_has_a_folder_is_an_interruption(tmp_path):
     with pytest.raises(Interrupted, match="stopped by SIGINT"):
         _outcome(stage, tmp_path, [-signal.SIGINT, 1], 0, [signal.SIGINT])
     assert read_json(stage.folder / "result.json")["status"] == "interrupted"
+
+
+def test_a_stage_that_its_processes_paused_is_paused(tmp_path):
+    stage = planned("ppo", f"outputs={tmp_path}")
+    stage.folder.mkdir(parents=True)
+    write_json(stage.folder / "result.json", {"status": "paused", "error": "strong warning at iteration 7"})
+    with pytest.raises(Paused, match="strong warning at iteration 7"):
+        _outcome(stage, tmp_path, [STOPPED, STOPPED], None, [])

@@ -174,6 +174,10 @@ class OnPolicy(Algorithm):
     def ended(self) -> bool:
         return self.monitor.stopped is not None
 
+    @property
+    def pause(self) -> str:
+        return self.monitor.pause
+
     def _plan_updates(self) -> None:
         """Which replies each update trains on, and the weight of each token.
 

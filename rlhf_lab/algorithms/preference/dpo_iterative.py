@@ -169,6 +169,10 @@ class IteratedDPO(PreferenceAlgorithm):
     def ended(self) -> bool:
         return self.monitor.stopped is not None
 
+    @property
+    def pause(self) -> str:
+        return self.monitor.pause
+
     def _monitor_samples(self, current: Round) -> dict[str, float]:
         """Show a round's samples to the monitor once; it may raise β from this round on, or end training."""
         if self.logged_round >= current.index or not current.watched:

@@ -54,7 +54,7 @@ def problems(root: Config) -> list[str]:
             f"model.family=codec: {spec.name} pads prompts on the left, and a codec's model counts its columns from "
             "the first token; use engine=native"
         )
-    if spec.samples and root.reward.monitor.action in ("raise_kl", "stop"):
+    if spec.samples and root.reward.monitor.action in ("raise_kl", "stop", "pause"):
         lines.append(
             f"reward.monitor.action={root.reward.monitor.action}: {spec.name} keeps its own beta and its own end; use "
             "log, or engine=native"

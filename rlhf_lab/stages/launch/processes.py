@@ -31,7 +31,7 @@ from rlhf_lab.core.errors import OPTIONAL, ConfigError, LabError, MissingDepende
 from rlhf_lab.core.files import make_folder, read_json, write_json
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages.artifacts import Stage
-from rlhf_lab.training.loop import Interrupted
+from rlhf_lab.training.loop import Interrupted, Paused
 
 POLL_SECONDS = 0.05
 END_SECONDS = {"failed": 10.0, "ended": 120.0}
@@ -179,12 +179,14 @@ def _cause(failed: dict[int, int]) -> int | None:
 def _outcome(
     stage: Stage, folder: Path, codes: Sequence[int], cause: int | None, signals: Sequence[int]
 ) -> dict[str, Any]:
-    """The stage's result. Raises Interrupted or the error of the process that failed first."""
+    """The stage's result. Raises Interrupted, Paused or the error of the process that failed first."""
     result: dict[str, Any] = read_json(stage.folder / "result.json") or {}
     if result.get("status") == "completed":
         if signals:
             raise Interrupted(f"stopped by {signal.Signals(signals[0]).name}; {stage.recipe} is complete")
         return result
+    if result.get("status") == "paused":
+        raise Paused(str(result["error"]))
     if result.get("status") == "interrupted":
         raise Interrupted(str(result["error"]))
     if signals:

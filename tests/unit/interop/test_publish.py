@@ -1,0 +1,435 @@
+"""A published model is the saved one, its card says what the run says, and what must not leave the machine does not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import create_autospec
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import HfApi, ModelCard
+from safetensors.torch import load_file, save_file
+from support import ONE_LAYER, SMALL_WORLD, planned
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_lab.cli import publish as publish_words
+from rlhf_lab.core import seal
+from rlhf_lab.core.errors import ArtifactError, ConfigError, DataError, LabError
+from rlhf_lab.core.files import json_text, read_json
+from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refusals, same_model
+from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
+from rlhf_lab.interop.publishing.publish import Request, publish
+from rlhf_lab.stages.execute import execute
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+SMALL = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder `runs` with an SFT policy and a GRPO run with an adapter on it."""
+    out = tmp_path_factory.mktemp("published")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlhf_lab.stages.manifest.git_sha", lambda: SHA)
+        patch.setattr("rlhf_lab.stages.manifest.command_line", lambda: f"python -m rlhf_lab +recipe=grpo outputs={out}")
+        sft = planned("sft", *SMALL, f"outputs={out}")
+        execute(sft)
+        grpo = planned(
+            "grpo",
+            *SMALL,
+            "reward=length",
+            "needs.reward=null",
+            "algorithm.iterations=3",
+            "reward.monitor.warmup=1",
+            "algorithm.prompts_per_iteration=8",
+            "model.lora.rank=2",
+            "stages.sft.model.lora.rank=0",
+            "stages.sft.algorithm.epochs=1",
+            f"needs.policy={sft.model}",
+            f"outputs={out}",
+        )
+        execute(grpo)
+    yield out / "runs"
+
+
+@pytest.fixture(scope="module")
+def sft(store: Path) -> Path:
+    return next(store.glob("sft-*"))
+
+
+@pytest.fixture(scope="module")
+def grpo(store: Path) -> Path:
+    return next(store.glob("grpo-*"))
+
+
+@pytest.fixture
+def changed(grpo: Path, tmp_path: Path) -> Any:
+    """A function that makes a sealed copy of the GRPO run with other values in one of its JSON files."""
+
+    def make(file: str, **values: Any) -> Path:
+        folder = tmp_path / "changed"
+        shutil.copytree(grpo, folder)
+        path = folder / file
+        if file.endswith(".yaml"):
+            path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
+        else:
+            path.write_text(json.dumps({**read_json(path), **values}))
+        seal.write(folder, (folder / "result.json").read_text())
+        return folder
+
+    return make
+
+
+def test_a_published_policy_is_the_saved_one(sft: Path, tmp_path: Path) -> None:
+    to = tmp_path / "model"
+    assert publish(Request(str(sft), str(to))) == str(to)
+    saved, published = load_file(sft / "model" / "model.safetensors"), load_file(to / "model.safetensors")
+    assert saved.keys() == published.keys()
+    assert all(torch.equal(saved[name], published[name]) for name in saved)
+    assert AutoModelForCausalLM.from_pretrained(to).config.vocab_size == len(AutoTokenizer.from_pretrained(to))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # nothing temporary is left
+
+
+def test_the_card_says_what_the_run_says(grpo: Path, sft: Path, tmp_path: Path) -> None:
+    to = tmp_path / "model"
+    publish(Request(str(grpo), str(to), license="apache-2.0"))
+    text = (to / "README.md").read_text(encoding="utf-8")
+    manifest, result = read_json(grpo / "manifest.json"), read_json(grpo / "result.json")
+    for fact in (
+        manifest["key"],
+        manifest["data"]["fingerprint"],
+        SHA,
+        "`length` (length), weight 1",
+        "They are proxies",
+        f"identity {manifest['needs']['policy']['key']}",
+        "| `algorithm.lr` |",
+        "| `model.lora.rank` | 2 |",
+        "| `seed` | 0 |",
+        "Monitor of reward hacking",
+        "No gate was asked",
+        "One training run, of seed 0",
+        f"outputs=…/{grpo.parents[1].name}",
+    ):
+        assert fact in text, fact
+    assert str(grpo.parents[1]) not in text
+    gold = result["policies"][-1]["metrics"]["gold"]
+    assert f"{gold['mean']:.3f} [{gold['low']:.3f}, {gold['high']:.3f}]" in text
+    matter = ModelCard(text).data
+    assert matter.license == "apache-2.0" and matter.library_name == "transformers"
+    assert {"rlhf_lab", "grpo"} <= set(matter.tags)
+    values = {entry.metric_type: entry.metric_value for entry in matter.eval_results}
+    assert values["gold"] == pytest.approx(gold["mean"], abs=1e-4)
+    assert "base_model" not in matter.to_dict()  # a folder of this machine is no model of the hub
+
+
+def test_the_stages_before_are_told(store: Path, sft: Path, changed: Any) -> None:
+    manifest = read_json(next(store.glob("grpo-*")) / "manifest.json")
+    need = {"recipe": "sft", "key": read_json(sft / "manifest.json")["key"], "dir": f"elsewhere/{sft.name}"}
+    folder = changed("manifest.json", needs={**manifest["needs"], "policy": need})
+    moved = provenance.Provenance(folder)
+    assert [recipe for recipe, _, _ in moved.stages()] == ["grpo"] and "not at hand" in moved.base.words
+    shutil.copytree(sft, folder.parent / sft.name)  # found beside the run, where the store was moved
+    beside = provenance.Provenance(folder)
+    assert [recipe for recipe, _, _ in beside.stages()] == ["sft", "grpo"]
+    assert "from random weights" in beside.base.words
+
+
+def test_rewards_of_earlier_stages_are_told(grpo: Path, tmp_path: Path) -> None:
+    made = provenance.Provenance(grpo)
+    later = provenance.Provenance(grpo)
+    later.__dict__["chain"] = [made.run, later.run]
+    assert later.reward_terms == ["`length` (length), weight 1, in the stage `grpo`", "`length` (length), weight 1"]
+
+
+def test_a_base_of_the_hub_is_named_with_its_revision() -> None:
+    base = provenance._base_of("openai-community/gpt2", "607a30d", "")
+    assert base.hub_id == "openai-community/gpt2" and "607a30d" in base.words
+    assert provenance._hub_data("Anthropic/hh-rlhf/harmless-base:train") == "Anthropic/hh-rlhf"
+    assert provenance._hub_data("data/mine.jsonl") == "" and provenance._hub_data("./mine") == ""
+
+
+def test_bfloat16_rounds_the_weights_and_says_how_far(sft: Path, tmp_path: Path) -> None:
+    to = tmp_path / "half"
+    publish(Request(str(sft), str(to), dtype="bfloat16"))
+    saved, rounded = load_file(sft / "model" / "model.safetensors"), load_file(to / "model.safetensors")
+    assert all(torch.equal(rounded[name], saved[name].bfloat16()) for name in saved)
+    assert read_json(to / "config.json")["dtype"] == "bfloat16"
+    distance = same_model.require_same(sft / "model", to, "bfloat16")
+    assert 0 < distance < 0.1 and f"by {distance:.2g} at most" in (to / "README.md").read_text()
+
+
+def test_an_adapter_alone_names_a_base_that_others_have(grpo: Path, tmp_path: Path) -> None:
+    to = tmp_path / "adapter"
+    with pytest.raises(ConfigError, match=r"base=OWNER/NAME"):
+        publish(Request(str(grpo), str(to), adapter=True))
+    assert not to.exists()
+    publish(Request(str(grpo), str(to), adapter=True, base="someone/sft"))
+    assert read_json(to / "adapter_config.json")["base_model_name_or_path"] == "someone/sft"
+    assert not (to / "model.safetensors").exists() and (to / "tokenizer.json").is_file()
+    matter = ModelCard((to / "README.md").read_text(encoding="utf-8")).data
+    assert matter.base_model == "someone/sft" and matter.library_name == "peft"
+
+
+def test_an_adapter_is_asked_of_a_run_with_one(sft: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"without an adapter"):
+        publish(Request(str(sft), str(tmp_path / "x"), adapter=True))
+
+
+def test_a_model_with_other_numbers_is_not_published(sft: Path, tmp_path: Path) -> None:
+    to = tmp_path / "other"
+    to.mkdir()
+    model_files.write_model(sft / "model", to, "saved")
+    assert same_model.require_same(sft / "model", to, "saved") == 0
+    tensors = load_file(to / "model.safetensors")
+    name = next(name for name in tensors if "o_proj" in name)
+    tensors[name] += 1
+    save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match="other numbers than the saved model"):
+        same_model.require_same(sft / "model", to, "saved")
+
+
+def test_a_failure_leaves_nothing_behind(sft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card, "render", lambda view, folder: "made in /home/someone/secret/place")
+    with pytest.raises(DataError, match=r"a path of this machine \(/home/someone/secret/place\)"):
+        publish(Request(str(sft), str(tmp_path / "model")))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_there_is_kept(sft: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        publish(Request(str(sft), str(tmp_path / "mine")))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("result.json", {"status": "paused", "error": "monitor"}, "is paused: monitor"),
+        ("manifest.json", {"data": {"name": "x"}}, "does not name the fingerprint of its data"),
+        ("manifest.json", {"versions": {}}, "does not name the version of the code"),
+    ],
+)
+def test_a_run_that_is_not_whole_or_not_named_is_refused(
+    changed: Any, file: str, values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        publish(Request(str(changed(file, **values)), str(tmp_path / "model")))
+
+
+def test_a_run_that_has_changed_since_is_refused(changed: Any, tmp_path: Path) -> None:
+    folder = changed("result.json")
+    (folder / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(ArtifactError, match="is damaged"):
+        publish(Request(str(folder), str(tmp_path / "model")))
+    (folder / seal.NAME).unlink()
+    with pytest.raises(DataError, match=seal.NAME):
+        publish(Request(str(folder), str(tmp_path / "model")))
+
+
+def test_a_run_without_a_model_is_refused(changed: Any, tmp_path: Path) -> None:
+    folder = changed("result.json")
+    shutil.rmtree(folder / "model")
+    with pytest.raises(DataError, match="made no model"):
+        publish(Request(str(folder), str(tmp_path / "model")))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "reason"),
+    [
+        ("result.json", {"metrics": {"alarm/hard_stop": 1.0}}, "hard_stop"),
+        ("config.yaml", {"size": "smoke"}, "smoke"),
+        ("manifest.json", {"git_sha": f"{SHA}+changes"}, "unnamed_code"),
+    ],
+)
+def test_what_needs_consent_is_refused_without_it_and_told_with_it(
+    grpo: Path, changed: Any, file: str, values: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    if file == "result.json":  # a monitored run states all of these
+        before = read_json(grpo / file)["metrics"]
+        alarms = {"alarm/warning": 1.0, "alarm_share/hard_stop": 0.5, "alarm_at/hard_stop": 3, "alarm/hard_stop": 1.0}
+        values = {"metrics": {**before, **alarms}}
+    folder = changed(file, **values)
+    request = Request(str(folder), str(tmp_path / "model"))
+    with pytest.raises(DataError, match=f"despite={reason}"):
+        publish(request)
+    publish(Request(str(folder), str(tmp_path / "model"), despite=[reason]))
+    assert f"Published although** {refusals.DESPITE[reason]}" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_a_failed_gate_needs_consent(sft: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
+    request = Request(str(sft), str(tmp_path / "model"), gate=str(suite))
+    with pytest.raises(DataError, match="despite=failed_gate"):
+        publish(request)
+    publish(Request(str(sft), str(tmp_path / "model"), gate=str(suite), despite=["failed_gate"]))
+    assert "Gate `strict`: failed: heldout_nll below bound" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_the_gated_run_must_have_asked_this_model(sft: Path, grpo: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("suite: strict\nmetrics:\n  heldout_nll: {max: 0.0, better: lower}\n")
+    with pytest.raises(DataError, match="did not ask the model"):
+        publish(Request(str(grpo), str(tmp_path / "model"), gate=str(suite), gate_run=str(sft)))
+
+
+def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "correct-horse-battery")
+    (tmp_path / "README.md").write_text("key hf_" + "a" * 34)
+    (tmp_path / "config.json").write_text('{"x": "correct-horse-battery", "y": "https://me:pass@host/x"}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04")
+    (tmp_path / "evaluation.jsonl").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text('{"vocab": {"/home/linux/x": 1}}')
+    found = "\n".join(leaks(tmp_path))
+    for what in (
+        "README.md holds a Hugging Face token",
+        "the environment variable MY_SERVICE_TOKEN",
+        "config.json holds a URL with a password",
+        "pytorch_model.bin is not a kind of file",
+        "evaluation.jsonl is not a kind of file",
+    ):
+        assert what in found
+    assert "tokenizer.json" not in found
+
+
+def test_paths_are_shortened_and_addresses_are_not() -> None:
+    text = "needs.policy=/data/models/mine and ~/x/y at https://huggingface.co/owner/name, see docs/a.md or a/b"
+    expected = "needs.policy=…/mine and …/y at https://huggingface.co/owner/name, see docs/a.md or a/b"
+    assert without_local_paths(text) == expected
+
+
+def stub(*, private: bool) -> Any:
+    """The hub's client with the real one's signatures."""
+    api = create_autospec(HfApi, instance=True)
+    api.create_repo.return_value = "https://hub.example/someone/model"
+    api.repo_info.return_value.private = private
+    return api
+
+
+def test_the_hub_gets_the_same_folder_in_a_private_repository(sft: Path, tmp_path: Path) -> None:
+    api = stub(private=True)
+    names: list[str] = []
+    api.upload_folder.side_effect = lambda **sent: names.extend(p.name for p in Path(sent["folder_path"]).iterdir())
+    address = publish(Request(str(sft), "hub:someone/model"), api=api)
+    assert address == "https://hub.example/someone/model"
+    assert api.create_repo.call_args.kwargs["private"] is True
+    assert {"README.md", "model.safetensors", "config.json", "tokenizer.json"} <= set(names)
+    assert SHA in api.upload_folder.call_args.kwargs["commit_message"]
+
+
+def test_nothing_is_sent_to_a_public_repository_unasked(sft: Path) -> None:
+    api = stub(private=False)
+    with pytest.raises(LabError, match="public=true"):
+        publish(Request(str(sft), "hub:someone/model"), api=api)
+    api.upload_folder.assert_not_called()
+    publish(Request(str(sft), "hub:someone/model", public=True), api=api)
+    assert api.create_repo.call_args.kwargs["private"] is False
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as one publication asks for: every file comes within the commit."""
+
+    asked: ClassVar[list[str]] = []
+    files: ClassVar[dict[str, bytes]] = {}
+    is_private: ClassVar[list[bool]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(f"GET {self.path}")
+        is_tree = "/tree/" in self.path
+        info = {"id": "someone/model", "private": self.is_private[0], "sha": "a" * 40, "siblings": []}
+        self._answer([] if is_tree else info)
+
+    def do_POST(self) -> None:
+        self.asked.append(f"POST {self.path}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/api/repos/create":
+            asked = json.loads(body)  # clients before 2.0 of huggingface_hub say `private`
+            self.is_private.append(asked.get("private", asked.get("visibility") == "private"))
+            self._answer({"url": f"http://{self.headers['Host']}/someone/model", "name": "someone/model"})
+        elif self.path == "/api/validate-yaml":  # the card's front matter
+            self._answer({"errors": [], "warnings": []})
+        elif "/preupload/" in self.path:
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            self._answer({"files": [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]})
+        else:
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            url = f"http://{self.headers['Host']}/someone/model/commit/{'b' * 40}"
+            self._answer({"success": True, "commitUrl": url, "commitOid": "b" * 40, "hookOutput": ""})
+
+    def _answer(self, values: Any) -> None:
+        body = json.dumps(values).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+def test_the_real_client_sends_one_commit(sft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # of this server nothing leaves the machine
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        api = HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_of_a_test")
+        publish(Request(str(sft), "hub:someone/model"), api=api)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert Hub.is_private == [True]
+    assert sum("/commit/" in asked for asked in Hub.asked) == 1
+    assert Hub.files["model.safetensors"] == (sft / "model" / "model.safetensors").read_bytes()
+    assert SHA in Hub.files["README.md"].decode()
+
+
+def test_a_hub_that_refuses_is_explained(tmp_path: Path) -> None:
+    api = stub(private=True)
+    api.create_repo.side_effect = OSError("401 Client Error: Unauthorized")
+    with pytest.raises(LabError, match=r"401.*hf auth login"):
+        hub.send(tmp_path, "someone/model", public=False, message="m", api=api)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a"], "publish takes a run"),
+        (["a", "to=hub:name"], "to=hub:OWNER/NAME"),
+        (["a", "to=x", "despite=smok"], "did you mean smoke"),
+        (["a", "to=x", "dtype=float16"], "dtype=float16"),
+        (["a", "to=x", "adapter=maybe"], "must be true or false"),
+        (["a", "to=x", "public=true"], "of a repository on the hub"),
+        (["a", "to=x", "tow=y"], "tow is not an option of publish"),
+    ],
+)
+def test_a_wrong_command_is_explained(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        publish_words.run(words)
+
+
+def test_the_command_hands_over_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Request] = []
+    monkeypatch.setattr("rlhf_lab.interop.publishing.publish.publish", lambda request: requests.append(request) or "x")
+    publish_words.run(["runs/a", "to=hub:me/model", "public=true", "despite=smoke,hard_stop", "dtype=bfloat16"])
+    assert requests == [
+        Request("runs/a", "hub:me/model", dtype="bfloat16", public=True, despite=["smoke", "hard_stop"])
+    ]
+
+
+def test_result_json_is_written_as_it_is_sealed(grpo: Path) -> None:
+    """What the copies of these tests rely on: the seal is of the file's text."""
+    text = (grpo / "result.json").read_text()
+    assert json_text(json.loads(text)) == text
