@@ -171,7 +171,7 @@ def _advice_if_fits(
     overrides = dict(change)
     peak = 0
     for stage in needed(artifacts.plan(changed(root, change).config, root.recipe)):
-        micro_changes = [{}, *smaller_micro_batches(stage, device)] if smaller_micro_batches else [{}]
+        micro_changes = [{}, *micro_batch_changes(stage, device)] if smaller_micro_batches else [{}]
         fitting = ((micro, plan) for micro in micro_changes if (plan := _plan_if_fits(stage, micro, device)))
         micro_change, plan = next(fitting, ({}, None))
         if plan is None:
@@ -185,7 +185,7 @@ def _advice_if_fits(
     return Advice([f"{key}={literal(value)}" for key, value in overrides.items()], peak)
 
 
-def smaller_micro_batches(stage: Stage, device: Device) -> Iterator[Change]:
+def micro_batch_changes(stage: Stage, device: Device) -> Iterator[Change]:
     """Micro-batches halved again and again, down to one row or pair."""
     if not stage.config.algorithm.makes_model:
         return

@@ -15,7 +15,7 @@ from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory import copies
 from rlhf_lab.memory.device import Device, device, processes
-from rlhf_lab.memory.fit import Change, changed, smaller_micro_batches
+from rlhf_lab.memory.fit import Change, changed, micro_batch_changes
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size
 from rlhf_lab.stages.artifacts import Stage
@@ -65,7 +65,7 @@ def _changes(stage: Stage, machine: Device, share: int) -> Iterator[Change]:
     yield rows
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
-        for micro in smaller_micro_batches(stage, machine):
+        for micro in micro_batch_changes(stage, machine):
             yield {**rows, **checkpointing, **micro}
 
 
