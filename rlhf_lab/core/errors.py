@@ -47,7 +47,7 @@ class BudgetExceeded(LabError, RuntimeError):
 OPTIONAL = {
     "trl": ("engine=trl", "'rlhf_lab[trl]'"),
     "peft": ("model.lora", "'rlhf_lab[lora]'"),
-    "vllm": ("rollout=vllm", "'trl[vllm]'"),
+    "vllm": ("rollout=vllm with engine=trl", "'trl[vllm]'"),
     "deepspeed": ("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'"),
     "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),
     "trackio": ("tracker=trackio", "'rlhf_lab[trackio]'"),

@@ -125,8 +125,8 @@ class PinnedPackages:
             return Environment(folder, True, time.monotonic() - started, _megabytes(folder))
 
     def pip_install(self, python: str, options: Sequence[str], timeout_s: float) -> None:
-        """Install what is pinned, and nothing that it depends on."""
-        quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--no-compile"]
+        """Install what is pinned with the pip of an interpreter; `--no-deps` among the options leaves out all else."""
+        quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-compile"]
         command = [python, "-m", "pip", "install", *quiet, *options, "--requirement", str(self.requirements)]
         self.run_step("pip install", command, dict(os.environ), timeout_s)
 

@@ -27,6 +27,8 @@ from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.sampling.settings import Vllm
+from rlhf_lab.sampling.vllm import environment
 from rlhf_lab.sandbox.outcome import SandboxUnavailable
 from rlhf_lab.sandbox.sandbox import choose_level
 from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity, rubric_files
@@ -67,6 +69,7 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 def _stage_problems(stage: Stage) -> list[str]:
     return [
         *_missing_libraries(stage),
+        *_vllm_problems(stage),
         *_reward_problems(stage),
         *_judge_problems(stage),
         *_agent_problems(stage),
@@ -83,7 +86,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
     is_needed = {
         "trl": config.engine == "trl",
         "peft": bool(config.model.lora.rank),
-        "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
+        "vllm": config.engine == "trl" and isinstance(config.rollout, Vllm),
         "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
         config.judge.library: bool(config.judge.library) and config.asks_judge,
@@ -91,6 +94,18 @@ def _missing_libraries(stage: Stage) -> list[str]:
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
     return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]
+
+
+def _vllm_problems(stage: Stage) -> list[str]:
+    """An environment of vLLM that is to be started and is not there."""
+    config = stage.config
+    starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.mode == "spawn"
+    if not starts or "rollout" not in config.algorithm.uses:
+        return []
+    device: environment.Device = "cpu" if config.runtime.device == "cpu" else environment.device_here()
+    packages = environment.ENVIRONMENTS[device]
+    problem = packages.why_not_ready(packages.default_folder())
+    return [f"rollout.mode=spawn: {problem}"] if problem else []
 
 
 def _agent_libraries(stage: Stage) -> list[str]:

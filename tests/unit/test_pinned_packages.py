@@ -78,7 +78,7 @@ def test_pip_gets_the_pins_and_installs_nothing_else(tmp_path, monkeypatch):
     packages = _packages(tmp_path)
     commands = []
     monkeypatch.setattr(PinnedPackages, "run_step", lambda self, what, command, *rest: commands.append(command))
-    packages.pip_install("python", ["--target", "here"], 5.0)
+    packages.pip_install("python", ["--no-deps", "--target", "here"], 5.0)
     (command,) = commands
     assert command[:4] == ["python", "-m", "pip", "install"] and "--no-deps" in command
     assert command[-4:] == ["--target", "here", "--requirement", str(packages.requirements)]

@@ -32,7 +32,7 @@ def set_up(folder: Path | None = None, *, timeout_s: float = 1800) -> Environmen
 
     def install(made: Path) -> None:
         """pip install into the folder, then import Parler-TTS from it, which also writes its bytecode."""
-        PARLER.pip_install(sys.executable, ["--target", str(made)], timeout_s)
+        PARLER.pip_install(sys.executable, ["--no-deps", "--target", str(made)], timeout_s)
         PARLER.run_step("importing parler_tts", [sys.executable, "-c", CHECK], process_environment(made), timeout_s)
 
     return PARLER.set_up(install, folder)
