@@ -244,7 +244,7 @@ def vllm_command(arguments: Sequence[str]) -> int:
 
     `setup` makes the environment, once: pinned packages in the user's cache, in $RLHF_LAB_VLLM or in `folder`;
     `device=cpu` or `cuda`; `timeout_s=N` gives installing more time than 3600 s. rollout.mode=spawn needs nothing else.
-    `serve model=FOLDER port=8000` runs a server for rollout.mode=server until it is ended; the trainer sends the weights.
+    `serve model=FOLDER port=8000` runs a server for rollout.mode=server until it is ended; trainers send the weights.
     More: `host=127.0.0.1 dtype=float32 context_tokens=N tensor_parallel=1 gpu_memory=0.9`. docs/vllm.md.
     """
     from rlhf_lab.cli.vllm import run

@@ -86,9 +86,7 @@ def _serve(options: ServeOptions) -> int:
 
     device: environment.Device = options.device or device_here()
     context = options.context_tokens or limit or 4096
-    serving = Serving(
-        Path(options.model), options.dtype, device, context, options.tensor_parallel, options.gpu_memory
-    )
+    serving = Serving(Path(options.model), options.dtype, device, context, options.tensor_parallel, options.gpu_memory)
     console.print(f"http://{options.host}:{options.port}", markup=False, soft_wrap=True)
     return serve(serving, options.host, options.port, Path(options.folder) if options.folder else None)
 

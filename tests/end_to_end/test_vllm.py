@@ -26,7 +26,7 @@ from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS
 from rlhf_lab.sampling.vllm.sampler import VllmSampler
-from rlhf_lab.sampling.vllm.weights import Servers
+from rlhf_lab.sampling.vllm.weights import Servers, servers_of
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.run import Run
 
@@ -197,6 +197,7 @@ def test_an_iteration_of_grpo_has_the_statistics_of_the_lab_s_sampler(tmp_path):
     sft = planned("sft", *SMALL_WORLD, *size[:3], "algorithm.epochs=1", f"outputs={tmp_path}")
     execute(sft)
     vllm = planned("grpo", *SMALL_WORLD, *size, f"needs.policy={sft.model}", "rollout=vllm", "rollout.mode=spawn")
+    kept = servers_of(vllm.config.rollout)  # held, so that one server does for all of this test
     execute(vllm)
     (row,) = [row for row in read_jsonl(vllm.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
     show(f"GRPO: { ({k: v for k, v in row.items() if 'sampler' in k or k in ('reward', 'entropy', 'kl')}) }")
@@ -212,6 +213,7 @@ def test_an_iteration_of_grpo_has_the_statistics_of_the_lab_s_sampler(tmp_path):
         config = planned("grpo", *SMALL_WORLD, *size, f"needs.policy={sft.model}", *chosen).config
         algorithm = registry.build("algorithm", config.algorithm, Run(tmp_path / name, config, {"policy": sft.model}))
         groups[name], _ = algorithm.rollouts.draw(algorithm.model, 0)
+    assert len(kept.sent_s) >= 2
     for quantity in ("sampled_tokens", "ended", "surprise"):
         means = {name: np.array([_mean(group, quantity) for group in of]) for name, of in groups.items()}
         gap = means["vllm"] - means["local"]

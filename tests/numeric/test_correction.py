@@ -12,7 +12,7 @@ from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.losses.correction import effective_share, importance_weights
 from rlhf_lab.training.run import Run
 
-SIZE = ("reward=length", "needs.reward=null", "algorithm.prompts_per_iteration=4", "algorithm.iterations=2")
+SIZE = ("reward=length", "needs.reward=null", "algorithm.prompts_per_iteration=4", "algorithm.batch_size=8")
 
 
 def test_weights_by_hand():

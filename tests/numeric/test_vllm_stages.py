@@ -13,6 +13,7 @@ from rlhf_lab.stages.execute import execute
 
 SIZES = {
     "grpo": (
+        "needs.reward=null",
         "algorithm.prompts_per_iteration=4",
         "algorithm.group_size=4",
         "algorithm.batch_size=8",
@@ -20,6 +21,7 @@ SIZES = {
         "algorithm.correction=token",
     ),
     "ppo": (
+        "needs.reward=null",
         "algorithm.prompts_per_iteration=8",
         "algorithm.batch_size=8",
         "algorithm.iterations=2",
@@ -27,6 +29,7 @@ SIZES = {
         "algorithm.epochs=1",
     ),
     "dpo_iterative": (
+        "needs.reward=null",
         "algorithm.prompts_per_round=16",
         "algorithm.rounds=2",
         "algorithm.batch_size=8",
@@ -43,7 +46,7 @@ def stage(policy, tmp_path):
 
     def make(recipe: str, folder: str, server: FakeVllm, *more: str):
         chosen = ("rollout=vllm", "rollout.mode=server", f"rollout.urls=[{server.url}]", "rollout.timeout_s=60")
-        common = ("reward=length", "needs.reward=null", f"needs.policy={policy}", f"outputs={tmp_path / folder}")
+        common = ("reward=length", f"needs.policy={policy}", f"outputs={tmp_path / folder}")
         return planned(recipe, *SMALL_WORLD, *ONE_LAYER, *common, *chosen, *SIZES[recipe], *more)
 
     return make

@@ -117,7 +117,7 @@ def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypa
         first = arguments[0] if arguments else ""
         runs_elsewhere = (
             *("report", "monitor", "rescore", "compare", "dashboard"),
-            *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler"),
+            *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler", "vllm"),
         )
         if first in runs_elsewhere or "+recipie=x" in arguments:
             continue  # these need what other commands leave behind, or are mistakes on purpose

@@ -134,10 +134,10 @@ class Client:
             connections = [*self._busy, *self._idle]
             self._idle.clear()
         for connection in connections:
-            if connection.sock is not None:
+            sock = connection.sock  # another thread may take it away meanwhile
+            if sock is not None:
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # `close` would not wake a thread that reads from it
-                connection.sock.close()
+                    sock.shutdown(socket.SHUT_RDWR)  # `close` would not wake a thread that reads from it
 
     def failed(self, what: str) -> ServerFailed:
         return ServerFailed(

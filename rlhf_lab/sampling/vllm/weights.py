@@ -33,6 +33,8 @@ from rlhf_lab.sampling.vllm.server import Server, Serving
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a number → the integers of that size."""
+OF_A_COPY = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+"""Of a config: what loading and saving a model change in it."""
 USUAL_CONTEXT = 4096
 """Tokens that a started server holds of a row, at least, where the model has as many positions."""
 
@@ -96,7 +98,9 @@ class Servers:
 
     def abort(self) -> None:
         """Give up all requests of this process that are not answered yet."""
-        for client in self.clients.values():
+        with self._lock:
+            clients = list(self.clients.values())
+        for client in clients:
             client.abort()
 
     def explained(self, error: ServerFailed) -> ServerFailed:
@@ -151,9 +155,7 @@ class Servers:
         """The servers, of which `spawn` starts one when it is first needed, and anew for another architecture."""
         if self.settings.mode == "server":
             return self.settings.urls
-        config: Any = model.config
-        shape = {name: value for name, value in config.to_dict().items() if not name.startswith(("_", "transformers"))}
-        architecture = json.dumps([shape, self._dtype(model)], sort_keys=True, default=str)
+        architecture = _architecture(model, self._dtype(model))
         if self._server is None or not self._server.is_running or architecture != self._architecture:
             if self._server is not None:
                 self._server.close()  # first: the next one needs its memory
@@ -193,6 +195,13 @@ def fingerprint_of(model: nn.Module) -> Hashable:
     sums = [numbers.sum(dtype=torch.int64) for numbers in bits]
     shapes = tuple((tuple(parameter.shape), str(parameter.dtype)) for parameter in parameters)
     return shapes, tuple(torch.stack(sums).tolist())
+
+
+def _architecture(model: nn.Module, dtype: str) -> str:
+    """What a server is started for, as text."""
+    config: Any = model.config
+    values = {name: value for name, value in config.to_dict().items() if name not in OF_A_COPY}
+    return json.dumps([type(model).__name__, values, dtype], sort_keys=True, default=str)
 
 
 def _require_fit(url: str, described: dict[str, Any], dtype: str) -> None:
