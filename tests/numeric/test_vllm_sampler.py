@@ -8,7 +8,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +32,7 @@ from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.sampling.vllm.client import Client, ServerFailed
 from rlhf_lab.sampling.vllm.sampler import VllmSampler
-from rlhf_lab.sampling.vllm.server import Server, Serving
+from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving
 from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
 
 STOPS = (EOS, *range(10, 60))
@@ -354,3 +357,36 @@ def test_what_a_server_is_started_with(tmp_path):
     on_gpu = Serving(tmp_path, "bfloat16", "cuda", 128, gpu_memory=0.4).arguments("127.0.0.1", 8000)
     assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.4"
     assert "--no-enable-chunked-prefill" not in on_gpu
+
+
+def test_a_server_ends_when_the_lab_is_killed(tmp_path):
+    """Without a word: what starts a server looks whether its parent is still there. vLLM's server is a sleep here."""
+    (tmp_path / "vllm/entrypoints/openai").mkdir(parents=True)
+    server = "import os, time, pathlib\npathlib.Path('started').write_text(str(os.getpid()))\ntime.sleep(60)\n"
+    (tmp_path / "vllm/entrypoints/openai/api_server.py").write_text(server)
+    starter = (
+        "import os, subprocess, sys, time\n"
+        f"command = [sys.executable, {str(PLUGIN / 'lab_serve.py')!r}, str(os.getpid())]\n"
+        "subprocess.Popen(command, start_new_session=True)\n"
+        "time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    lab = subprocess.Popen([sys.executable, "-c", starter], cwd=tmp_path, env=environment)
+    started = tmp_path / "started"
+    _wait_until(lambda: started.exists() and bool(started.read_text()))
+    process = int(started.read_text())
+    lab.kill()
+    lab.wait()
+    _wait_until(lambda: not Path(f"/proc/{process}").exists() or _is_zombie(process))
+
+
+def _is_zombie(process: int) -> bool:
+    """Whether a process has ended, and nobody has asked for its status yet."""
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {seconds:g} s"
+        time.sleep(0.1)
