@@ -6,6 +6,7 @@ tests/end_to_end/test_vllm.py asks vLLM itself.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -32,7 +33,7 @@ from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.sampling.vllm.client import Client, ServerFailed
 from rlhf_lab.sampling.vllm.sampler import VllmSampler
-from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving
+from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, free_port
 from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
 
 STOPS = (EOS, *range(10, 60))
@@ -357,6 +358,44 @@ def test_what_a_server_is_started_with(tmp_path):
     on_gpu = Serving(tmp_path, "bfloat16", "cuda", 128, gpu_memory=0.4).arguments("127.0.0.1", 8000)
     assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.4"
     assert "--no-enable-chunked-prefill" not in on_gpu
+
+
+PROCESS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from fake_vllm import FakeVllm
+from test_vllm_sampler import CONFIGS, STOPS, Servers, Vllm, VllmSampler, prompts, random_model
+from rlhf_lab.core import ranks
+
+with ranks.group("cpu"):
+    options = Vllm(mode="server", urls=(sys.argv[2],), max_new_tokens=12, max_prompt_tokens=64)
+    sampler = VllmSampler(options, STOPS, servers=Servers(options))
+    samples = sampler.sample(random_model(CONFIGS["llama"]), prompts(), 3, seed=1)
+    print(json.dumps([samples.replies_BG, len(sampler.servers.sent_s)]))
+"""
+
+
+def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(model):
+    here = Path(__file__).resolve().parent
+    with FakeVllm() as server:
+        expected = sampler_for(server).sample(model, prompts(), 3, seed=1)
+        before = len(server.requests)
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+        paths = os.pathsep.join([str(here), str(here.parent), *sys.path])
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", PROCESS, str(here), server.url],
+                env={**os.environ, **address, "RANK": str(rank), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        printed = [json.loads(process.communicate(timeout=240)[0].splitlines()[-1]) for process in started]
+        assert len(server.requests) - before == 15, "no row is asked for twice"
+        assert server.calls == SYNC * 2
+    assert [replies for replies, _ in printed] == [expected.replies_BG] * 2
+    assert [sent for _, sent in printed] == [1, 0]
 
 
 def test_a_server_ends_when_the_lab_is_killed(tmp_path):

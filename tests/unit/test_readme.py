@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = (
     *("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "judging", "synthesis", "gold"),
     *("labelling", "safety", "gates", "domain_project", "verifiers"),
-    *("agents", "gaia", "tool_world", "sandbox"),
+    *("agents", "gaia", "tool_world", "sandbox", "vllm"),
 )
 PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])

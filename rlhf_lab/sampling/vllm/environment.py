@@ -41,7 +41,10 @@ VARIABLES = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "TOKENIZERS_PARALLELISM": "false",
 }
-NOT_INHERITED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+NOT_INHERITED = (
+    *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)
 """Of the lab's process: its packages are not the server's, and its number among processes is none of the server's."""
 
 
