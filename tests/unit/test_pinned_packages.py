@@ -9,8 +9,9 @@ import pytest
 
 from rlhf_lab.core.pinned_packages import MARKER, EnvironmentMissing, PinnedPackages
 from rlhf_lab.interop.parler import environment as parler
+from rlhf_lab.sampling.vllm import environment as vllm
 
-PACKAGES = (parler.PARLER,)
+PACKAGES = (parler.PARLER, *vllm.ENVIRONMENTS.values())
 
 
 @pytest.mark.parametrize("packages", PACKAGES, ids=lambda packages: packages.name)
