@@ -258,6 +258,19 @@ def parler_command(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
+def vllm_command(arguments: Sequence[str]) -> int:
+    """`vllm [setup | serve] [folder=FOLDER …]`: vLLM in an environment of its own: is it there, make it, serve a model.
+
+    `setup` makes the environment, once: pinned packages in the user's cache, in $RLHF_LAB_VLLM or in `folder`;
+    `device=cpu` or `cuda`; `timeout_s=N` gives installing more time than 3600 s. rollout.mode=spawn needs nothing else.
+    `serve model=FOLDER port=8000` runs a server for rollout.mode=server until it is ended; trainers send the weights.
+    More: `host=127.0.0.1 dtype=float32 context_tokens=N tensor_parallel=1 gpu_memory=0.9`. docs/vllm.md.
+    """
+    from rlhf_lab.cli.vllm import run
+
+    return run(arguments)
+
+
 def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
@@ -363,6 +376,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "export": export_command,
     "publish": publish_command,
     "parler": parler_command,
+    "vllm": vllm_command,
     "doctor": doctor_command,
     "explain": explain_command,
 }

@@ -16,7 +16,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import append_jsonl, make_folder
 from rlhf_lab.core.user_code import load_from_file, names_object
-from rlhf_lab.interop.parler import environment
+from rlhf_lab.interop.parler.environment import PARLER, set_up
 
 if TYPE_CHECKING:
     from rlhf_lab.interop.parler.client import Prompt
@@ -65,16 +65,16 @@ def run(arguments: Sequence[str]) -> None:
 def _set_up(options: SetupOptions) -> None:
     folder = Path(options.folder) if options.folder else None
     with console.status("installing Parler-TTS"):
-        made = environment.set_up(folder, timeout_s=options.timeout_s)
+        made = set_up(folder, timeout_s=options.timeout_s)
     how = f"made in {made.seconds:.0f} s" if made.was_made else "was there"
     console.print(f"{made.folder}: {how}, {made.megabytes:.0f} MB", markup=False, soft_wrap=True)
     if options.folder:
-        console.print(f"export {environment.VARIABLE}={made.folder}", markup=False, soft_wrap=True)
+        console.print(f"export {PARLER.variable}={made.folder}", markup=False, soft_wrap=True)
 
 
 def _report(options: SetupOptions) -> None:
-    folder = Path(options.folder) if options.folder else environment.default_folder()
-    reason = environment.why_not_ready(folder)
+    folder = Path(options.folder) if options.folder else PARLER.default_folder()
+    reason = PARLER.why_not_ready(folder)
     console.print(reason or f"{folder}: ready", markup=False, soft_wrap=True)
 
 

@@ -406,8 +406,11 @@ def _cross_check(root: Config) -> list[str]:
     path = str(getattr(root.model, "path", ""))
     if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
         problems.append(f"model.path={path}: there is no such folder; write one, or a hub id such as gpt2")
-    if root.engine != "native" or registry.kind_of("rollout", root.rollout) == "vllm":
+    if root.engine != "native":
         problems += import_module(TRL_OPTIONS).problems(root)
+    elif registry.kind_of("rollout", root.rollout) == "vllm":
+        vllm: Any = root.rollout
+        problems += vllm.native_problems(root)
     positions = getattr(root.model, "max_positions", None)
     if positions:
         lengths = {"algorithm.max_length": getattr(algorithm, "max_length", None) or 0}

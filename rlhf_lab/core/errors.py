@@ -48,7 +48,7 @@ OPTIONAL = {
     "trl": ("engine=trl", "'rlhf_lab[trl]'"),
     "peft": ("model.lora", "'rlhf_lab[lora]'"),
     "bitsandbytes": ("model.weights=nf4 or algorithm.optimizer=adamw_8bit", "'rlhf_lab[quantized]'"),
-    "vllm": ("rollout=vllm", "'trl[vllm]'"),
+    "vllm": ("rollout=vllm with engine=trl", "'trl[vllm]'"),
     "deepspeed": ("sharding=zero1, zero2 or zero3", "'rlhf_lab[deepspeed]'"),
     "wandb": ("tracker=wandb", "'rlhf_lab[wandb]'"),
     "trackio": ("tracker=trackio", "'rlhf_lab[trackio]'"),

@@ -74,7 +74,7 @@ LIBRARIES = (
     Library("tensorboard", "from torch.utils.tensorboard import SummaryWriter", "tracker=tensorboard"),
     Library("uvicorn", "import starlette, uvicorn", "label"),
     Library("hydra-submitit-launcher", "import submitit, hydra_plugins.hydra_submitit_launcher", "sweeps on a cluster"),
-    Library("vllm", "import vllm", "rollout=vllm"),
+    Library("vllm", "import vllm", "rollout=vllm with engine=trl"),
     Library("flash-attn", "import flash_attn", "model.attention=flash_attention_2"),
 )
 PROGRAMS = (

@@ -22,6 +22,7 @@ from rlhf_lab.data.transcript import REPLY, quote, render_prompt, reply_message,
 from rlhf_lab.models.codec_lm import require_same_codec
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
 
@@ -36,6 +37,8 @@ class EpisodeCollector:
 
     def __init__(self, run: Run, encoder: Encoder):
         self.settings = run.config.rollout
+        if run.config.engine != "native" and isinstance(self.settings, Vllm):
+            self.settings = self.settings.local()  # vLLM samples inside TRL's trainer, and the lab beside it
         self.environment = run.corpus.environment
         self.corpus = run.corpus
         self.max_turns = run.config.data.max_turns

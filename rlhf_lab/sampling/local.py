@@ -8,7 +8,7 @@ tenth of `torch.multinomial`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,9 @@ class Samples:
 class LocalSampler:
     """Samples from a Hugging Face causal LM. Weights are read at each call, so it follows training.
 
+    Attributes:
+        exact: its log-probabilities are those of a float32 forward pass, but for rounding.
+
     Args:
         stop_ids: tokens that end a turn.
         allowed: ids of the only tokens that may be sampled; empty allows all.
@@ -82,6 +85,7 @@ class LocalSampler:
         decode: Callable[[list[int]], str] | None = None,
     ):
         self.settings, self.stop_ids = settings, tuple(stop_ids)
+        self.exact = settings.dtype != "bfloat16"
         self.truncation = Truncation(tuple(allowed), settings.top_k, settings.top_p)
         self.decode = decode
 
@@ -163,11 +167,7 @@ class LocalSampler:
                 continue
             remaining = remaining[len(batch_order) :]
             batch_rows = turns.rows()
-            if not all(math.isfinite(logp) for row in batch_rows.values() for logp in row.logps):
-                raise NumericError(
-                    "the policy's probabilities are not finite, so nothing can be sampled from it; if it was being "
-                    "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
-                )
+            require_finite(batch_rows)
             rows |= batch_rows
         return rows
 
@@ -196,13 +196,7 @@ class LocalSampler:
         )
 
     def _ends_text(self, tokens: list[int]) -> bool:
-        """Whether a turn's last token completes one of `rollout.stop`."""
-        if not self.settings.stop or self.decode is None:
-            return False
-        # a token has at least one byte, so a stop text lies within as many last tokens as it has bytes
-        longest = max(len(stop.encode()) for stop in self.settings.stop)
-        tail = self.decode(tokens[-longest - STOP_MARGIN :])
-        return any(stop in tail for stop in self.settings.stop)
+        return completes_stop(tokens, self.settings.stop, self.decode)
 
     def _build_decoder(self, model: nn.Module, positions: int) -> Any:
         """A bare decoder for sequences of up to `positions` tokens, or the model's own forward if it is not known."""
@@ -243,10 +237,32 @@ class Noise:
 
 
 def build(settings: Local, encoder: Encoder) -> LocalSampler:
+    return LocalSampler(settings, encoder.stop_ids, allowed=allowed_ids(settings, encoder), decode=encoder.decode)
+
+
+def allowed_ids(settings: Local, encoder: Encoder) -> list[int]:
+    """Ids of the only tokens that may be sampled; empty where all may."""
     allowed = encoder.token_ids_of(settings.allowed_tokens, "rollout.allowed_tokens")
-    if allowed:
-        allowed = [*allowed, *encoder.stop_ids]  # without them no turn could end
-    return LocalSampler(settings, encoder.stop_ids, allowed=allowed, decode=encoder.decode)
+    return [*allowed, *encoder.stop_ids] if allowed else []  # without those no turn could end
+
+
+def completes_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str] | None) -> bool:
+    """Whether a turn's last token completes one of the stop texts."""
+    if not stop or decode is None:
+        return False
+    # a token has at least one byte, so a stop text lies within as many last tokens as it has bytes
+    longest = max(len(text.encode()) for text in stop)
+    tail = decode(tokens[-longest - STOP_MARGIN :])
+    return any(text in tail for text in stop)
+
+
+def require_finite(rows: Mapping[int, RowTokens]) -> None:
+    """Raise NumericError unless every sampled token has a finite log-probability."""
+    if not all(math.isfinite(logp) for row in rows.values() for logp in row.logps):
+        raise NumericError(
+            "the policy's probabilities are not finite, so nothing can be sampled from it; if it was being "
+            "trained, lower algorithm.lr or algorithm.max_grad_norm, or use runtime.dtype=float32"
+        )
 
 
 def _generate_batch(

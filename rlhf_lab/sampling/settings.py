@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @register("rollout", "local")
@@ -63,29 +67,83 @@ class Local:
         return self.max_episode_tokens or 2 * self.max_new_tokens * max_turns
 
 
-@register("rollout", "vllm")
+@register("rollout", "vllm", "rlhf_lab.sampling.vllm.sampler")
 @dataclass(frozen=True)
 class Vllm(Local):
-    """vLLM samples what `engine=trl` trains on (algorithm=grpo and rloo). Needs vLLM and a GPU.
+    """vLLM samples: all that a stage of engine=native samples, in servers beside it; or what `engine=trl` trains on.
 
-    Everything else that samples, such as the evaluation, takes the lab's own sampler with the settings of `local`.
+    With engine=trl (algorithm=grpo and rloo, on a GPU) everything else that samples, such as the evaluation, takes the
+    lab's own sampler with the settings of `local`.
 
     Args:
-        mode: `colocate` runs vLLM in this process and on its GPU; `server` asks one started with `trl vllm-serve`.
-        gpu_memory_utilization: share of the GPU's memory that a colocated vLLM takes.
-        host, port: of the server.
+        mode: `spawn` starts a server in the environment that `vllm setup` makes, and ends it; `server` asks servers
+            that are there: those of `urls`, or with engine=trl the one of `host` and `port`, started with
+            `trl vllm-serve`; `colocate`, of engine=trl alone, runs vLLM in the trainer's process and on its GPU.
+        urls: of the servers, such as http://127.0.0.1:8000; rows are divided between them.
+        gpu_memory_utilization: share of the GPU's memory that a vLLM takes which the lab has started.
+        host, port: of TRL's server.
+        tensor_parallel: GPUs that the model of a started server is divided between.
+        context_tokens: longest prompt with its reply that a started server holds; 0 is 4096 or what the first rows
+            need, and at most the model's positions.
+        weights_folder: where weights are written for the servers, which must be able to read it; empty is the system's
+            folder of temporary files.
+        timeout_s: seconds that a server may take to start, and to answer a request.
     """
 
-    mode: Literal["colocate", "server"] = "colocate"
+    # where servers are, and what they hold, decides no number
+    unkeyed: ClassVar[tuple[str, ...]] = ("urls", "tensor_parallel", "context_tokens", "weights_folder", "timeout_s")
+    mode: Literal["colocate", "server", "spawn"] = "colocate"
     gpu_memory_utilization: float = 0.3
     host: str = "127.0.0.1"
     port: int = 8000
+    urls: tuple[str, ...] = ()
+    tensor_parallel: int = 1
+    context_tokens: int = 0
+    weights_folder: str = ""
+    timeout_s: float = 1800.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         share = self.gpu_memory_utilization
-        require((0 < share < 1, f"gpu_memory_utilization={share} is outside (0, 1)"))
+        require(
+            (0 < share < 1, f"gpu_memory_utilization={share} is outside (0, 1)"),
+            (self.tensor_parallel >= 1, f"tensor_parallel={self.tensor_parallel} must be at least 1"),
+            (self.context_tokens >= 0, f"context_tokens={self.context_tokens} is negative; 0 is automatic"),
+            (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
+            *(
+                (_is_url(url), f"urls: {url} is no address of a server such as http://127.0.0.1:8000")
+                for url in self.urls
+            ),
+            (len(set(self.urls)) == len(self.urls), "urls names a server twice"),
+        )
+
+    def native_problems(self, config: Config) -> list[str]:
+        """What engine=native cannot honour: what, why, what to write instead."""
+        problems = []
+        if self.mode == "colocate":
+            problems.append(
+                "rollout.mode=colocate: vLLM takes over the threads and the process group of the process it runs in; "
+                "write rollout.mode=spawn or rollout.mode=server, or engine=trl"
+            )
+        if self.mode == "server" and not self.urls:
+            problems.append("rollout.mode=server names no server; write rollout.urls=[http://127.0.0.1:8000]")
+        if self.mode != "server" and self.urls:
+            problems.append(f"rollout.urls={list(self.urls)} is read by rollout.mode=server alone")
+        if getattr(config.model, "family", "") == "codec":
+            problems.append("model.family=codec: vLLM does not know the lab's model of audio codes; use rollout=local")
+        if config.runs_agents and not config.agent.asks_service:
+            problems.append(
+                "agent.llm=local: agents ask the lab's own sampler; use rollout=local, or serve the model and use "
+                "agent.llm=openai_compatible"
+            )
+        return problems
 
     def local(self) -> Local:
         """The settings of the lab's own sampler among these."""
         return Local(**{f.name: getattr(self, f.name) for f in fields(Local)})
+
+
+def _is_url(url: str) -> bool:
+    """Whether this is the address of a server: plain HTTP, a host and nothing behind its port."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and bool(parts.hostname) and parts.path in ("", "/") and not parts.query

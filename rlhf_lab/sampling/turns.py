@@ -38,6 +38,22 @@ class RowTokens:
     ended: bool = False
 
 
+def end_turn(
+    row: RowTokens, number: int, spoken: list[int], *, ended: bool, next_turn: NextTurn, most_tokens: int
+) -> Sequence[int]:
+    """End a turn of a row. Returns the tokens that are read before the next one; none where the row is over.
+
+    Args:
+        spoken: the tokens of the turn, which the row has already.
+        ended: False where it was cut.
+        most_tokens: that the row may add to its prompt.
+    """
+    row.ended = ended
+    follows = next_turn(number, spoken)  # also behind a turn that was cut: the environment judges it as it is
+    fits = len(row.token_ids) + len(follows) < most_tokens
+    return follows if ended and fits else ()
+
+
 class Turns(Protocol):
     """The rows of a batch, from the first token to the last."""
 
@@ -181,10 +197,10 @@ class SeveralTurns:
         ended = token in self.stop_ids or self.ends_text(spoken)
         if not ended and len(spoken) < self.slots and added < self.most_tokens:
             return
-        self.finished[row].ended = ended
-        follows = self.next_turn(row, spoken)  # also behind a turn that was cut: the environment judges it as it is
-        fits = added + len(follows) < self.most_tokens
-        if not ended or not follows or not fits:
+        follows = end_turn(
+            self.finished[row], row, spoken, ended=ended, next_turn=self.next_turn, most_tokens=self.most_tokens
+        )
+        if not follows:
             self.live.discard(row)
             return
         self.forced[row].extend(follows)

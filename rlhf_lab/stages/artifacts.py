@@ -259,7 +259,7 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
                 f"needs.{role}={source} is neither a recipe ({', '.join(recipes)}), a folder, nor a hub id (owner/name)"
             )
         return External(source)
-    if isinstance(parent.rollout, Vllm):  # vLLM samples for the stage that TRL trains, and for no other
+    if isinstance(parent.rollout, Vllm):  # vLLM samples for the stage that is asked for, and for none before it
         parent = dataclasses.replace(parent, rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
@@ -348,8 +348,9 @@ def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Values of settings that are part of a key.
 
     Those of `keyed_if_set` were added when there were keys already: they are left out where they have their default, so
-    that results from before keep their key.
+    that results from before keep their key. Those of `unkeyed` are left out whatever they are.
     """
+    values = _without(values, *getattr(settings, "unkeyed", ()))
     optional = getattr(settings, "keyed_if_set", ())
     defaults = {item.name: item.default for item in dataclasses.fields(settings) if item.name in optional}
     return _without(values, *(name for name, default in defaults.items() if getattr(settings, name) == default))

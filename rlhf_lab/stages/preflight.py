@@ -30,6 +30,8 @@ from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.sampling.settings import Vllm
+from rlhf_lab.sampling.vllm import environment
 from rlhf_lab.sandbox.outcome import SandboxUnavailable
 from rlhf_lab.sandbox.sandbox import choose_level
 from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity, rubric_files
@@ -70,6 +72,7 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 def _stage_problems(stage: Stage) -> list[str]:
     return [
         *_missing_libraries(stage),
+        *_vllm_problems(stage),
         *_reward_problems(stage),
         *_judge_problems(stage),
         *_agent_problems(stage),
@@ -105,7 +108,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "trl": config.engine == "trl",
         "peft": bool(config.model.lora.rank),
         "bitsandbytes": _packs_numbers(config),
-        "vllm": registry.kind_of("rollout", config.rollout) == "vllm",
+        "vllm": config.engine == "trl" and isinstance(config.rollout, Vllm),
         "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
         config.judge.library: bool(config.judge.library) and config.asks_judge,
@@ -120,6 +123,18 @@ def _packs_numbers(config: Config) -> bool:
     model = config.model
     packs_weights = "nf4" in (model.weights, *model.weights_of.values())
     return packs_weights or getattr(config.algorithm, "optimizer", "") == "adamw_8bit"
+
+
+def _vllm_problems(stage: Stage) -> list[str]:
+    """An environment of vLLM that is to be started and is not there."""
+    config = stage.config
+    starts = isinstance(config.rollout, Vllm) and config.engine == "native" and config.rollout.mode == "spawn"
+    if not starts or "rollout" not in config.algorithm.uses:
+        return []
+    device: environment.Device = "cpu" if config.runtime.device == "cpu" else environment.device_here()
+    packages = environment.ENVIRONMENTS[device]
+    problem = packages.why_not_ready(packages.default_folder())
+    return [f"rollout.mode=spawn: {problem}"] if problem else []
 
 
 def _agent_libraries(stage: Stage) -> list[str]:

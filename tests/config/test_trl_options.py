@@ -39,6 +39,7 @@ ON_POLICY_CASES = {
     "log_ratio_clamp": ("algorithm.log_ratio_clamp=5",),
     "target_kl": ("algorithm.target_kl=0.1",),
     "old_logps": ("algorithm.old_logps=sampler",),
+    "correction": ("rollout=vllm", "algorithm.correction=token"),
     "ptx_weight": ("algorithm.ptx_weight=0.1",),
     "dynamic_sampling": ("algorithm.dynamic_sampling=1",),
     "rollout_filter": ("algorithm.rollout_filter=best_worst", "algorithm.filter_pool=8"),
@@ -51,6 +52,12 @@ ON_POLICY_CASES = {
     "allowed_tokens": ("rollout.allowed_tokens=[yes,no]",),
     "stop": ("rollout.stop=[END]",),
     "dtype": ("rollout.dtype=float32",),
+    "mode": ("rollout=vllm", "rollout.mode=spawn"),
+    "urls": ("rollout=vllm", "rollout.urls=[http://127.0.0.1:9]"),
+    "tensor_parallel": ("rollout=vllm", "rollout.tensor_parallel=2"),
+    "context_tokens": ("rollout=vllm", "rollout.context_tokens=2048"),
+    "weights_folder": ("rollout=vllm", "rollout.weights_folder=shared"),
+    "timeout_s": ("rollout=vllm", "rollout.timeout_s=60"),
 }
 REFUSED: dict[str, dict[str, tuple[str, ...]]] = {
     "sft": {"optimizer": ("algorithm.optimizer=muon", "algorithm.muon_lr=0.02")},
@@ -169,8 +176,8 @@ def test_what_trl_has_no_trainer_for(recipe, overrides, reason):
     assert any(reason in line for line in problems(recipe, *overrides))
 
 
-def test_vllm_belongs_to_trl():
-    with pytest.raises(ConfigError, match="write engine=trl, or rollout=local"):
+def test_a_colocated_vllm_belongs_to_trl():
+    with pytest.raises(ConfigError, match=r"write rollout.mode=spawn or rollout.mode=server, or engine=trl"):
         checked("grpo", "rollout=vllm")
 
 

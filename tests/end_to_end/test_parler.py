@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_lab.core.pinned_packages import EnvironmentMissing
 from rlhf_lab.interop.parler import environment, model, worker  # noqa: F401  what the process runs can be imported
 from rlhf_lab.interop.parler.client import Parler, Prompt, SpokenClip, WorkerFailed
 from rlhf_lab.interop.parler.rounds import DpoSettings, run_dpo
@@ -33,7 +34,7 @@ UPSTREAM = Path(__file__).with_name("parler_upstream.py")
 def packages() -> Path:
     try:
         return environment.set_up(timeout_s=INSTALL_S).folder
-    except environment.EnvironmentMissing as reason:
+    except EnvironmentMissing as reason:
         pytest.skip(str(reason))
 
 

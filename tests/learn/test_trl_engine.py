@@ -315,7 +315,7 @@ def test_stopped_by_a_signal_it_goes_on_where_it_was(world, monkeypatch, case, s
     ("missing", "overrides", "message"),
     [
         ("trl", (), r"engine=trl needs a library .* pip install 'rlhf_lab\[trl\]'"),
-        ("vllm", ("rollout=vllm",), r"rollout=vllm needs a library .* pip install 'trl\[vllm\]'"),
+        ("vllm", ("rollout=vllm",), r"rollout=vllm with engine=trl needs a library .* pip install 'trl\[vllm\]'"),
     ],
 )
 def test_a_missing_library_is_named(world, monkeypatch, missing, overrides, message):

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = (
     *("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "judging", "synthesis", "gold"),
     *("labelling", "safety", "gates", "domain_project", "verifiers"),
-    *("agents", "gaia", "tool_world", "sandbox"),
+    *("agents", "gaia", "tool_world", "sandbox", "vllm"),
 )
 PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])
@@ -117,7 +117,7 @@ def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypa
         first = arguments[0] if arguments else ""
         runs_elsewhere = (
             *("report", "monitor", "rescore", "compare", "dashboard"),
-            *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler"),
+            *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler", "vllm"),
         )
         if first in runs_elsewhere or "+recipie=x" in arguments:
             continue  # these need what other commands leave behind, or are mistakes on purpose

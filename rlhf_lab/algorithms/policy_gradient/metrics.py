@@ -19,6 +19,18 @@ ON_POLICY = (
     Metric("beta", "coefficient of the KL penalty in this iteration"),
     Metric("advantage_sd", "standard deviation of the advantages over tokens, before whitening"),
     Metric("token_budget_left", "reply tokens that may still be generated"),
+    Metric(
+        "sampler_log_ratio",
+        "mean of log π(training) − log π(sampler) over sampled tokens, nats; logged where one of the two computes in "
+        "bfloat16 or the sampler is another program. Minus the KL divergence per token of the sampler from training",
+    ),
+    Metric("sampler_log_ratio_max", "the same: largest absolute value of a token"),
+    Metric(
+        "sampler_ess",
+        "effective sample size of the ratios training/sampler as a share of the sample: of replies with "
+        "algorithm.correction=sequence, else of tokens",
+    ),
+    Metric("correction_capped", "share of algorithm.correction's ratios above algorithm.correction_cap"),
     Metric("step0_sampler_gap", "largest |log π(sampler) − log π(trainer)| of a token in the first rollout, nats"),
 )
 """on_policy.py"""

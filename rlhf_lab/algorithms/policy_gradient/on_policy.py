@@ -22,6 +22,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.advantage import whiten
+from rlhf_lab.losses.correction import effective_share, importance_weights
 from rlhf_lab.losses.kl import KL_ESTIMATORS, adaptive_beta, k1, k3
 from rlhf_lab.losses.policy import POLICY_LOSSES, Clip, PolicyTokens, loss_units, token_weights
 from rlhf_lab.models.divided import blocks_dtype
@@ -57,7 +58,8 @@ class OnPolicy(Algorithm):
         self.shaper = RewardShaper(settings, self.max_new_tokens)
         self.monitor = Watch(run, settings.iterations)
         self.rollouts = Rollouts(settings, run, self.encoder, self.monitor.listen(reward), self.shaper)
-        self.truncation = self.rollouts.collector.sampler.truncation
+        self.sampler = self.rollouts.collector.sampler
+        self.truncation = self.sampler.truncation
         turns = run.config.data.max_turns
         self.longest_episode = min(turns * self.max_new_tokens, run.config.rollout.most_tokens(turns))
         self.beta = 0.0 if settings.kl_controller == "none" else settings.beta
@@ -116,6 +118,8 @@ class OnPolicy(Algorithm):
         tokens = PolicyTokens(logp_N, old_N, micro.tokens["advantage"], states.row_N, states.rows)
         clipped_loss = POLICY_LOSSES[settings.policy_loss](tokens, self.clip)
         loss_N = clipped_loss.per_token
+        if "correction" in micro.tokens:
+            loss_N = loss_N * micro.tokens["correction"]
         metrics = {
             "clip_fraction": clipped_loss.clipped.float(),
             "approx_kl": k3(old_N, logp_N.detach()),
@@ -213,6 +217,8 @@ class OnPolicy(Algorithm):
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
         experience.tokens["old"] = self._logps(self.model, experience) if recompute else sampler_N
+        if recompute and not self._both_float32:
+            metrics |= self._correct(experience, sampler_N)
         if self.beta or self.settings.log_kl or first:
             experience.tokens["ref"] = self._logps(self.reference, experience)
         if first:
@@ -220,6 +226,28 @@ class OnPolicy(Algorithm):
             self.checked = True
         metrics["entropy"] = float(-experience.tokens["old"].mean())
         return experience, torch.tensor([group.scores[i] for group, i in scored])
+
+    def _correct(self, experience: Experience, sampler_N: Tensor) -> dict[str, float]:
+        """Write `correction`, the weight of each token for the sampler's distribution, where there is one.
+
+        Returns how far the sampler's log-probabilities (N,) are from training's, whether or not it is corrected for.
+        """
+        settings, old_N = self.settings, experience.tokens["old"]
+        log_ratio_N = old_N - sampler_N
+        by_row = settings.correction == "sequence"
+        log_ratios = experience.row_sums(log_ratio_N) if by_row else log_ratio_N
+        metrics = {
+            "sampler_log_ratio": float(log_ratio_N.mean()),
+            "sampler_log_ratio_max": float(log_ratio_N.abs().max()),
+            "sampler_ess": float(effective_share(log_ratios)),
+        }
+        if settings.correction != "none":
+            cap = settings.correction_cap
+            weights = importance_weights(log_ratios, cap=cap)
+            metrics["correction_capped"] = float((log_ratios.exp() > cap).float().mean())
+            length_R = torch.tensor(experience.sampled_lengths)
+            experience.tokens["correction"] = weights.repeat_interleave(length_R) if by_row else weights
+        return metrics
 
     def _penalise_and_credit(self, groups: list[Group], experience: Experience, scores_R: Tensor) -> dict[str, float]:
         """KL of the samples, its penalty, the controller's step, and the advantages."""
@@ -284,10 +312,9 @@ class OnPolicy(Algorithm):
 
     @property
     def _both_float32(self) -> bool:
-        """Whether sampler and trainer both compute in float32; their log-probabilities then differ by rounding only."""
-        config = self.run.config
-        trained_in = "bfloat16" if blocks_dtype(self.model) else config.runtime.dtype
-        return config.rollout.dtype != "bfloat16" and trained_in == "float32"
+        """Whether sampler and trainer compute alike, in float32: their log-probabilities then differ by rounding."""
+        trained_in = "bfloat16" if blocks_dtype(self.model) else self.run.config.runtime.dtype
+        return self.sampler.exact and trained_in == "float32"
 
     @property
     def warming(self) -> bool:

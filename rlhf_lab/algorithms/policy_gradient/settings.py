@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
 from rlhf_lab.training.settings import SMALL, Held, Rule, TrainingSettings, policy_and_reference
 
@@ -69,6 +70,11 @@ class OnPolicySettings(TrainingSettings):
         old_logps: `recompute` runs the policy once more over the samples, `sampler` takes what the sampler recorded,
             `auto` takes the sampler's when it computes in the arithmetic of training. With a single update per
             iteration the ratio is 1 whatever they are.
+        correction: weight of the policy loss for samples that another program or another arithmetic has drawn
+            (rollout=vllm, or bfloat16 on either side): π_old/μ of each `token`, or of the whole reply (`sequence`),
+            with π_old computed by training and μ by the sampler; see `losses/correction.py`. A penalty in the loss and
+            the critic's loss are not weighted.
+        correction_cap: largest weight of `correction`.
         ptx_weight: weight of the SFT loss on corpus replies, per update as many replies as it trains on
             (arXiv:2203.02155, eq. 2); 0 is off.
         condition: metric that `advantage=canon` splits groups by.
@@ -105,7 +111,7 @@ class OnPolicySettings(TrainingSettings):
         "batch_size": 8,
     }
     advantages: ClassVar[tuple[str, ...]] = ()
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("curriculum", "curriculum_explore")
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("curriculum", "curriculum_explore", "correction", "correction_cap")
 
     lr: float = 1e-6
     warmup_fraction: float = 0.0
@@ -137,6 +143,8 @@ class OnPolicySettings(TrainingSettings):
     reward_scaling: Literal["none", "running_sd"] = "none"
     reward_clip: float = 0.0
     old_logps: Literal["auto", "recompute", "sampler"] = "auto"
+    correction: Literal["none", "token", "sequence"] = "none"
+    correction_cap: float = 2.0
     ptx_weight: float = 0.0
     condition: Literal["tokens", "surprise"] = "tokens"
     inter_weight: float = 0.5
@@ -179,7 +187,17 @@ class OnPolicySettings(TrainingSettings):
             problems.append(
                 f"algorithm.overlong_tokens={self.overlong_tokens} punishes every reply; rollout.max_new_tokens={limit}"
             )
+        if self.correction != "none" and not self._samples_differently(config):
+            problems.append(
+                f"algorithm.correction={self.correction} has nothing to correct: rollout=local and training both "
+                "compute in float32; use algorithm.correction=none"
+            )
         return problems
+
+    def _samples_differently(self, config: Config) -> bool:
+        """Whether sampler and training compute the same policy in different ways."""
+        is_vllm = registry.kind_of("rollout", config.rollout) == "vllm"
+        return is_vllm or "bfloat16" in (config.rollout.dtype, config.runtime.dtype)
 
     @property
     def replies(self) -> int:
@@ -254,6 +272,12 @@ class OnPolicySettings(TrainingSettings):
                 "dual_clip has no meaning for policy_loss=cispo; set it to 0",
             ),
             (self.log_ratio_clamp > 0, f"log_ratio_clamp={self.log_ratio_clamp} must be above 0"),
+            (self.correction_cap >= 1, f"correction_cap={self.correction_cap} must be at least 1: ratios are about 1"),
+            (
+                self.correction == "none" or self.old_logps != "sampler",
+                f"correction={self.correction} compares the sampler with training; old_logps=sampler takes the "
+                "sampler's for both; use old_logps=auto",
+            ),
             (self.dynamic_sampling >= 0, f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or above"),
             (
                 self.dynamic_sampling == 0 or advantage not in ("gae", "remax"),

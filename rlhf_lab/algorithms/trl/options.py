@@ -32,8 +32,6 @@ def trainer(root: Config) -> Trainer:
 def problems(root: Config) -> list[str]:
     """Everything in a config that TRL cannot honour: what, why, what to write instead."""
     sampled_by_vllm = registry.kind_of("rollout", root.rollout) == "vllm"
-    if root.engine != "trl":
-        return ["rollout=vllm: only TRL's trainers sample with vLLM; write engine=trl, or rollout=local"]
     if not root.algorithm.trl_trainer:
         kind = registry.kind_of("algorithm", root.algorithm)
         return [root.algorithm.trl_refusal or f"algorithm={kind}: TRL has no trainer for it; use engine=native"]
@@ -41,7 +39,8 @@ def problems(root: Config) -> list[str]:
     lines = []
     for section, settings, table in spec.sections(root):
         for name, option in table.items():
-            if not option.allowed(getattr(settings, name, None), root):
+            # the rollout table serves local and vLLM sampling, whose settings differ
+            if hasattr(settings, name) and not option.allowed(getattr(settings, name), root):
                 setting = f"{section}.{name}={getattr(settings, name)}"
                 lines.append(f"{setting} cannot be honoured by engine=trl ({spec.name}): {option.refusal}")
     if spec.samples and getattr(root.model, "family", "") == "gpt2":
@@ -101,7 +100,7 @@ def arguments(root: Config, *, device: str, folder: str, seed: int, steps: int) 
         values["save_steps"] = save_every
     for _, settings, table in spec.sections(root):
         for name, option in table.items():
-            if hasattr(settings, name):  # the rollout table serves local and vLLM sampling, whose settings differ
+            if hasattr(settings, name):
                 values |= option.arguments(getattr(settings, name), root)
     return values
 

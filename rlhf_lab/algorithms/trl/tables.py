@@ -177,6 +177,10 @@ ON_POLICY = {
     "reward_clip": ours("RewardShaper, inside the reward function"),
     "log_ratio_clamp": only(20.0, "TRL clamps no log ratio; leave algorithm.log_ratio_clamp at 20"),
     "target_kl": only(0.0, "TRL skips no update; write algorithm.target_kl=0 and fewer epochs"),
+    "correction": only(
+        "none", "GRPOTrainer weighs the samples of vLLM by a rule of its own; write algorithm.correction=none"
+    ),
+    "correction_cap": ours("of algorithm.correction alone"),
     "old_logps": only(
         "auto", "TRL computes old log-probabilities anew in training's arithmetic; write recompute or auto", "recompute"
     ),
@@ -291,13 +295,23 @@ SAMPLING = {
     "dtype": only(
         "model", "TRL samples in the arithmetic of training; write rollout.dtype=model and set runtime.dtype"
     ),
-    "mode": Option("use_vllm, vllm_mode", arguments=lambda value, root: {"use_vllm": True, "vllm_mode": value}),
+    "mode": Option(
+        "use_vllm, vllm_mode",
+        "TRL starts no server; write rollout.mode=colocate, or server with one started by trl vllm-serve",
+        lambda value, root: value != "spawn",
+        lambda value, root: {"use_vllm": True, "vllm_mode": value},
+    ),
     "gpu_memory_utilization": to("vllm_gpu_memory_utilization"),
     "host": to("vllm_server_host"),
     "port": to("vllm_server_port"),
+    "urls": only((), "TRL's server has rollout.host and rollout.port; leave rollout.urls empty"),
+    "tensor_parallel": only(1, "TRL's colocated vLLM runs on one GPU; leave rollout.tensor_parallel at 1"),
+    "context_tokens": only(0, "TRL's vLLM takes the model's own positions; leave rollout.context_tokens at 0"),
+    "weights_folder": only("", "TRL sends weights over NCCL; leave rollout.weights_folder empty"),
+    "timeout_s": only(1800.0, "TRL has timeouts of its own; leave rollout.timeout_s at 1800"),
 }
-"""Settings of `rollout=local` and `rollout=vllm`; the last four belong to vLLM. `batch_rows` and `dtype` also rule the
-lab's sampler in the evaluation."""
+"""Settings of `rollout=local` and `rollout=vllm`; those from `mode` on belong to vLLM. `batch_rows` and `dtype` also
+rule the lab's sampler in the evaluation."""
 
 UNCUT: Arguments = {"max_length": None}
 PLAIN_SAMPLING: Arguments = {"top_k": 0, "top_p": 1.0, "mask_truncated_completions": False}

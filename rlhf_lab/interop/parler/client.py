@@ -31,7 +31,7 @@ from torch import Tensor
 from rlhf_lab.core.errors import ConfigError, LabError, require
 from rlhf_lab.core.files import replacing
 from rlhf_lab.core.media import Audio
-from rlhf_lab.interop.parler import environment
+from rlhf_lab.interop.parler.environment import PARLER, process_environment
 from rlhf_lab.interop.parler.protocol import Closed, Malformed, Message, receive, send
 
 WORKER = (sys.executable, "-m", "rlhf_lab.interop.parler.worker")
@@ -139,7 +139,7 @@ class Parler:
         self.dtype, self.device, self.description_tokenizer = dtype, device, description_tokenizer
         self.max_frames, self.timeout_s = max_frames, timeout_s
         self.codebooks, self.size, self.rate, self.trained = 0, 0, 0, 0
-        variables = environment.process_environment(environment.ready(folder))
+        variables = process_environment(PARLER.ready(folder))
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  `_end` closes it
         self._process = subprocess.Popen(
             list(command),

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.interop.parler import environment
+from rlhf_lab.core.pinned_packages import MARKER
 from rlhf_lab.interop.parler.client import Parler, Prompt, SpokenClip, WorkerFailed
+from rlhf_lab.interop.parler.environment import PARLER
 from rlhf_lab.interop.parler.protocol import Closed, Malformed, Message, receive, send
 from rlhf_lab.losses.preference import PairLogps, dpo
 
@@ -35,7 +36,7 @@ def packages(tmp_path):
     """A folder that passes for an environment."""
     folder = tmp_path / "environment"
     folder.mkdir()
-    (folder / environment.MARKER).write_text(environment.pins(), encoding="ascii")
+    (folder / MARKER).write_text(PARLER.pins(), encoding="ascii")
     return folder
 
 
@@ -231,56 +232,3 @@ def _is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_an_environment_that_is_absent_or_old(tmp_path, monkeypatch):
-    with pytest.raises(environment.EnvironmentMissing, match=r"there is no environment .* parler setup"):
-        environment.ready(tmp_path / "none")
-    (tmp_path / environment.MARKER).write_text("other pins", encoding="ascii")
-    with pytest.raises(environment.EnvironmentMissing, match="from other pins"):
-        environment.ready(tmp_path)
-    monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "named"))
-    assert environment.default_folder() == tmp_path / "named"
-    monkeypatch.delenv(environment.VARIABLE)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert environment.default_folder() == tmp_path / "rlhf_lab" / f"parler-{environment.pins()[:12]}"
-
-
-def test_pins_are_exact():
-    lines = environment.REQUIREMENTS.read_text(encoding="utf-8").splitlines()
-    packages = [line for line in lines if line and not line.startswith("#")]
-    assert len(packages) > 10
-    assert all(line.count("==") == 1 for line in packages)
-
-
-def test_making_an_environment(tmp_path, monkeypatch):
-    """pip is replaced by a program that fails, then by one that makes a folder."""
-    folder = tmp_path / "made"
-    failing = [sys.executable, "-c", "print('collecting'); print('ERROR: no index'); raise SystemExit(1)"]
-
-    def install_with(command):
-        def install(folder, timeout_s):
-            folder.mkdir()
-            environment._require_success("pip install", command, dict(os.environ), timeout_s)
-
-        monkeypatch.setattr(environment, "_install", install)
-
-    install_with(failing)
-    with pytest.raises(environment.EnvironmentMissing, match="pip install failed: ERROR: no index"):
-        environment.set_up(folder)
-    assert not folder.exists() and not list(tmp_path.glob(".made.part*"))
-    install_with([sys.executable, "-c", "import time; time.sleep(60)"])
-    with pytest.raises(environment.EnvironmentMissing, match=r"took more than 0.1 s"):
-        environment.set_up(folder, timeout_s=0.1)
-    install_with([sys.executable, "-c", ""])
-    assert environment.set_up(folder).was_made
-    assert environment.ready(folder) == folder
-    assert not environment.set_up(folder).was_made
-    (folder / environment.MARKER).write_text("old pins", encoding="ascii")
-    assert environment.set_up(folder).was_made
-
-
-def test_files_of_others_are_not_replaced(tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(environment.EnvironmentMissing, match="has files that no environment"):
-        environment.set_up(tmp_path)

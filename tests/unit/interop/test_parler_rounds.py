@@ -10,8 +10,9 @@ import pytest
 from rlhf_lab.cli.parler import read_prompts, run
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
-from rlhf_lab.interop.parler import environment
+from rlhf_lab.core.pinned_packages import MARKER
 from rlhf_lab.interop.parler.client import Prompt, SpokenClip
+from rlhf_lab.interop.parler.environment import PARLER
 from rlhf_lab.interop.parler.rounds import DpoSettings, best_and_worst, score
 
 PROMPT = Prompt("Hello.", "A voice.")
@@ -84,7 +85,7 @@ def test_wrong_commands(words, says):
 def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
     run([f"folder={tmp_path}"])
     assert f"there is no environment of Parler-TTS in {tmp_path}" in capsys.readouterr().out
-    (tmp_path / environment.MARKER).write_text(environment.pins(), encoding="ascii")
+    (tmp_path / MARKER).write_text(PARLER.pins(), encoding="ascii")
     run([f"folder={tmp_path}"])
     assert f"{tmp_path}: ready" in capsys.readouterr().out
     run(["setup", f"folder={tmp_path}"])

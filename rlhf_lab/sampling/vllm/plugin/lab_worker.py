@@ -1,0 +1,73 @@
+"""An extension of vLLM's workers (`--worker-extension-cls lab_worker.LabWorker`): new weights from a folder.
+
+Runs in vLLM's environment, where the lab is not installed. Written against vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+
+class LabWorker:
+    """Methods that every worker of a server gets; `POST /collective_rpc` calls them by name."""
+
+    vllm_config: Any
+    model_runner: Any
+
+    def lab_describe(self) -> dict[str, Any]:
+        """What a trainer has to know of the server before it uses it."""
+        model = self.vllm_config.model_config
+        return {
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "positions": int(model.max_model_len),
+            "logprobs": str(model.logprobs_mode),
+            "vocabulary": int(model.get_vocab_size()),
+        }
+
+    def lab_load(self, folder: str) -> dict[str, Any]:
+        """Replace all weights by those in the folder's safetensors files, in Hugging Face's format and names.
+
+        Raises:
+            FileNotFoundError: the folder is not there; the trainer and the server do not share it.
+            ValueError: some weights of the model were not in the files.
+        """
+        files = sorted(Path(folder).glob("*.safetensors"))
+        if not files:
+            raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
+        model = self.model_runner.get_model()
+        expected = {name for name, _ in model.named_parameters()}
+        with set_current_vllm_config(self.vllm_config), torch.no_grad():
+            initialize_layerwise_reload(model)
+            loaded = model.load_weights(_tensors(files))
+            finalize_layerwise_reload(model, self.vllm_config.model_config)
+            _repack_embeddings(model)
+        self.model_runner.reset_lora_state()
+        if missing := sorted(expected - set(loaded)):
+            raise ValueError(f"{len(missing)} weights were not sent, such as {missing[0]}")
+        return {"loaded": len(loaded)}
+
+
+def _tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  not a dictionary
+                yield name, tensors.get_tensor(name)
+
+
+def _repack_embeddings(model: torch.nn.Module) -> None:
+    """Make the output head's packed copy anew where it is tied to the embedding.
+
+    On a CPU vLLM computes logits from a copy of the weight in another layout. A reload renews the copies of linear
+    layers only: a tied head would go on with the old weights.
+    """
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            module.quant_method.process_weights_after_loading(module)

@@ -1,0 +1,64 @@
+"""`python -m rlhf_lab vllm`: the environment, and servers for rollout.mode=server (cli/vllm.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.cli.vllm import run
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.pinned_packages import MARKER, EnvironmentMissing
+from rlhf_lab.sampling.vllm import server
+from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS, process_environment
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["install"], "'install' is neither"),
+        (["setup", "here"], "'here' is no option of the form name=value"),
+        (["setup", "folders=x"], "folders"),
+        (["setup", "device=tpu"], "device=tpu"),
+        (["serve"], "must be the folder of a model: vllm serve model=FOLDER"),
+        (["serve", "model=/nowhere"], "model=/nowhere must be the folder of a model"),
+    ],
+)
+def test_wrong_commands(words, says):
+    with pytest.raises(ConfigError) as error:
+        run(words)
+    assert any(says in problem for problem in error.value.problems), error.value.problems
+
+
+def test_the_command_says_whether_the_environment_is_there(tmp_path, capsys):
+    run([f"folder={tmp_path}", "device=cpu"])
+    assert f"there is no environment of vLLM in {tmp_path}" in capsys.readouterr().out
+    (tmp_path / MARKER).write_text(ENVIRONMENTS["cpu"].pins(), encoding="ascii")
+    run([f"folder={tmp_path}", "device=cpu"])
+    assert f"{tmp_path}: ready" in capsys.readouterr().out
+    run(["setup", f"folder={tmp_path}", "device=cpu"])
+    assert "was there" in capsys.readouterr().out
+
+
+def test_a_server_in_the_foreground(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 640}))
+    with pytest.raises(EnvironmentMissing, match="run: python -m rlhf_lab vllm setup"):
+        run(["serve", f"model={tmp_path}", f"folder={tmp_path / 'none'}", "device=cpu"])
+    served = []
+    monkeypatch.setattr(server, "serve", lambda *arguments: served.append(arguments) or 7)
+    assert run(["serve", f"model={tmp_path}", "port=8001", "dtype=bfloat16", "device=cpu"]) == 7
+    ((serving, host, port, folder),) = served
+    assert (host, port, folder) == ("127.0.0.1", 8001, None)
+    assert (serving.model, serving.dtype, serving.context_tokens) == (Path(tmp_path), "bfloat16", 640)
+
+
+def test_a_server_does_not_take_over_the_packages_of_the_lab(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", "/lab")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    variables = process_environment("cpu", tmp_path)
+    assert variables["PYTHONPATH"] == str(tmp_path) and "RANK" not in variables
+    assert variables["VLLM_CPU_KVCACHE_SPACE"] == "7", "what the user says goes first"
+    assert variables["VLLM_SERVER_DEV_MODE"] == "1" and variables["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in process_environment("cuda")

@@ -1,0 +1,229 @@
+"""rollout=vllm with vLLM itself on a CPU: exact weights, seeds, ends of replies, and an iteration of GRPO.
+
+Skipped where `python -m rlhf_lab vllm setup` has not made the environment. Servers run what lies in
+`rlhf_lab/sampling/vllm/plugin/lab_worker.py` and are started by `rlhf_lab/sampling/vllm/plugin/lab_serve.py`.
+`RLHF_LAB_SHOW=1 pytest -s` prints what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import SMALL_WORLD, planned
+from torch import nn
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from rlhf_lab.config import registry
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.sampling.settings import Local, Vllm
+from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS
+from rlhf_lab.sampling.vllm.sampler import VllmSampler
+from rlhf_lab.sampling.vllm.weights import Servers, servers_of
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.run import Run
+
+MISSING = ENVIRONMENTS["cpu"].why_not_ready(ENVIRONMENTS["cpu"].default_folder())
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+
+VOCABULARY, EOS = 300, 3
+EXACT = 1e-4
+"""Nats by which a float32 log-probability of vLLM may differ from Hugging Face's."""
+
+
+def show(text: str) -> None:
+    if os.environ.get("RLHF_LAB_SHOW"):
+        print(text, flush=True)
+
+
+def random_model(*, is_tied: bool, seed: int) -> nn.Module:
+    """Small, with logits that differ by several nats. vLLM's attention on a CPU knows heads of 32, 64, … numbers."""
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        tie_word_embeddings=is_tied,
+        bos_token_id=None,
+        eos_token_id=EOS,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    change(model, seed)
+    return model
+
+
+def change(model: nn.Module, seed: int) -> None:
+    """Other weights in the place of the model's."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = 0.15 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(noise if parameter.ndim == 2 else 1 + noise)
+
+
+def prompts() -> list[list[int]]:
+    """Short ones, and one that fills several blocks of the cache."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(5, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 9, 400, 12)]
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Of all tests of this module; a model of another architecture gets another server."""
+    kept = Servers(Vllm(mode="spawn", max_new_tokens=16, max_prompt_tokens=400, timeout_s=600))
+    yield kept
+    if kept._server is not None:
+        kept._server.close()
+
+
+def sampler_with(servers: Servers, stop_ids: Any = (EOS, *range(10, 40)), **settings: Any) -> VllmSampler:
+    allowed = settings.pop("allowed", ())
+    options = Vllm(mode="spawn", **{"max_new_tokens": 16, "max_prompt_tokens": 400, **settings})
+    return VllmSampler(options, stop_ids, allowed=allowed, servers=servers)
+
+
+def difference(model: nn.Module, samples: Samples, temperature: float = 1.0) -> float:
+    """Largest difference between what the samples carry and Hugging Face's log-probabilities, nats."""
+    rows = [(p, row.token_ids) for p, group in zip(samples.prompts, samples.rows_BG, strict=True) for row in group]
+    sampled = torch.tensor([logp for group in samples.rows_BG for row in group for logp in row.logps])
+    expected = []
+    with torch.no_grad():
+        for prompt, reply in rows:
+            logits_TV = model(input_ids=torch.tensor([[*prompt, *reply]])).logits[0, len(prompt) - 1 : -1]
+            logps_TV = (logits_TV / temperature).log_softmax(-1)
+            expected += logps_TV.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
+    return float((sampled - torch.tensor(expected)).abs().max())
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+def test_samples_are_of_the_weights_as_they_are(servers, is_tied):
+    model = random_model(is_tied=is_tied, seed=0)
+    sampler = sampler_with(servers)
+    before = sampler.sample(model, prompts(), 4, seed=1)
+    show(f"{'tied' if is_tied else 'untied'}: server ready in {servers._server.start_s:.0f} s")
+    differences = [difference(model, before)]
+    again = sampler.sample(model, prompts(), 4, seed=1)
+    other = sampler.sample(model, prompts(), 4, seed=2)
+    assert again.replies_BG == before.replies_BG != other.replies_BG
+    assert len({tuple(reply) for reply in before.replies_BG[0]}) > 1, "rows of a group have seeds of their own"
+    for seed in (11, 12):
+        change(model, seed)
+        # the same prompts again: what the cache holds of the long one belongs to the weights before
+        differences.append(difference(model, sampler.sample(model, prompts(), 4, seed=1)))
+        differences.append(difference(model, sampler.sample(model, prompts(), 4, seed=1, temperature=0.7), 0.7))
+    show(f"largest difference from Hugging Face: {max(differences):.1e} nats; syncs {np.round(servers.sent_s, 3)} s")
+    assert max(differences) < EXACT, differences
+
+
+def test_replies_end_as_they_do_with_the_lab_s_sampler(servers):
+    model = random_model(is_tied=True, seed=0)
+    sampler = sampler_with(servers)
+    local = LocalSampler(Local(max_new_tokens=16, max_prompt_tokens=400), sampler.stop_ids)
+    samples = sampler.sample(model, prompts(), 16, seed=1)
+    rows = [row for group in samples.rows_BG for row in group]
+    assert {row.ended for row in rows} == {True, False}
+    for row in rows:
+        assert row.ended == (row.token_ids[-1] in sampler.stop_ids)
+        assert row.ended or len(row.token_ids) == 16
+        assert not any(token in sampler.stop_ids for token in row.token_ids[:-1])
+    greedy = sampler.sample(model, prompts(), 1, seed=1, temperature=0.0)
+    expected = local.sample(model, prompts(), 1, seed=1, temperature=0.0)
+    assert greedy.replies_BG == expected.replies_BG
+    for here, there in zip(greedy.logps_BG, expected.logps_BG, strict=True):
+        assert here[0] == pytest.approx(there[0], abs=EXACT)
+
+
+def test_truncation_and_allowed_tokens_mean_the_same(servers):
+    """The log-probabilities are of the truncated distribution, as training computes them."""
+    model = random_model(is_tied=True, seed=0)
+    for settings in ({"top_k": 5}, {"top_p": 0.6}, {"top_k": 20, "top_p": 0.8}, {"allowed": (EOS, 50, 51, 52)}):
+        sampler = sampler_with(servers, [EOS], temperature=0.8, **settings)
+        samples = sampler.sample(model, prompts(), 4, seed=1)
+        rows = [(p, r) for p, replies in zip(samples.prompts, samples.replies_BG, strict=True) for r in replies]
+        with torch.no_grad():
+            expected_N = token_logps(
+                model, TokenBatch.from_rows(rows), temperature=0.8, truncation=sampler.truncation
+            ).logps_N
+        sampled_N = torch.tensor([logp for group in samples.logps_BG for reply in group for logp in reply])
+        assert (sampled_N - expected_N).abs().max() < EXACT, settings
+
+
+def test_episodes_read_what_is_answered(servers):
+    model = random_model(is_tied=True, seed=0)
+    samples = sampler_with(servers).sample(
+        model, prompts(), 4, seed=1, next_turn=lambda row, tokens: [7, 8, 9], max_turns=2
+    )
+    rows = [row for group in samples.rows_BG for row in group]
+    assert any(not all(row.sampled) for row in rows)
+    texts = [(p, row.token_ids) for p, group in zip(samples.prompts, samples.rows_BG, strict=True) for row in group]
+    with torch.no_grad():
+        expected_N = token_logps(model, TokenBatch.from_rows(texts, masks=[row.sampled for row in rows])).logps_N
+    sampled_N = torch.tensor([logp for row in rows for logp in row.logps])
+    assert (sampled_N - expected_N).abs().max() < EXACT
+
+
+def test_tokens_per_second(servers):
+    """What docs/vllm.md reports: 32 prompts, 8 replies each."""
+    model = random_model(is_tied=True, seed=0)
+    sampler = sampler_with(servers, [EOS], max_new_tokens=64)
+    asked = [prompt[:32] for prompt in prompts() * 8]
+    sampler.sample(model, asked[:1], 1, seed=0)
+    started = time.monotonic()
+    samples = sampler.sample(model, asked, 8, seed=1)
+    seconds = time.monotonic() - started
+    tokens = sum(len(reply) for replies in samples.replies_BG for reply in replies)
+    show(f"{tokens} tokens in {seconds:.1f} s: {tokens / seconds:.0f} tokens/s")
+    assert tokens > 256
+
+
+def test_an_iteration_of_grpo_has_the_statistics_of_the_lab_s_sampler(tmp_path):
+    """32 prompts, 8 replies each, from the same policy. Per prompt the two samplers' means differ by chance alone:
+    the mean difference over prompts lies within 4 of its standard errors (1 in 16,000 by chance, for each of three)."""
+    size = (
+        *("model.hidden=64", "model.layers=1", "model.heads=2", "reward=length", "needs.reward=null"),
+        *("algorithm.prompts_per_iteration=32", "algorithm.group_size=8", "algorithm.batch_size=256"),
+        *("algorithm.iterations=1", "algorithm.correction=token", f"outputs={tmp_path}"),
+    )
+    sft = planned("sft", *SMALL_WORLD, *size[:3], "algorithm.epochs=1", f"outputs={tmp_path}")
+    execute(sft)
+    vllm = planned("grpo", *SMALL_WORLD, *size, f"needs.policy={sft.model}", "rollout=vllm", "rollout.mode=spawn")
+    kept = servers_of(vllm.config.rollout)  # held, so that one server does for all of this test
+    execute(vllm)
+    (row,) = [row for row in read_jsonl(vllm.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
+    show(f"GRPO: {row}")
+    assert row["step0_sampler_gap"] < EXACT and row["sampler_log_ratio_max"] < EXACT
+    assert row["sampler_ess"] > 0.9999 and row["correction_capped"] == 0
+    assert abs(row["kl"]) < 1e-2, "before the first update the policy is its reference"
+
+    groups = {}
+    for name, chosen in {
+        "vllm": ("rollout=vllm", "rollout.mode=spawn"),
+        "local": ("algorithm.correction=none",),
+    }.items():
+        config = planned("grpo", *SMALL_WORLD, *size, f"needs.policy={sft.model}", *chosen).config
+        (tmp_path / name).mkdir()
+        algorithm = registry.build("algorithm", config.algorithm, Run(tmp_path / name, config, {"policy": sft.model}))
+        groups[name], _ = algorithm.rollouts.draw(algorithm.model, 0)
+    assert len(kept.sent_s) >= 2
+    for quantity in ("sampled_tokens", "ended", "surprise"):
+        means = {name: np.array([_mean(group, quantity) for group in of]) for name, of in groups.items()}
+        gap = means["vllm"] - means["local"]
+        error = gap.std(ddof=1) / np.sqrt(len(gap))
+        show(f"{quantity}: vLLM {means['vllm'].mean():.3f}, local {means['local'].mean():.3f}, error {error:.3f}")
+        assert abs(gap.mean()) <= 4 * error, quantity
+
+
+def _mean(group: Any, quantity: str) -> float:
+    if quantity == "surprise":
+        return float(np.mean([-logp for episode in group.episodes for logp in episode.logps]))
+    return float(np.mean([float(getattr(episode, quantity)) for episode in group.episodes]))

@@ -1,0 +1,153 @@
+"""A server with the endpoints of vLLM that the lab uses, around the lab's own sampler; for tests where vLLM is not.
+
+In a thread: `with FakeVllm() as server`. As a process: `python tests/fake_vllm.py --host 127.0.0.1 --port 8000 …`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from rlhf_lab.sampling.local import LocalSampler
+from rlhf_lab.sampling.settings import Local
+
+
+class FakeVllm(ThreadingHTTPServer):
+    """Holds the weights that it was given, and samples one row per request.
+
+    Args:
+        dies_after: replies after which it closes connections without an answer, and takes no more.
+        describes: what differs from a server that fits.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, port: int = 0, *, dies_after: int | None = None, **describes: Any):
+        super().__init__(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.dies_after = dies_after
+        self.described = {"dtype": "float32", "positions": 512, "logprobs": "processed_logprobs", "vocabulary": 1}
+        self.described |= describes
+        self.model: Any = None
+        self.version = "default"
+        self.paused = False
+        self.calls: list[str] = []  # everything but replies and looks at its health, in order
+        self.requests: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> FakeVllm:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def control(self, path: str, body: dict[str, Any]) -> Any:
+        """Answer everything but a request for a reply."""
+        self.calls.append(body.get("method", path))
+        if path.startswith("/pause"):
+            self.paused = True
+        elif path == "/resume":
+            self.paused = False
+        elif path == "/update_weight_version":
+            self.version = body["new_version"]
+        elif path == "/reset_prefix_cache":
+            return {"success": True}
+        elif body.get("method") == "lab_describe":
+            return {"results": [self.described]}
+        elif body.get("method") == "lab_load":
+            assert self.paused, "weights change under rows that are being sampled"
+            (folder,) = body["args"]
+            if not list(Path(folder).glob("*.safetensors")):
+                raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
+            self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
+            return {"results": [{"loaded": 1}]}
+        return {}
+
+    def reply(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One choice, as vLLM words it."""
+        sampling = body["sampling_params"]
+        settings = Local(
+            max_new_tokens=sampling["max_tokens"],
+            max_prompt_tokens=512,
+            top_k=sampling["top_k"],
+            top_p=sampling["top_p"],
+        )
+        sampler = LocalSampler(settings, sampling["stop_token_ids"], allowed=sampling.get("allowed_token_ids", ()))
+        seed = sampling.get("seed", 0)
+        samples = sampler.sample(self.model, [body["token_ids"]], 1, seed, temperature=sampling["temperature"])
+        row = samples.rows_BG[0][0]
+        content = [{"token_id": t, "logprob": p} for t, p in zip(row.token_ids, row.logps, strict=True)]
+        choice = {
+            "index": 0,
+            "finish_reason": "stop" if row.ended else "length",
+            "token_ids": row.token_ids,
+            "logprobs": {"content": content},
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(content)}],
+        }
+        return {"choices": [choice]}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # connections are kept, as vLLM's are
+    server: FakeVllm
+
+    def do_GET(self) -> None:
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        server = self.server
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        if self.path != "/inference/v1/generate":
+            try:
+                self._answer(200, server.control(self.path, body))
+            except FileNotFoundError as error:
+                self._answer(500, {"error": {"message": str(error)}})
+            return
+        with server.lock:
+            server.requests.append(body)
+            is_dead = server.dies_after is not None and len(server.requests) > server.dies_after
+            answer = None if is_dead else server.reply(body)
+        if answer is None:
+            server.socket.close()
+            self.connection.close()
+            self.close_connection = True
+        else:
+            self._answer(200, answer)
+
+    def _answer(self, status: int, values: Any) -> None:
+        content = json.dumps(values).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--dtype")
+    parser.add_argument("--max-model-len", type=int)
+    options, _ = parser.parse_known_args()
+    if options.dtype != "float32":
+        print("loading\nRuntimeError: no such dtype\nbye", flush=True)
+        sys.exit(3)
+    torch.set_num_threads(1)
+    with FakeVllm(options.port, positions=options.max_model_len):
+        while True:
+            time.sleep(60)

@@ -1,0 +1,431 @@
+"""rollout=vllm against a server that answers as vLLM does (tests/fake_vllm.py): rows, seeds, weights, failures.
+
+tests/end_to_end/test_vllm.py asks vLLM itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_vllm import FakeVllm
+from test_sampler import CONFIGS, EOS, LLAMA, prompts, random_model
+from torch import nn
+from transformers import Qwen2Config
+
+from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.settings import LoRA
+from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.sampling.settings import Local, Vllm
+from rlhf_lab.sampling.vllm.client import Client, ServerFailed
+from rlhf_lab.sampling.vllm.sampler import VllmSampler
+from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, free_port
+from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
+
+STOPS = (EOS, *range(10, 60))
+"""Many tokens that end a reply, so that rows end at different times."""
+SYNC = ["lab_describe", "/pause?mode=abort", "lab_load", "/update_weight_version", "/reset_prefix_cache", "/resume"]
+FAKE = [sys.executable, str(Path(__file__).resolve().parents[1] / "fake_vllm.py")]
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    return random_model(CONFIGS["llama"])
+
+
+def sampler_for(*servers: FakeVllm, stop_ids: Any = STOPS, **settings: Any) -> VllmSampler:
+    """A sampler with servers of its own, whatever other tests have used."""
+    chosen = {"max_new_tokens": 12, "max_prompt_tokens": 64, **settings}
+    decode = chosen.pop("decode", None)
+    allowed = chosen.pop("allowed", ())
+    options = Vllm(mode="server", urls=tuple(server.url for server in servers), timeout_s=20, **chosen)
+    return VllmSampler(options, stop_ids, allowed=allowed, decode=decode, servers=Servers(options))
+
+
+def rows_of(samples: Samples) -> list[tuple[list[int], list[int]]]:
+    return [(p, row.token_ids) for p, rows in zip(samples.prompts, samples.rows_BG, strict=True) for row in rows]
+
+
+def assert_logps_of(model: nn.Module, samples: Samples, temperature: float = 1.0) -> None:
+    """The samples carry the model's own log-probabilities of what was sampled."""
+    rows = [row for group in samples.rows_BG for row in group]
+    batch = TokenBatch.from_rows(rows_of(samples), masks=[row.sampled for row in rows])
+    with torch.no_grad():
+        expected_N = token_logps(model, batch, temperature=temperature).logps_N
+    sampled_N = torch.tensor([logp for row in rows for logp in row.logps])
+    assert (sampled_N - expected_N).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_rows_are_samples_of_the_model_in_the_order_of_the_prompts(is_tied):
+    policy = random_model(Qwen2Config(**LLAMA, tie_word_embeddings=is_tied))
+    with FakeVllm() as server:
+        samples = sampler_for(server).sample(policy, prompts(), 3, seed=1, temperature=0.7)
+    assert samples.prompts == prompts() and [len(rows) for rows in samples.rows_BG] == [3] * len(prompts())
+    assert_logps_of(policy, samples, temperature=0.7)
+    lengths = {len(row.token_ids) for rows in samples.rows_BG for row in rows}
+    assert len(lengths) > 3, "rows end at different times"
+    for row in (row for rows in samples.rows_BG for row in rows):
+        assert row.ended == (row.token_ids[-1] in STOPS)
+        assert row.ended or len(row.token_ids) == 12
+        assert not any(token in STOPS for token in row.token_ids[:-1])
+
+
+def test_a_row_follows_from_its_seed_alone(model):
+    with FakeVllm() as server:
+        sampler = sampler_for(server)
+        among, again, other = (sampler.sample(model, prompts(), 3, seed=seed) for seed in (1, 1, 2))
+        alone = sampler.sample(model, prompts()[:1], 3, seed=1)
+        of_prompts = sampler.sample(model, prompts(), 2, seed=[5, 6, 7, 8, 9])
+        reordered = sampler.sample(model, prompts()[::-1], 2, seed=[9, 8, 7, 6, 5])
+        seeds = [request["sampling_params"]["seed"] for request in server.requests[:15]]
+    assert among.replies_BG == again.replies_BG != other.replies_BG
+    assert alone.replies_BG[0] == among.replies_BG[0]
+    assert reordered.replies_BG == of_prompts.replies_BG[::-1]
+    assert len(set(seeds)) == 15
+
+
+def test_several_servers_share_the_prompts_and_give_the_same_rows(model):
+    with FakeVllm() as one, FakeVllm() as first, FakeVllm() as second:
+        expected = sampler_for(one).sample(model, prompts(), 3, seed=1)
+        samples = sampler_for(first, second).sample(model, prompts(), 3, seed=1)
+    assert samples.replies_BG == expected.replies_BG
+    assert first.calls == second.calls == SYNC
+    assert (len(first.requests), len(second.requests)) == (9, 6)
+    for server in (first, second):  # a prompt is computed by one server
+        asked = [tuple(request["token_ids"]) for request in server.requests]
+        assert all(asked.count(prompt) == 3 for prompt in asked)
+
+
+def test_weights_are_sent_when_they_have_changed_and_only_then():
+    policy, other = random_model(CONFIGS["llama"]), random_model(CONFIGS["llama"], scale=0.2)
+    with FakeVllm() as server:
+        sampler = sampler_for(server)
+        before = sampler.sample(policy, prompts(), 2, seed=1)
+        sampler.sample(policy, prompts(), 2, seed=2)
+        assert server.calls == SYNC
+        with torch.no_grad():
+            policy.get_output_embeddings().weight.data[7, 3] += 1.0  # version counters do not see this
+        after = sampler.sample(policy, prompts(), 2, seed=1)
+        assert server.calls == SYNC * 2
+        reference = sampler.sample(other, prompts(), 2, seed=1)
+        again = sampler.sample(policy, prompts(), 2, seed=1)
+        assert server.calls == SYNC * 4 and len(sampler.servers.sent_s) == 4
+    assert before.logps_BG != after.logps_BG
+    assert after.logps_BG == again.logps_BG
+    assert_logps_of(policy, after)
+    assert_logps_of(other, reference)
+
+
+def test_the_fingerprint_knows_every_weight(model):
+    policy = random_model(CONFIGS["gpt2"])
+    seen = {fingerprint_of(policy)}
+    for number, parameter in enumerate(policy.parameters(), start=1):
+        parameter.data.view(-1)[0] += 1e-6
+        seen.add(fingerprint_of(policy))
+        assert len(seen) == number + 1
+    assert fingerprint_of(model) == fingerprint_of(random_model(CONFIGS["llama"]))
+    assert fingerprint_of(policy.to(torch.bfloat16)) not in seen
+
+
+def test_an_adapter_is_sent_merged():
+    peft = pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    from rlhf_lab.models.lora import add_adapter
+
+    assert peft
+    policy = add_adapter(random_model(CONFIGS["llama"]), LoRA(rank=2, alpha=4.0), seed=0)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.3)
+    with FakeVllm() as server:
+        assert_logps_of(policy, sampler_for(server).sample(policy, prompts(), 2, seed=1))
+
+
+def test_settings_reach_the_server_and_mean_the_same(model):
+    with FakeVllm() as server:
+        samples = sampler_for(server, top_k=2, top_p=0.9).sample(model, prompts(), 1, seed=1)
+        greedy = sampler_for(server).sample(model, prompts(), 1, seed=1, temperature=0.0)
+        allowed = sampler_for(server, allowed=[70, 71, *STOPS]).sample(model, prompts(), 2, seed=1)
+        narrow, plain, only = (server.requests[i]["sampling_params"] for i in (0, 5, 10))
+    assert (narrow["top_k"], narrow["top_p"], narrow["max_tokens"], narrow["logprobs"]) == (2, 0.9, 12, 0)
+    assert plain["temperature"] == 0.0 and "seed" not in plain and "allowed_token_ids" not in plain
+    assert only["allowed_token_ids"] == [70, 71, *STOPS]
+    assert {token for _, reply in rows_of(allowed) for token in reply} <= {70, 71, *STOPS}
+    local = LocalSampler(Local(max_new_tokens=12, max_prompt_tokens=64), STOPS)
+    assert greedy.replies_BG == local.sample(model, prompts(), 1, seed=9, temperature=0.0).replies_BG
+    assert max(len(set(reply)) for _, reply in rows_of(samples)) > 1
+
+
+@pytest.mark.parametrize("most", [0, 20])
+def test_episodes_of_several_turns(model, most):
+    """As with the lab's own sampler: what is answered behind a turn is read, and a cut turn ends its row."""
+    answer = [7, 8, 9]
+    asked: list[int] = []
+
+    def next_turn(row: int, tokens: list[int]) -> list[int]:
+        asked.append(row)
+        return answer if asked.count(row) < 3 else []
+
+    with FakeVllm() as server:
+        sampler = sampler_for(server, max_episode_tokens=most)
+        samples = sampler.sample(model, prompts(), 3, seed=1, next_turn=next_turn, max_turns=3)
+        single = sampler.sample(model, prompts(), 3, seed=1)
+    assert_logps_of(model, samples)
+    by_length = sorted(range(len(prompts())), key=lambda i: len(prompts()[i]))
+    first_wave = [i * 3 + g for i in by_length for g in range(3)]
+    assert asked[:15] == first_wave, "an environment is asked in one order, whatever is answered first"
+    turns = 0
+    for rows, replies in zip(samples.rows_BG, single.rows_BG, strict=True):
+        for row, reply in zip(rows, replies, strict=True):
+            begin = sum(reply.sampled)
+            assert row.token_ids[:begin] == reply.token_ids, "a first turn is drawn as a reply is"
+            spans = [span for span in _spans(row.sampled) if not span[0]]
+            assert all(row.token_ids[a:b] == answer for _, a, b in spans)
+            turns = max(turns, 1 + len(spans))
+            assert len(row.token_ids) <= (most or 72) and row.sampled[-1]
+    assert turns == (3 if most == 0 else turns) and turns > 1
+
+
+def _spans(flags: list[bool]) -> list[tuple[bool, int, int]]:
+    edges = [0, *(i for i in range(1, len(flags)) if flags[i] != flags[i - 1]), len(flags)]
+    return [(flags[a], a, b) for a, b in pairwise(edges)]
+
+
+def test_a_text_ends_a_turn_with_the_token_that_completes_it(model):
+    def decode(tokens: list[int]) -> str:
+        return " ".join(f"<{token}>" for token in tokens)
+
+    with FakeVllm() as server:
+        free = sampler_for(server, stop_ids=[EOS]).sample(model, prompts(), 2, seed=1)
+        text = f"<{free.replies_BG[0][0][4]}>"
+        stopping = sampler_for(server, stop_ids=[EOS], stop=(text,), decode=decode).sample(model, prompts(), 2, seed=1)
+    for (_, whole), (_, cut) in zip(rows_of(free), rows_of(stopping), strict=True):
+        words = [f"<{token}>" for token in whole]
+        length = words.index(text) + 1 if text in words else len(whole)
+        assert cut == whole[:length]
+    assert len(stopping.replies_BG[0][0]) <= 5 and stopping.ended_BG[0][0]
+    assert len(stopping.logps_BG[0][0]) == len(stopping.replies_BG[0][0])
+
+
+def test_a_server_that_dies_is_named(model):
+    with FakeVllm() as alive, FakeVllm(dies_after=3) as dying:
+        sampler = sampler_for(alive, dying, batch_rows=2)
+        with pytest.raises(ServerFailed) as error:
+            sampler.sample(model, prompts(), 4, seed=1)
+    assert dying.url in str(error.value) and alive.url not in str(error.value)
+    assert "start it again and repeat the command" in str(error.value)
+
+
+def test_a_server_that_is_not_there_is_named(model):
+    with FakeVllm() as server:
+        sampler = sampler_for(server)
+    with pytest.raises(ServerFailed, match=rf"{server.url} does not answer /collective_rpc \(ConnectionRefused"):
+        sampler.sample(model, prompts(), 1, seed=1)
+
+
+def test_weights_that_are_not_taken_are_sent_again(model, monkeypatch, tmp_path):
+    with FakeVllm() as server:
+        sampler = sampler_for(server, weights_folder=str(tmp_path))
+        monkeypatch.setattr(type(model), "save_pretrained", lambda self, folder: None)
+        with pytest.raises(ServerFailed, match=r"refused /collective_rpc: 500 .* has no safetensors files"):
+            sampler.sample(model, prompts(), 1, seed=1)
+        assert server.calls[-1] == "/resume" and not server.paused
+        monkeypatch.undo()
+        assert_logps_of(model, sampler.sample(model, prompts(), 1, seed=1))
+    assert not list(tmp_path.iterdir()), "weights are not left behind"
+
+
+def test_a_server_with_the_weights_of_another_run_is_refused(model):
+    with FakeVllm() as server:
+        sampler = sampler_for(server)
+        sampler.sample(model, prompts(), 1, seed=1)
+        server.version = "of another"
+        with pytest.raises(ServerFailed, match=r"with the weights of another and not with .*another run uses it"):
+            sampler.sample(model, prompts(), 1, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("described", "says"),
+    [
+        ({"dtype": "bfloat16"}, "start it with --dtype float32, or set rollout.dtype=bfloat16"),
+        ({"logprobs": "raw_logprobs"}, "start it with --logprobs-mode processed_logprobs"),
+        ({"positions": 20}, r"a row may have 24 tokens and the vLLM server holds 20; set rollout.context_tokens=24"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_refused(model, described, says):
+    with FakeVllm(**described) as server, pytest.raises(ConfigError, match=says):
+        sampler_for(server).sample(model, prompts(), 1, seed=1)
+
+
+def test_probabilities_that_are_not_finite_are_refused(model, monkeypatch):
+    def without_logps(self, body):
+        content = [{"token_id": 4, "logprob": None}]
+        choice = {"token_ids": [4], "logprobs": {"content": content}, "weight_versions": [{"version": self.version}]}
+        return {"choices": [choice]}
+
+    monkeypatch.setattr(FakeVllm, "reply", without_logps)
+    with FakeVllm() as server, pytest.raises(NumericError, match="are not finite"):
+        sampler_for(server).sample(model, prompts(), 1, seed=1)
+
+
+def test_an_idle_connection_that_was_closed_is_opened_again(model):
+    with FakeVllm() as server:
+        client = Client(server.url, timeout_s=5)
+        assert client.is_healthy()
+        (connection,) = client._idle
+        connection.sock.close()
+        assert client.is_healthy()
+
+
+def test_no_prompts_need_no_server(model):
+    options = Vllm(mode="server", urls=("http://127.0.0.1:9",))
+    assert VllmSampler(options, STOPS).sample(model, [], 2, seed=0).rows_BG == []
+
+
+def test_samplers_of_one_stage_share_their_servers():
+    options = Vllm(mode="server", urls=("http://127.0.0.1:9",))
+    first, second = VllmSampler(options, STOPS), VllmSampler(Vllm(**vars(options)), STOPS)
+    assert first.servers is second.servers
+    number = id(first.servers)
+    del first, second
+    gc.collect()
+    assert number and servers_of(options).sent_s == []
+
+
+def test_a_server_is_started_when_it_is_needed_and_ended():
+    model = random_model(CONFIGS["llama"])  # its config has never been saved, which changes it
+    options = Vllm(mode="spawn", timeout_s=60, max_new_tokens=12, max_prompt_tokens=64, context_tokens=200)
+    servers = Servers(options, partial(Server, command=FAKE))
+    sampler = VllmSampler(options, STOPS, servers=servers)
+    assert_logps_of(model, sampler.sample(model, prompts(), 2, seed=1))
+    started = servers._server
+    assert started is not None and started.is_running and len(servers.sent_s) == 1
+    with torch.no_grad():
+        model.get_output_embeddings().weight[9, 9] += 0.5
+    assert_logps_of(model, sampler.sample(model, prompts(), 2, seed=1))
+    assert servers._server is started, "other weights need no other server"
+
+    killed = started._process
+
+    def kill(row: int, tokens: list[int]) -> list[int]:
+        if killed.poll() is None:
+            os.kill(killed.pid, signal.SIGKILL)
+            killed.wait()
+        return [7, 8, 9]
+
+    with pytest.raises(ServerFailed, match=r"(?s)does not answer .* The server has ended; it printed last"):
+        sampler.sample(model, prompts(), 2, seed=1, next_turn=kill, max_turns=2)
+    assert_logps_of(model, sampler.sample(model, prompts(), 2, seed=1))
+    process = servers._server._process
+    assert process.pid != killed.pid
+    sampler.sample(random_model(CONFIGS["gpt2"]), prompts(), 1, seed=1)
+    assert process.poll() is not None, "another architecture needs another server, in the place of the one before"
+    last = servers._server._process
+    del sampler, servers, started
+    gc.collect()
+    assert last.poll() is not None, "a server ends with the sampler that started it"
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    serving = Serving(tmp_path, "float16", "cpu", 128)
+    with pytest.raises(ServerFailed, match=r"(?s)ended as it started \(status 3\):\nRuntimeError: no such dtype"):
+        Server(serving, command=FAKE, timeout_s=60)
+    with pytest.raises(ServerFailed, match=r"did not answer within 0.1 s"):
+        Server(serving, command=[sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.1)
+
+
+def test_what_a_server_is_started_with(tmp_path):
+    words = Serving(tmp_path, "float32", "cpu", 128, tensor_parallel=2).arguments("127.0.0.1", 8000)
+    assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert words[words.index("--generation-config") + 1] == "vllm"
+    assert words[words.index("--tensor-parallel-size") + 1] == "2"
+    assert "--no-enable-chunked-prefill" in words and "--gpu-memory-utilization" not in words
+    on_gpu = Serving(tmp_path, "bfloat16", "cuda", 128, gpu_memory=0.4).arguments("127.0.0.1", 8000)
+    assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.4"
+    assert "--no-enable-chunked-prefill" not in on_gpu
+
+
+PROCESS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from fake_vllm import FakeVllm
+from test_vllm_sampler import CONFIGS, STOPS, Servers, Vllm, VllmSampler, prompts, random_model
+from rlhf_lab.core import ranks
+
+with ranks.group("cpu"):
+    options = Vllm(mode="server", urls=(sys.argv[2],), max_new_tokens=12, max_prompt_tokens=64)
+    sampler = VllmSampler(options, STOPS, servers=Servers(options))
+    samples = sampler.sample(random_model(CONFIGS["llama"]), prompts(), 3, seed=1)
+    print(json.dumps([samples.replies_BG, len(sampler.servers.sent_s)]))
+"""
+
+
+def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(model):
+    here = Path(__file__).resolve().parent
+    with FakeVllm() as server:
+        expected = sampler_for(server).sample(model, prompts(), 3, seed=1)
+        before = len(server.requests)
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+        paths = os.pathsep.join([str(here), str(here.parent), *sys.path])
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", PROCESS, str(here), server.url],
+                env={**os.environ, **address, "RANK": str(rank), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        printed = [json.loads(process.communicate(timeout=240)[0].splitlines()[-1]) for process in started]
+        assert len(server.requests) - before == 15, "no row is asked for twice"
+        assert server.calls == SYNC * 2
+    assert [replies for replies, _ in printed] == [expected.replies_BG] * 2
+    assert [sent for _, sent in printed] == [1, 0]
+
+
+def test_a_server_ends_when_the_lab_is_killed(tmp_path):
+    """Without a word: what starts a server looks whether its parent is still there. vLLM's server is a sleep here."""
+    (tmp_path / "vllm/entrypoints/openai").mkdir(parents=True)
+    server = "import os, time, pathlib\npathlib.Path('started').write_text(str(os.getpid()))\ntime.sleep(60)\n"
+    (tmp_path / "vllm/entrypoints/openai/api_server.py").write_text(server)
+    starter = (
+        "import os, subprocess, sys, time\n"
+        f"command = [sys.executable, {str(PLUGIN / 'lab_serve.py')!r}, str(os.getpid())]\n"
+        "subprocess.Popen(command, start_new_session=True)\n"
+        "time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    lab = subprocess.Popen([sys.executable, "-c", starter], cwd=tmp_path, env=environment)
+    started = tmp_path / "started"
+    _wait_until(lambda: started.exists() and bool(started.read_text()))
+    process = int(started.read_text())
+    lab.kill()
+    lab.wait()
+    _wait_until(lambda: not Path(f"/proc/{process}").exists() or _is_zombie(process))
+
+
+def _is_zombie(process: int) -> bool:
+    """Whether a process has ended, and nobody has asked for its status yet."""
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {seconds:g} s"
+        time.sleep(0.1)

@@ -1,0 +1,90 @@
+"""Stages with rollout=vllm around a server that answers as vLLM does: training, evaluation, a death and its resume."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_vllm import FakeVllm
+from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
+
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.sampling.vllm.client import ServerFailed
+from rlhf_lab.stages.execute import execute
+
+SIZES = {
+    "grpo": (
+        "needs.reward=null",
+        "algorithm.prompts_per_iteration=4",
+        "algorithm.group_size=4",
+        "algorithm.batch_size=8",
+        "algorithm.iterations=3",
+        "algorithm.correction=token",
+    ),
+    "ppo": (
+        "needs.reward=null",
+        "algorithm.prompts_per_iteration=8",
+        "algorithm.batch_size=8",
+        "algorithm.iterations=2",
+        "algorithm.critic_warmup=0",
+        "algorithm.epochs=1",
+    ),
+    "dpo_iterative": (
+        "needs.reward=null",
+        "algorithm.prompts_per_round=16",
+        "algorithm.rounds=2",
+        "algorithm.batch_size=8",
+        "algorithm.corpus_fraction=0",
+        "needs.baseline=null",
+    ),
+    "best_of_n": (),
+}
+
+
+@pytest.fixture
+def stage(policy, tmp_path):
+    """(recipe, folder, server) → a stage that samples from the server."""
+
+    def make(recipe: str, folder: str, server: FakeVllm, *more: str):
+        chosen = ("rollout=vllm", "rollout.mode=server", f"rollout.urls=[{server.url}]", "rollout.timeout_s=60")
+        common = ("reward=length", f"needs.policy={policy}", f"outputs={tmp_path / folder}")
+        return planned(recipe, *SMALL_WORLD, *ONE_LAYER, *common, *chosen, *SIZES[recipe], *more)
+
+    return make
+
+
+@pytest.mark.parametrize("recipe", list(SIZES))
+def test_a_stage_samples_all_of_its_replies_from_the_server(recipe, stage, monkeypatch):
+    """The lab's own sampler is asked by the fake server alone, a row at a time."""
+    with FakeVllm() as server:
+        built = stage(recipe, "out", server)
+        result = execute(built)
+        assert result["status"] == "completed"
+        prompts = 6 * 2  # of the evaluation, at least
+        assert len(server.requests) >= prompts
+        assert server.calls.count("lab_load") >= 1
+    if recipe in ("grpo", "ppo"):
+        rows = [row for row in read_jsonl(built.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
+        assert len(rows) == (3 if recipe == "grpo" else 2), "logged in every iteration"
+        assert all(row["sampler_log_ratio_max"] < 1e-4 and row["sampler_ess"] > 0.999 for row in rows)
+        assert server.calls.count("lab_load") >= len(rows)
+
+
+def test_a_stage_whose_server_died_resumes_exactly(stage):
+    """The same command with the server started again, at another address, ends where an undisturbed run ends."""
+    every_step = ("checkpoint.every_steps=1",)
+    with FakeVllm() as server:
+        whole = stage("grpo", "whole", server, *every_step)
+        execute(whole)
+        needed = len(server.requests)
+    with FakeVllm(dies_after=needed // 2) as dying:
+        cut = stage("grpo", "cut", dying, *every_step)
+        with pytest.raises(ServerFailed, match="start it again and repeat the command"):
+            execute(cut)
+    assert read_json(cut.folder / "result.json")["status"] != "completed"
+    with FakeVllm() as server:
+        again = stage("grpo", "cut", server, *every_step)
+        assert again.key == cut.key, "where a server is decides no result"
+        result = execute(again)
+    assert any("resumed at step" in note for note in result["notes"])
+    expected, found = model_tensors(whole.folder / "model"), model_tensors(again.folder / "model")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
