@@ -71,7 +71,7 @@ def test_what_is_known_of_a_setting() -> None:
     assert settings["algorithm.warmup_fraction"].range == "in [0, 1)"
     assert settings["evaluation.prompts"].range == "2 or above"
     assert settings["runtime.memory_gib"].unit == "GiB"
-    assert settings["algorithm.optimizer"].type == "adamw | muon"
+    assert settings["algorithm.optimizer"].type == "adamw | muon | adamw_8bit"
     assert "arXiv:2502.16982" in docstrings.sources(settings["algorithm.optimizer"].meaning)
 
 

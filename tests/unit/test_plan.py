@@ -22,6 +22,7 @@ from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.shapes import policy_shape, source_shape
 from rlhf_lab.memory.show import number, size
 from rlhf_lab.memory.sizes import PUBLISHED
+from rlhf_lab.memory.state import frozen_state
 from rlhf_lab.stages.artifacts import plan
 
 GPU = Device("a GPU", 16 * GIB, count=1, cuda=True)
@@ -82,11 +83,11 @@ def test_ppo_by_hand() -> None:
     assert plan_stage(stage).floor == 16 * policy + 16 * scored + 4 * policy + 4 * scored
 
 
-def test_a_critic_trains_whole_under_an_adapter() -> None:
+def test_a_critic_has_an_adapter_and_a_head_of_its_own() -> None:
     found = plan_stage(planned("ppo", *HF, "model.lora.rank=4"))
     policy, critic = (next(x.state for x in found.lines if x.copy.name == name) for name in ("policy", "critic"))
     assert policy.gradients == 4 * PUBLISHED["gpt2-medium"].adapter(4)
-    assert critic.gradients == 4 * (PUBLISHED["gpt2-medium"].parameters + 1024)
+    assert critic.gradients == 4 * (PUBLISHED["gpt2-medium"].adapter(4) + 1024)
 
 
 def test_rows_of_a_step() -> None:
@@ -188,22 +189,32 @@ def test_changes_are_tried_in_order() -> None:
 
 
 def test_devices_come_last_and_no_more_than_there_are() -> None:
-    root = planned("sft", *HF, "model.lora.rank=4")
-    tight = replace(GPU, memory=int(0.9 * plan_stage(root).floor))
+    """70B under an adapter: 37 GiB in four bits, 263 in float32."""
+    root = planned("sft", "model=hf", "model.path=meta-llama/Llama-3.1-70B-Instruct", "model.lora.rank=4")
+    tight = replace(GPU, memory=34 * GIB)
     assert smallest_change(root, tight) is None
-    shared = smallest_change(root, replace(tight, count=4))
-    assert shared is not None and shared.overrides[-2:] == ["sharding=fsdp_full", "sharding.processes=4"]
-    assert smallest_change(root, replace(tight, count=3, supposed=True)) == shared  # a GPU that is not here
-    assert smallest_change(root, replace(tight, count=3)) == smallest_change(root, replace(tight, count=2))
+    assert smallest_change(root, replace(tight, count=15)) is None
+    shared = smallest_change(root, replace(tight, count=16))
+    assert shared is not None and shared.overrides[-2:] == ["sharding=fsdp_full", "sharding.processes=16"]
+    supposed = smallest_change(root, replace(tight, count=3, supposed=True))  # a GPU that is not here
+    assert supposed is not None and "sharding=fsdp_full" in supposed.overrides
+    packed = smallest_change(root, replace(GPU, memory=60 * GIB, count=16))
+    assert packed is not None and "model.weights=nf4" in packed.overrides
+    assert not any(override.startswith("sharding=") for override in packed.overrides)
 
 
 def test_an_adapter_that_is_divided_may_leave_its_reference_in_host_memory() -> None:
     """It has one of its own only then: its base is the reference of an adapter that is whole."""
-    root = planned("ppo", "model=hf", "model.path=Qwen/Qwen2.5-7B", "model.lora.rank=16", "runtime.dtype=bfloat16")
-    tight = replace(GPU, memory=74 * GIB, count=64)
-    advice = smallest_change(root, tight)
-    assert advice is not None and advice.peak <= tight.memory
-    assert {"sharding=fsdp_full", "sharding.reference=offload"} <= set(advice.overrides)
+    whole = ("model=hf", "model.path=Qwen/Qwen2.5-7B", "model.lora.rank=16", "runtime.dtype=bfloat16")
+    with pytest.raises(ConfigError, match="its own base"):
+        planned("ppo", *whole, "sharding.reference=offload")
+    divided = (*whole, "sharding=fsdp_full")
+    resident, away = (
+        plan_stage(planned("ppo", *divided, f"sharding.reference={where}"), 8) for where in ("resident", "offload")
+    )
+    # the reference's blocks are bfloat16 there, as the divided policy computes in it
+    reference = frozen_state(PUBLISHED["Qwen/Qwen2.5-7B-Instruct"], halved=True)
+    assert resident.always - away.always == reference.weights
 
 
 def test_a_new_model_trains_whole_under_the_adapters_of_later_stages() -> None:
