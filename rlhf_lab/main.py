@@ -19,6 +19,7 @@
     python -m rlhf_lab export RUN to=FOLDER        write the attempts of agents as logs of inspect
     python -m rlhf_lab publish RUN to=FOLDER       the model with a card made from its run; to=hub:OWNER/NAME sends it
     python -m rlhf_lab parler setup                make the environment of Parler-TTS; parler dpo trains it
+    python -m rlhf_lab vllm setup                  make the environment of vLLM; vllm serve starts a server
     python -m rlhf_lab dashboard dashboard.json    write the W&B dashboard
     python -m rlhf_lab sweep +recipe=study/buffers write a study as a sweep for W&B's agents
     python -m rlhf_lab explain algorithm=ppo       what can be set, and what each setting means

@@ -25,7 +25,7 @@ from rlhf_lab.models.build import load_encoder, load_policy, revision_of
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import adapter_base
 from rlhf_lab.models.model_files import model_identity, positions
-from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.sandbox.outcome import Outcome
 from rlhf_lab.sandbox.sandbox import Sandbox
 from rlhf_lab.training.run import Run
@@ -77,12 +77,14 @@ def _local_model(run: Run) -> AgentModel:
     return _agent_model(run, completer, max_tokens=max_tokens)
 
 
-def _loading(settings: object, source: str, encoder: Encoder) -> dict[str, Any]:
+def _loading(settings: Scratch | HuggingFace, source: str, encoder: Encoder) -> dict[str, Any]:
     """What settings of a Hugging Face model decide of its answers and its files do not; a model of the lab has none."""
+    stored = settings.stored("policy")
+    weights = {} if stored == "float32" else {"weights": stored}
     if not isinstance(settings, HuggingFace):
-        return {}
+        return weights
     base = adapter_base(source) or source
-    return {"chat_template": encoder.chat is not None, "revision": revision_of(settings, base)}
+    return {"chat_template": encoder.chat is not None, "revision": revision_of(settings, base), **weights}
 
 
 def _agent_model(run: Run, completer: Completer, *, max_tokens: int) -> AgentModel:

@@ -639,6 +639,7 @@ def _sharding_problems(root: Config) -> list[str]:
             "(with runtime.dtype=bfloat16 passes take half of that); write model.weights_of={reward: bfloat16} for "
             "reward models, or use sharding=none or ddp"
         )
+    problems += _reference_problems(root)
     if divides and getattr(root.algorithm, "optimizer", None) == "adamw_8bit":
         problems.append(
             "algorithm.optimizer=adamw_8bit keeps moments in blocks of whole matrices, and FSDP and DeepSpeed divide "
@@ -650,6 +651,24 @@ def _sharding_problems(root: Config) -> list[str]:
             "use algorithm.optimizer=adamw (with an algorithm.lr for it), or sharding=ddp, fsdp_grad_op or fsdp_full"
         )
     return problems
+
+
+def _reference_problems(root: Config) -> list[str]:
+    """Why a reference cannot be stored as configured beside a policy that is trained as a whole."""
+    holds_reference = any(model.reference for model in root.algorithm.held(adapter=False))
+    if root.model.lora.rank or not holds_reference or not root.algorithm.makes_model:
+        return []
+    stored = root.model.stored("reference")
+    if stored == "float32" or (stored == "bfloat16" and root.runtime.dtype == "bfloat16"):
+        return []
+    others = "reward models alone: model.weights_of={reward: bfloat16}"
+    if stored == "bfloat16":
+        others += "; bfloat16 also with runtime.dtype=bfloat16"
+    return [
+        f"model.weights={stored}: the policy is trained as a whole in {root.runtime.dtype}, and a reference that "
+        "computes otherwise differs from it before the first step; train an adapter (model.lora.rank=16), or write "
+        f"model.weights=float32 ({others})"
+    ]
 
 
 def _agent_problems(root: Config) -> list[str]:

@@ -166,8 +166,9 @@ def load_subject(stage: Stage, folder: Path) -> Subject:
 
     Raises LabError, or what the libraries raise, when model, tokenizer or data cannot be loaded.
     """
-    config = stage.config
-    settings = config.model
+    # what is checked to float32's precision is not stored in less
+    settings = dataclasses.replace(stage.config.model, weights="float32", weights_of={})
+    config = dataclasses.replace(stage.config, model=settings)
     source, what = _policy_source(stage)
     run = Run(folder, config, {"policy": source} if source else {})
     model, encoder = start_policy(run)

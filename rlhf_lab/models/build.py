@@ -111,7 +111,17 @@ def load_policy(
     """
     weights = _weights(settings, role, trained)
     model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights)
-    return store(_without_dropout(model), weights, device)
+    return _stored(model, source, weights, device)
+
+
+def _stored(model: nn.Module, source: str | Path, weights: Stored, device: str) -> nn.Module:
+    """A loaded model as it is to be stored; on four bits lie the adapters of the stages that made it."""
+    model = store(_without_dropout(model), weights, device)
+    if weights == "nf4":
+        for folder in lora.adapter_chain(source)[1]:
+            lora.add_products(model, folder)
+        model.name_or_path = str(source)  # type: ignore[assignment]  # an adapter that is trained now lies on all of it
+    return model
 
 
 def _weights(settings: Scratch | HuggingFace, role: WeightsOf, trained: bool) -> Stored:
@@ -186,7 +196,7 @@ def load_reward_model(
     options = {"num_labels": outputs}
     weights = _weights(settings, "policy" if trained else "reward", trained)
     model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)
-    return store(_without_dropout(model), weights, device)
+    return _stored(model, source, weights, device)
 
 
 def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
@@ -226,6 +236,8 @@ def _load(
     """
     base = lora.adapter_base(source)
     model_source = base or str(source)
+    if weights == "nf4":  # the model at the bottom is packed, and the adapters on it are added to that
+        model_source, base = lora.adapter_chain(source)[0], None
     label = f"{base}, the base of adapter {source}," if base else str(source)
     attention = getattr(settings, "attention", "auto")
     try:
@@ -233,7 +245,7 @@ def _load(
             model_source,
             dtype=torch.float32 if weights == "float32" else "auto",
             attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
-            revision=revision_of(settings, base or source),
+            revision=revision_of(settings, model_source),
             use_safetensors=True,
             output_loading_info=True,
             **options,
@@ -243,11 +255,12 @@ def _load(
     if lora.has_adapter(model):
         # Transformers follows a hub id that holds an adapter to its base on its own, with the adapter unmerged.
         raise ArtifactError(f"{label} is an adapter on a hub; download it and write its folder here")
-    if weights != "float32":
-        _read_unrounded(model, model_source)
     if any(key.startswith(f"{HEAD}.") for key in loading_info["missing_keys"]):
         model.score.float()
         nn.init.zeros_(model.score.weight)
+    if weights != "float32":
+        for place in dict.fromkeys([model_source, str(source)]):  # a trained head lies with the adapter
+            _read_unrounded(model, place)
     _refuse_longer_rows(model, model_source)
     return lora.apply_adapter(model, source) if base else model
 

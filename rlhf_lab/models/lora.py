@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.weights import has_packed_weight, is_packed, unpacked, weight_of
+from rlhf_lab.models.weights import add_product, has_packed_weight, is_packed, unpacked, weight_of
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -102,11 +102,11 @@ def without_adapter(model: nn.Module) -> nn.Module:
 def merged(model: nn.Module) -> nn.Module:
     """A plain model that computes the same (to rounding): adapted weights are new, all else is shared.
 
-    Weights of four bits are numbers in it. A model without an adapter is returned as it is.
+    Weights of four bits are numbers in it. A model that has neither is returned as it is.
     """
-    if not has_adapter(model):
-        return model
     adapted = _adapted_layers(model)
+    if not adapted and not any(map(has_packed_weight, model.modules())):
+        return model
     bases = [layer.get_base_layer() for layer in adapted]
     packed = [layer for layer in model.modules() if has_packed_weight(layer) and layer not in bases]
     plain_layers = {layer: _merged_layer(layer) for layer in adapted}
@@ -169,6 +169,41 @@ def adapter_base(source: str | Path) -> str | None:
     return str(base)
 
 
+def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
+    """(the model at the bottom, the adapters on it, oldest first) of a folder that was made by stages with adapters.
+
+    Raises ArtifactError where a model on the way is gone.
+    """
+    adapters: list[Path] = []
+    here = str(source)
+    while True:
+        folder = Path(here)
+        whole_with_adapter = (folder / "adapter" / CONFIG).is_file()
+        adapter = folder / "adapter" if whole_with_adapter else folder
+        base = adapter_base(adapter)
+        if base is None:
+            return here, adapters[::-1]
+        if Path(base).is_absolute() and not Path(base).is_dir():
+            raise ArtifactError(
+                f"{adapter} lies on {base}, which is not there, and model.weights=nf4 packs that model and adds the "
+                "adapter to it; put it back, or use model.weights=bfloat16, which takes the merged model"
+            )
+        adapters.append(adapter)
+        here = base
+
+
+def add_products(model: nn.Module, folder: Path) -> None:
+    """Add a stored adapter to a frozen model, beside weights of four bits and into others."""
+    config = _import_peft().PeftConfig.from_pretrained(str(folder))
+    scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    for name, a in tensors.items():
+        layer_name, is_a, _ = name.partition(".lora_A.weight")
+        if is_a:
+            b = tensors[f"{layer_name}.lora_B.weight"]
+            add_product(model.get_submodule(layer_name), a.float(), scale * b.float())
+
+
 def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """`model` with a stored adapter merged into it."""
     peft = _import_peft()
@@ -184,6 +219,9 @@ def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             _untyped(model).add_adapter(config, NAME)
+        for layer in _adapted_layers(model):
+            layer.lora_A.float()
+            layer.lora_B.float()
         load_result = peft.set_peft_model_state_dict(model, tensors, adapter_name=NAME)
         if head_tensors:
             model.load_state_dict(head_tensors, strict=False)

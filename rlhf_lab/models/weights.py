@@ -12,6 +12,7 @@ residual stream stays float32. What is trained beside it, an adapter or a scalar
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -60,8 +61,26 @@ def weight_of(layer: nn.Module) -> Tensor:
     weight: Any = layer.weight
     if not is_packed(weight):
         return weight
-    packed: Tensor = _bitsandbytes().functional.dequantize_4bit(weight.data, weight.quant_state)
-    return packed.to(torch.bfloat16)
+    numbers: Tensor = _bitsandbytes().functional.dequantize_4bit(weight.data, weight.quant_state)
+    numbers = numbers.to(torch.bfloat16)
+    for a, b in products(layer):
+        numbers = numbers + (b @ a).to(numbers.dtype)
+    return numbers
+
+
+def products(layer: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """What adapters of earlier stages add to a layer of four bits: (A, s·B) of each, see `lora.py`."""
+    return list(layer.__dict__.get("earlier", ()))
+
+
+def add_product(layer: nn.Module, a: Tensor, b: Tensor) -> None:
+    """Add B·A to a frozen layer. A sum that was packed again would lose it: it is smaller than half a level of NF4."""
+    weight: Any = layer.weight
+    a, b = (factor.to(weight.device, torch.float32) for factor in (a, b))
+    if is_packed(weight):
+        layer.__dict__["earlier"] = [*products(layer), (a, b)]
+    else:
+        weight.data += (b @ a).to(weight.dtype)
 
 
 def is_packed(parameter: Tensor | None) -> bool:
@@ -93,7 +112,9 @@ def scalar_head(model: nn.Module, states: Tensor) -> Tensor:
     A score in bfloat16 would have three digits, and replies of nearly the same worth the same one.
     """
     with torch.autocast(states.device.type, enabled=False):
-        return model.score(states.float())  # type: ignore[operator]
+        score: Any = model.score
+        outputs: Tensor = score(states.to(score.weight.dtype))
+        return outputs.float()
 
 
 def _round_matrices(model: nn.Module) -> None:
@@ -116,7 +137,7 @@ def _as_bfloat16(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
 
 def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
     """Put layers of four bits in place of the blocks' linear layers, one after another."""
-    linear_4bit = _bitsandbytes().nn.Linear4bit
+    linear_4bit = _packed_linear()
     four_bits = _bitsandbytes().nn.Params4bit
     for block in blocks(model):
         for parent in list(block.modules()):
@@ -147,6 +168,21 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                 setattr(parent, name, packed.train(layer.training))
     # by this attribute peft knows what its adapters lie on
     model.__dict__["is_loaded_in_4bit"] = True
+
+
+@cache
+def _packed_linear() -> Any:
+    """bitsandbytes' layer, with `products` added to what it computes."""
+    linear_4bit: Any = _bitsandbytes().nn.Linear4bit
+
+    class PackedLinear(linear_4bit):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = super().forward(x)
+            for a, b in products(self):
+                y = y + nn.functional.linear(nn.functional.linear(x, a.to(x.dtype)), b.to(x.dtype))
+            return y
+
+    return PackedLinear
 
 
 def _bitsandbytes() -> ModuleType:

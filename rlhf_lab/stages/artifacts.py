@@ -352,8 +352,12 @@ def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
     """
     values = _without(values, *getattr(settings, "unkeyed", ()))
     optional = getattr(settings, "keyed_if_set", ())
-    defaults = {item.name: item.default for item in dataclasses.fields(settings) if item.name in optional}
+    defaults = {item.name: _default(item) for item in dataclasses.fields(settings) if item.name in optional}
     return _without(values, *(name for name, default in defaults.items() if getattr(settings, name) == default))
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:

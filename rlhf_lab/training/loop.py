@@ -126,12 +126,15 @@ class Algorithm(ABC):
         """Measure the model after this step and log the result."""
         del step
 
-    def halve_micro_batches(self) -> int | None:
+    def halve_micro_batches(self, widest: int) -> int | None:
         """Let `collect` cut steps into micro-batches of half as many tokens; None where they are of one token already.
 
         `collect` gives the same samples when it is called once more for a step.
+
+        Args:
+            widest: padded tokens of the largest micro-batch that did not fit; 0 where that is not known.
         """
-        tokens = (self.settings.micro_batch_tokens or MOST_TOKENS) // 2
+        tokens = min(self.settings.micro_batch_tokens or MOST_TOKENS, widest or MOST_TOKENS) // 2
         if not tokens:
             return None
         self.settings = replace(self.settings, micro_batch_tokens=tokens)
@@ -244,14 +247,15 @@ def _gradients(
 
     Of several processes each waits for the others within a pass, so that one alone cannot begin again.
     """
-    can_retry = run.config.fits_itself and ranks.world() == 1
+    divides = registry.kind_of("sharding", run.config.sharding) == "zero"  # DeepSpeed keeps what a pass left behind
+    can_retry = run.config.fits_itself and ranks.world() == 1 and not divides
     counted: list[Counted] | None = None
     while counted is None:
         tokens = None
         try:
             counted = _accumulate_gradients(algorithm, engine, run, batch)
         except torch.OutOfMemoryError as error:
-            tokens = algorithm.halve_micro_batches() if can_retry else None
+            tokens = algorithm.halve_micro_batches(_widest(batch)) if can_retry else None
             if tokens is None:
                 advice = "see what would fit: the same command with `plan` in front of the recipe"
                 raise DeviceMemoryError(f"the device ran out of memory at step {step + 1}; {advice}") from error
@@ -263,6 +267,12 @@ def _gradients(
     for out, loss_share in counted:
         totals.add(out, loss_share)
     return [out for out, _ in counted]
+
+
+def _widest(batch: StepBatch) -> int:
+    """Padded tokens of the largest micro-batch, 0 where micro-batches do not say."""
+    token_batches = [getattr(micro, "batch", micro) for micro in batch.micro]
+    return max((tokens.tokens_BT.numel() for tokens in token_batches if hasattr(tokens, "tokens_BT")), default=0)
 
 
 Counted = tuple[LossOutput, Tensor]

@@ -64,7 +64,7 @@ def model(corpus, encoder) -> nn.Module:
 
 def collector(corpus: Corpus, encoder: Encoder, **rollout: Any) -> EpisodeCollector:
     settings = Local(**{"max_new_tokens": 24, "max_prompt_tokens": 48, "max_episode_tokens": 140, **rollout})
-    run: Any = SimpleNamespace(config=SimpleNamespace(rollout=settings, data=SETTINGS), corpus=corpus)
+    run: Any = SimpleNamespace(config=SimpleNamespace(rollout=settings, data=SETTINGS, engine="native"), corpus=corpus)
     return EpisodeCollector(run, encoder)
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support import ONE_LAYER, SMALL_WORLD, planned
+from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned
 from test_sampler import CONFIGS, flat, prompts, random_model, sample
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_lab.algorithms.policy_gradient.critic import build_critic
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.memory.shapes import source_shape
 from rlhf_lab.memory.state import weight_bytes
 from rlhf_lab.models import lora
-from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores
-from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores, save_model
+from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import HuggingFace, LoRA
 from rlhf_lab.models.weights import count, is_packed, store, weight_of
@@ -131,6 +132,32 @@ def test_an_adapter_on_stored_weights(family: str, weights: Any, tmp_path: Path)
     merged.save_pretrained(tmp_path / "merged")  # type: ignore[operator]
     again = loaded(tmp_path / "merged", "bfloat16")
     assert torch.equal(tokens(again), tokens(merged))
+
+
+def test_four_bits_keep_what_adapters_have_learned(tmp_path: Path) -> None:
+    """Of a sum that were packed again little would stay: an adapter's product is smaller than the steps of NF4."""
+    folder = saved("llama", tmp_path / "base")
+    tokenizer = gpt2_tokenizer(["some words to learn"])
+    base = tokens(loaded(folder, "nf4"))
+    for stage in ("first", "second"):
+        model = loaded(folder, "nf4", rank=4)
+        assert torch.allclose(tokens(model), base, atol=0.05)  # it starts where the stage before ended
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)) * 0.02)
+        trained = tokens(model)
+        moved_by = (trained - base).abs().mean()
+        folder = tmp_path / stage
+        save_model(model, Encoder(tokenizer), folder)
+        again = loaded(folder, "nf4")
+        assert (tokens(again) - trained).abs().mean() < 0.1 * moved_by
+        assert (tokens(lora.merged(again)) - trained).abs().mean() < 0.2 * moved_by
+        adapter_alone = loaded(folder / "adapter", "nf4")
+        assert torch.equal(tokens(adapter_alone), tokens(again))
+        base = trained
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(ArtifactError, match=r"put it back, or use model.weights=bfloat16"):
+        loaded(folder, "nf4")
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -272,6 +299,8 @@ def test_a_critic_has_an_adapter_on_a_trunk_of_its_own(tmp_path: Path) -> None:
         (("sharding=fsdp_full", "model.weights=nf4", "model.lora.rank=4"), "model.weights_of={reward: bfloat16}"),
         (("sharding=fsdp_full", "algorithm.optimizer=adamw_8bit"), "use algorithm.optimizer=adamw, or sharding=none"),
         (("engine=trl", "model.weights=bfloat16", "algorithm.optimizer=adamw"), "model.weights"),
+        (("model.weights=nf4",), "differs from it before the first step; train an adapter"),
+        (("model.weights=bfloat16",), "bfloat16 also with runtime.dtype=bfloat16"),
     ],
 )
 def test_what_cannot_be_stored_is_refused(overrides: tuple[str, ...], problem: str) -> None:

@@ -38,7 +38,10 @@ from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
 
 STOPS = (EOS, *range(10, 60))
 """Many tokens that end a reply, so that rows end at different times."""
-SYNC = ["lab_describe", "/pause?mode=abort", "lab_load", "/update_weight_version", "/reset_prefix_cache", "/resume"]
+SYNC = [
+    *("lab_describe", "/pause?mode=abort", "/update_weight_version", "lab_load", "/reset_prefix_cache"),
+    *("/update_weight_version", "/resume"),
+]
 FAKE = [sys.executable, str(Path(__file__).resolve().parents[1] / "fake_vllm.py")]
 
 

@@ -76,7 +76,9 @@ def collected(texts: list[str], environment: Environment | None, **settings: Any
     encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
     corpus = Corpus("toy", [], [], "", environment=environment, facts={prompt_text("hello"): {"answer": "2"}})
     data = SimpleNamespace(max_turns=MAX_TURNS if environment else 1)
-    run: Any = SimpleNamespace(config=SimpleNamespace(rollout=Local(**settings), data=data), corpus=corpus)
+    run: Any = SimpleNamespace(
+        config=SimpleNamespace(rollout=Local(**settings), data=data, engine="native"), corpus=corpus
+    )
     collector = EpisodeCollector(run, encoder)
     collector.sampler = Scripted(encoder, texts)
     ((episode,),) = collector.collect(None, [corpus.task(prompt_text("hello"))], 1, seed=0)  # type: ignore[arg-type]

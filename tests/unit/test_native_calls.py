@@ -112,7 +112,7 @@ def encoder(request) -> Encoder:
 def collector_of(corpus: Corpus, encoder: Encoder, sampler: Any = None, **rollout: Any) -> EpisodeCollector:
     settings = Local(**{"max_new_tokens": 60, "max_prompt_tokens": 600, **rollout})
     run: Any = SimpleNamespace(
-        config=SimpleNamespace(rollout=settings, data=SimpleNamespace(max_turns=3)), corpus=corpus
+        config=SimpleNamespace(rollout=settings, data=SimpleNamespace(max_turns=3), engine="native"), corpus=corpus
     )
     collector = EpisodeCollector(run, encoder)
     if sampler:

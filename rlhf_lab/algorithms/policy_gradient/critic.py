@@ -61,7 +61,7 @@ def build_critic(
     settings = run.config.model
     width = policy.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
     if kind == "shared":
-        if not has_linear_head(policy):
+        if not within(policy, has_linear_head, policy):
             raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
         return Critic(width, None).to(run.load_device)
     lora_seed = run.seed("critic/lora")

@@ -13,6 +13,7 @@ from torch import nn
 
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.evaluations.suite.suite_file import HarnessTask
+from rlhf_lab.models.divided import blocks_dtype
 from rlhf_lab.models.encoding import Encoder
 
 Documents = dict[str, float]
@@ -32,7 +33,9 @@ def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTas
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    wrapped = HFLM(pretrained=model, tokenizer=encoder.tokenizer, batch_size=batch)
+    dtype = blocks_dtype(model)  # of a model that computes under autocast; see `models/weights.py`
+    mixed = None if dtype is None else str(dtype).removeprefix("torch.")
+    wrapped = HFLM(pretrained=model, tokenizer=encoder.tokenizer, batch_size=batch, mixed_precision_dtype=mixed)
     values = {}
     for name, task in tasks.items():
         manager = TaskManager(include_path=task.include or None)

@@ -7,7 +7,16 @@ from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, LabError, MissingDependency
 
-REPLACED = ["*.safetensors", "*.safetensors.index.json"]
+REPLACED = [
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.json",
+    "*.jinja",
+    "*.bin",
+    "*.model",
+    "merges.txt",
+    "vocab.txt",
+]
 """Files of an earlier publication that are removed where the new one has none of that name."""
 
 

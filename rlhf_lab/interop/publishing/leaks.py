@@ -61,8 +61,12 @@ def _in_text(text: str, *, is_vocabulary: bool) -> Iterator[str]:
     if match := LOCAL_PATH.search(text):
         yield f"a path of this machine ({match[0]})"
     user = _user()
-    if user and re.search(rf"/{re.escape(user)}/", text):
+    # an address on the web may have an owner of that name
+    if user and re.search(rf"/{re.escape(user)}/", ADDRESS.sub("", text)):
         yield "a path with the name of this machine's user"
+
+
+ADDRESS = re.compile(r"https?://\S+")
 
 
 def _user() -> str:

@@ -78,9 +78,10 @@ def _gate(made: Provenance, request: Request) -> gate.Decision | None:
         return None
     asked = find_run(request.gate_run or request.run)
     if asked != made.folder:
-        needs = (read_json(asked / "manifest.json") or {}).get("needs") or {}
-        keys = {need.get("key") for need in needs.values()}
-        if made.run.manifest.get("key") not in keys:
+        policy = ((read_json(asked / "manifest.json") or {}).get("needs") or {}).get("policy") or {}
+        key = made.run.manifest.get("key")
+        # a run that trained on from the model measured another one
+        if key is None or policy.get("key") != key or (asked / "model").is_dir():
             raise DataError(
                 f"gate_run={asked} did not ask the model of {made.folder}: run eval_suite with needs.policy"
             )

@@ -152,6 +152,9 @@ class Client:
         if connection is not None:
             try:
                 return self._exchange(connection, method, path, body)
+            except TimeoutError as error:
+                connection.close()
+                raise self._timed_out(path) from error
             except (OSError, HTTPException) as error:
                 connection.close()
                 if aborts != self._aborts:
@@ -162,10 +165,13 @@ class Client:
             return self._exchange(connection, method, path, body)
         except TimeoutError as error:
             connection.close()
-            raise self.failed(f"did not answer {path} within {self.timeout_s:g} s (rollout.timeout_s)") from error
+            raise self._timed_out(path) from error
         except (OSError, HTTPException) as error:
             connection.close()
             raise self.failed(f"does not answer {path} ({type(error).__name__}: {error})") from error
+
+    def _timed_out(self, path: str) -> ServerFailed:
+        return self.failed(f"did not answer {path} within {self.timeout_s:g} s (rollout.timeout_s)")
 
     def _exchange(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> bytes:
         with self._lock:

@@ -21,6 +21,8 @@ from rlhf_lab.sampling.vllm.client import MODEL, Client, ServerFailed
 
 PLUGIN = Path(__file__).with_name("plugin")
 LAST_LINES = 12
+MOST_PRINTED = 2**20
+"""Bytes at the end of what a server printed that are looked through."""
 """Of what the server printed, in an error's message."""
 POLL_S = 0.5
 END_S = 15.0
@@ -125,8 +127,11 @@ class Server:
 
     def last_lines(self) -> str:
         """What the server printed last; empty where it printed nothing."""
-        self._printed.seek(0)
-        lines = self._printed.read().decode(errors="replace").splitlines()
+        # read at an offset: the server writes at the one that the file itself has
+        descriptor = self._printed.fileno()
+        size = os.fstat(descriptor).st_size
+        printed = os.pread(descriptor, min(size, MOST_PRINTED), max(0, size - MOST_PRINTED))
+        lines = printed.decode(errors="replace").splitlines()
         # vLLM prints a long trace for each of its processes: the lines that name an error say more than the last ones.
         errors = [line for line in lines if "Error: " in line]
         return "\n".join(dict.fromkeys([*errors[-3:], *lines[-LAST_LINES:]]))

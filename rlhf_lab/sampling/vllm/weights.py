@@ -139,10 +139,12 @@ class Servers:
         # What is left of a run that was killed must not go on with other weights, nor stay in the cache of prompts.
         client.post("/pause?mode=abort")
         try:
+            # a version that nobody asks for: if loading breaks off, no run takes what is there for its own
+            client.post("/update_weight_version", {"new_version": f"{version}-loading"})
             client.call_workers("lab_load", str(folder))
-            client.post("/update_weight_version", {"new_version": version})
             if not client.post("/reset_prefix_cache")["success"]:
                 raise client.failed("did not forget the prompts that it computed with the weights before")
+            client.post("/update_weight_version", {"new_version": version})
         finally:
             client.post("/resume")
         return int(described["positions"])
@@ -159,6 +161,7 @@ class Servers:
         if self._server is None or not self._server.is_running or architecture != self._architecture:
             if self._server is not None:
                 self._server.close()  # first: the next one needs its memory
+            self._loaded = None  # the new one may have the address of the old one
             self._server = self._started(model, longest)
             self._architecture = architecture
         return (self._server.url,)
