@@ -253,6 +253,8 @@ class Watch:
             "factor": self.factor,
             "stopped": self.stopped,
             "raised": self.raised,
+            # a command that was killed before it could say that it paused pauses again
+            **({"pause": self.pause} if self.pause else {}),
             "detector": self.detector.state_dict(),
             "size": path.stat().st_size if path.exists() else 0,
         }
@@ -264,5 +266,7 @@ class Watch:
         self.factor = float(state["factor"])
         self.stopped = state["stopped"]
         self.raised = int(state["raised"])
+        if self._pauses:
+            self.pause = state.get("pause", "")
         self.detector.load_state_dict(state["detector"])
         truncate(self.run.folder / TRACE, int(state["size"]))

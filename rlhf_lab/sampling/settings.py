@@ -114,7 +114,7 @@ class Vllm(Local):
                 (_is_url(url), f"urls: {url} is no address of a server such as http://127.0.0.1:8000")
                 for url in self.urls
             ),
-            (len(set(self.urls)) == len(self.urls), "urls names a server twice"),
+            (len({url.rstrip("/") for url in self.urls}) == len(self.urls), "urls names a server twice"),
         )
 
     def native_problems(self, config: Config) -> list[str]:
@@ -146,4 +146,8 @@ class Vllm(Local):
 def _is_url(url: str) -> bool:
     """Whether this is the address of a server: plain HTTP, a host and nothing behind its port."""
     parts = urlsplit(url)
+    try:
+        parts.port  # noqa: B018 - reading it refuses what is no port
+    except ValueError:
+        return False
     return parts.scheme == "http" and bool(parts.hostname) and parts.path in ("", "/") and not parts.query

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from support import ONE_LAYER, SMALL_WORLD, checked, planned
+from torch import nn
 
 from rlhf_lab.core.errors import ConfigError, DataError, MissingDependency
 from rlhf_lab.core.files import read_jsonl
@@ -168,13 +169,14 @@ def test_values_of_tasks_are_read_by_document(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(harness, "find_spec", lambda name: name)
     encoder = SimpleNamespace(tokenizer="tokenizer")
-    values = harness.run_tasks("model", encoder, {"easy": HarnessTask(task="arc", limit=4, shots=2)}, 8)
+    model = nn.Linear(1, 1)
+    values = harness.run_tasks(model, encoder, {"easy": HarnessTask(task="arc", limit=4, shots=2)}, 8)
     assert values == {"easy": {f"arc/{i}": float(i % 2) for i in range(4)}}
-    assert (asked[0]["limit"], asked[0]["num_fewshot"], asked[0]["model"]["pretrained"]) == (4, 2, "model")
+    assert (asked[0]["limit"], asked[0]["num_fewshot"], asked[0]["model"]["pretrained"]) == (4, 2, model)
     with pytest.raises(ConfigError, match="has no task boolq"):
-        harness.run_tasks("model", encoder, {"boolq": HarnessTask()}, 8)
+        harness.run_tasks(model, encoder, {"boolq": HarnessTask()}, 8)
     with pytest.raises(ConfigError, match="has no number f1 per document; its metrics: acc"):
-        harness.run_tasks("model", encoder, {"arc": HarnessTask(metric="f1")}, 8)
+        harness.run_tasks(model, encoder, {"arc": HarnessTask(metric="f1")}, 8)
 
 
 def test_the_real_harness_reads_a_task_of_ones_own(tmp_path):

@@ -237,6 +237,10 @@ def test_a_paused_stage_goes_on_exactly_with_consent_and_not_without(recipe, pol
     with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
         ensure(broken, started=0.0)
     assert (broken.folder / "result.json").read_text() == paused
+    # killed between the checkpoint and this file: the same command pauses again
+    (broken.folder / "result.json").write_text(paused.replace('"paused"', '"running"'))
+    with pytest.raises(Paused, match=r"alerts\.continue_paused=true"):
+        execute(broken)
     agreed = plan(recipe, policy, tmp_path / "broken", *more, "alerts.continue_paused=true")
     assert agreed.folder == broken.folder
     execute(agreed)

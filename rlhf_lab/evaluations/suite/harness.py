@@ -34,8 +34,8 @@ def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTas
     from lm_eval.tasks import TaskManager
 
     dtype = blocks_dtype(model)  # of a model that computes under autocast; see `models/weights.py`
-    mixed = None if dtype is None else str(dtype).removeprefix("torch.")
-    wrapped = HFLM(pretrained=model, tokenizer=encoder.tokenizer, batch_size=batch, mixed_precision_dtype=mixed)
+    autocast = {"mixed_precision_dtype": str(dtype).removeprefix("torch.")} if dtype else {}
+    wrapped = HFLM(pretrained=model, tokenizer=encoder.tokenizer, batch_size=batch, **autocast)
     values = {}
     for name, task in tasks.items():
         manager = TaskManager(include_path=task.include or None)

@@ -94,7 +94,8 @@ class VllmSampler:
         order = ranks.share(sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
         rows = []
         for place, i in enumerate(order):
-            url = loaded.urls[place % len(loaded.urls)]  # a group stays together: its prompt is computed once
+            # processes begin at different servers; a group stays together: its prompt is computed once
+            url = loaded.urls[(ranks.rank() + place) % len(loaded.urls)]
             for g in range(group):
                 rows.append(OpenRow(i * group + g, url, row_seed(seed, i, g, group), list(prompts[i]), RowTokens()))
         sampling = Sampling(
