@@ -20,7 +20,7 @@ from rlhf_lab.models.build import load_policy, save_model
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.pair_rows import pair_rows
-from rlhf_lab.models.settings import HuggingFace
+from rlhf_lab.models.settings import HuggingFace, RoleWeights
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.stages.artifacts import External, Stage
 from rlhf_lab.trackers.settings import Files
@@ -167,7 +167,7 @@ def load_subject(stage: Stage, folder: Path) -> Subject:
     Raises LabError, or what the libraries raise, when model, tokenizer or data cannot be loaded.
     """
     # what is checked to float32's precision is not stored in less
-    settings = dataclasses.replace(stage.config.model, weights="float32", weights_of={})
+    settings = dataclasses.replace(stage.config.model, weights="float32", weights_of=RoleWeights())
     config = dataclasses.replace(stage.config, model=settings)
     source, what = _policy_source(stage)
     run = Run(folder, config, {"policy": source} if source else {})

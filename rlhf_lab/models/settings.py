@@ -50,6 +50,21 @@ WeightsOf = Literal["policy", "reference", "reward"]
 
 
 @dataclass(frozen=True)
+class RoleWeights:
+    """How the weights of a role are stored; null is as `model.weights` says.
+
+    Args:
+        policy: policies that are sampled or measured, and what an adapter is trained on.
+        reference: of DPO and of a KL penalty.
+        reward: reward models.
+    """
+
+    policy: Stored | None = None
+    reference: Stored | None = None
+    reward: Stored | None = None
+
+
+@dataclass(frozen=True)
 class Weights:
     """How weights are stored that are not trained as a whole; see `models/weights.py`.
 
@@ -57,16 +72,17 @@ class Weights:
         weights: of reference and reward models, of policies that are sampled or measured, and of what an adapter is
             trained on. `bfloat16` takes half the memory and `nf4` (needs `rlhf_lab[quantized]`) about a seventh of it;
             all passes of such a model are in bfloat16 then. What is trained is float32 in any case.
-        weights_of: the same for `policy` (also what an adapter is trained on), `reference` or `reward` models alone,
-            e.g. {reward: bfloat16}.
+        weights_of: the same for one role alone, e.g. {reward: bfloat16}.
     """
 
     weights: Stored = "float32"
-    weights_of: dict[WeightsOf, Stored] = field(default_factory=dict)
+    weights_of: RoleWeights = field(default_factory=RoleWeights)
 
     def stored(self, role: WeightsOf) -> Stored:
         """How the weights of a role are stored."""
-        return self.weights_of.get(role, self.weights)
+        roles = self.weights_of
+        written = {"policy": roles.policy, "reference": roles.reference, "reward": roles.reward}
+        return written[role] or self.weights
 
 
 @register("model", "scratch")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,7 +122,7 @@ def _missing_libraries(stage: Stage) -> list[str]:
 def _packs_numbers(config: Config) -> bool:
     """Whether weights or moments of the stage are of less than two bytes."""
     model = config.model
-    packs_weights = "nf4" in (model.weights, *model.weights_of.values())
+    packs_weights = "nf4" in (model.weights, *astuple(model.weights_of))
     return packs_weights or getattr(config.algorithm, "optimizer", "") == "adamw_8bit"
 
 

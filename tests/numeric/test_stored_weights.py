@@ -22,7 +22,7 @@ from rlhf_lab.models import lora
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_scores, save_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
-from rlhf_lab.models.settings import HuggingFace, LoRA
+from rlhf_lab.models.settings import HuggingFace, LoRA, RoleWeights
 from rlhf_lab.models.weights import count, is_packed, store, weight_of
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.linear import InPlace
@@ -211,7 +211,9 @@ def test_a_scalar_head_stays_exact(tmp_path: Path) -> None:
 
 def test_weights_of_a_role(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path)
-    settings = HuggingFace(path=str(folder), weights="bfloat16", weights_of={"reference": "nf4", "reward": "float32"})
+    settings = HuggingFace(
+        path=str(folder), weights="bfloat16", weights_of=RoleWeights(reference="nf4", reward="float32")
+    )
     packed = [is_packed(p) for p in load_policy(folder, settings, role="reference").parameters()]
     assert any(packed)
     assert {p.dtype for p in load_reward_model(folder, settings).parameters()} == {torch.float32}
@@ -306,6 +308,12 @@ def test_a_critic_has_an_adapter_on_a_trunk_of_its_own(tmp_path: Path) -> None:
 def test_what_cannot_be_stored_is_refused(overrides: tuple[str, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem.replace("{", r"\{")):
         planned("dpo", *SMALL_WORLD, "stages.sft.model.lora.rank=0", *overrides)
+
+
+@pytest.mark.parametrize("written", ["model.weights_of={reward: bfloat16}", "model.weights_of.reward=bfloat16"])
+def test_one_role_is_written_on_the_command_line(written: str) -> None:
+    model = planned("dpo", *SMALL_WORLD, written).config.model
+    assert (model.stored("reward"), model.stored("reference")) == ("bfloat16", "float32")
 
 
 def test_layers_that_cannot_be_packed_are_refused(tmp_path: Path) -> None:
