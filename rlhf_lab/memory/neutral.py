@@ -62,7 +62,6 @@ def _changes(stage: Stage, machine: Device, share: int) -> Iterator[Change]:
     """Combinations of changes: as many rows sampled at once as fit, then ever smaller micro-batches."""
     yield {}
     rows = _fewer_rows(stage, machine, share)
-    yield rows
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
         for micro in micro_batch_changes(stage, machine):

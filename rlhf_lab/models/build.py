@@ -259,8 +259,7 @@ def _load(
         model.score.float()
         nn.init.zeros_(model.score.weight)
     if weights != "float32":
-        for place in dict.fromkeys([model_source, str(source)]):  # a trained head lies with the adapter
-            _read_unrounded(model, place)
+        _read_unrounded(model, model_source)
     _refuse_longer_rows(model, model_source)
     return lora.apply_adapter(model, source) if base else model
 

@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.weights import add_product, has_packed_weight, is_packed, unpacked, weight_of
+from rlhf_lab.models.weights import add_product, has_packed_weight, unpacked, weight_of
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -53,13 +53,9 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
         fan_in_fan_out=transposed,
         task_type="SEQ_CLS" if hasattr(model, HEAD) else "CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):  # peft draws an A of its own, which is overwritten below
-        _untyped(model).add_adapter(config, NAME)
+    _attach(model, config)
     generator = torch.Generator().manual_seed(seed)
     for layer in _adapted_layers(model):
-        # peft gives an adapter the dtype of its base; what is trained is float32
-        layer.lora_A.float()
-        layer.lora_B.float()
         a_weight = layer.lora_A[NAME].weight
         # Drawn on the CPU with peft's distribution, so that A is the same on every device.
         initial = nn.init.kaiming_uniform_(torch.empty(a_weight.shape), a=math.sqrt(5), generator=generator)
@@ -67,6 +63,15 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
     if hasattr(model, HEAD):
         _untyped(model).score.requires_grad_(True)
     return model.train(model.training)  # the adapter's new modules take the mode of the model
+
+
+def _attach(model: nn.Module, config: Any) -> None:
+    """Put peft's layers around those that `config` names, with an adapter in float32 whose values are not drawn yet."""
+    with torch.random.fork_rng(devices=[]):  # peft draws an A of its own, which is overwritten
+        _untyped(model).add_adapter(config, NAME)
+    for layer in _adapted_layers(model):  # peft gives an adapter the dtype of its base
+        layer.lora_A.float()
+        layer.lora_B.float()
 
 
 def has_adapter(model: nn.Module) -> bool:
@@ -80,7 +85,7 @@ def effective_weight(layer: nn.Module) -> Tensor:
     """
     if not _is_adapted(layer):
         return weight_of(layer)
-    weight = weight_of(_untyped(layer).get_base_layer())
+    weight = weight_of(base_layer(layer))
     delta = _untyped(layer).get_delta_weight(NAME)
     return weight + delta.to(weight.dtype)
 
@@ -95,7 +100,7 @@ def without_adapter(model: nn.Module) -> nn.Module:
 
     The reference of DPO and of a KL penalty. After LoRA-SFT it is the SFT policy, since that was saved merged.
     """
-    bases = {layer: layer.get_base_layer() for layer in _adapted_layers(model)}
+    bases = {layer: base_layer(layer) for layer in _adapted_layers(model)}
     return _with_layers(model, bases).requires_grad_(False)
 
 
@@ -107,7 +112,7 @@ def merged(model: nn.Module) -> nn.Module:
     adapted = _adapted_layers(model)
     if not adapted and not any(map(has_packed_weight, model.modules())):
         return model
-    bases = [layer.get_base_layer() for layer in adapted]
+    bases = [base_layer(layer) for layer in adapted]
     packed = [layer for layer in model.modules() if has_packed_weight(layer) and layer not in bases]
     plain_layers = {layer: _merged_layer(layer) for layer in adapted}
     return _with_layers(model, plain_layers | {layer: unpacked(layer, weight_of(layer)) for layer in packed})
@@ -115,11 +120,11 @@ def merged(model: nn.Module) -> nn.Module:
 
 def _merged_layer(layer: Any) -> nn.Module:
     """A plain linear layer that computes what the adapted one does."""
-    base_layer = layer.get_base_layer()
-    if is_packed(base_layer.weight):
-        return unpacked(base_layer, effective_weight(layer).detach())
+    base = base_layer(layer)
+    if has_packed_weight(base):
+        return unpacked(base, effective_weight(layer).detach())
     weight = nn.Parameter(effective_weight(layer).detach(), requires_grad=False)
-    return copy.deepcopy(base_layer, {id(base_layer.weight): weight})
+    return copy.deepcopy(base, {id(base.weight): weight})
 
 
 def _with_layers(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
@@ -193,10 +198,11 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
 
 
 def add_products(model: nn.Module, folder: Path) -> None:
-    """Add a stored adapter to a frozen model, beside weights of four bits and into others."""
-    config = _import_peft().PeftConfig.from_pretrained(str(folder))
+    """Add a stored adapter, and its head if it has one, to a frozen model: beside weights of four bits, into others."""
+    config, tensors, head_tensors = _read_adapter(folder)
+    if hasattr(model, HEAD):
+        model.load_state_dict(head_tensors, strict=False)
     scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
     for name, a in tensors.items():
         layer_name, is_a, _ = name.partition(".lora_A.weight")
         if is_a:
@@ -206,23 +212,12 @@ def add_products(model: nn.Module, folder: Path) -> None:
 
 def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """`model` with a stored adapter merged into it."""
-    peft = _import_peft()
-    config = peft.PeftConfig.from_pretrained(str(folder))
-    weights_file = Path(folder) / WEIGHTS
-    if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
-        raise ArtifactError(f"{folder} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
+    config, tensors, head_tensors = _read_adapter(folder)
     config.modules_to_save = None  # the head is loaded into the model's own below, not into a peft copy of it
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(weights_file).items()}
-    head_names = [name for name in tensors if name.startswith(f"{HEAD}.")]
-    head_tensors = {name: tensors.pop(name) for name in head_names}
     misfit = f"{folder} does not fit its base {_untyped(model).name_or_path}"
     try:
-        with torch.random.fork_rng(devices=[]):
-            _untyped(model).add_adapter(config, NAME)
-        for layer in _adapted_layers(model):
-            layer.lora_A.float()
-            layer.lora_B.float()
-        load_result = peft.set_peft_model_state_dict(model, tensors, adapter_name=NAME)
+        _attach(model, config)
+        load_result = _import_peft().set_peft_model_state_dict(model, tensors, adapter_name=NAME)
         if head_tensors:
             model.load_state_dict(head_tensors, strict=False)
     except (ValueError, RuntimeError) as error:
@@ -230,11 +225,23 @@ def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     missing = [name for name in load_result.missing_keys if "lora_" in name]  # the base's own tensors are there already
     unexpected = list(load_result.unexpected_keys)
     if not hasattr(model, HEAD):
-        unexpected += head_names
+        unexpected += head_tensors
     if missing or unexpected:
         example = [*missing, *unexpected][0]
         raise ArtifactError(f"{misfit}: {len(missing)} tensors missing, {len(unexpected)} unknown, such as {example}")
     return merged(model)
+
+
+def _read_adapter(folder: str | Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    """peft's config of a stored adapter, its tensors by their names in the model, and those of a scalar head."""
+    peft = _import_peft()
+    config = peft.PeftConfig.from_pretrained(str(folder))
+    weights_file = Path(folder) / WEIGHTS
+    if config.peft_type != peft.PeftType.LORA or not weights_file.is_file():
+        raise ArtifactError(f"{folder} is not a LoRA adapter in safetensors: expected {WEIGHTS} and peft_type LORA")
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(weights_file).items()}
+    head_names = [name for name in tensors if name.startswith(f"{HEAD}.")]
+    return config, tensors, {name: tensors.pop(name) for name in head_names}
 
 
 def _target_layers(model: nn.Module, requested: Sequence[str] | None) -> tuple[list[str], bool]:

@@ -75,6 +75,7 @@ class Weights:
         weights_of: the same for one role alone, e.g. {reward: bfloat16}.
     """
 
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("weights", "weights_of")
     weights: Stored = "float32"
     weights_of: RoleWeights = field(default_factory=RoleWeights)
 
@@ -104,7 +105,7 @@ class Scratch(Weights):
     """
 
     small_scale: ClassVar[bool] = True
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("min_frames", "weights", "weights_of")
+    keyed_if_set: ClassVar[tuple[str, ...]] = (*Weights.keyed_if_set, "min_frames")
     family: Literal["llama", "gpt2", "codec"] = "llama"
     hidden: int = 64
     layers: int = 2
@@ -145,7 +146,6 @@ class HuggingFace(Weights):
     """
 
     small_scale: ClassVar[bool] = False
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("weights", "weights_of")
     path: str = ""
     revision: str | None = None
     chat_template: bool | None = None

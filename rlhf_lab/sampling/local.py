@@ -48,6 +48,16 @@ class Samples:
     prompts: list[list[int]]
     rows_BG: list[list[RowTokens]]
 
+    @classmethod
+    def gathered(cls, prompts: Sequence[list[int]], group: int, own_rows: Mapping[int, RowTokens]) -> Samples:
+        """From the rows of every process. All processes must call it.
+
+        Args:
+            own_rows: those of this process by number: prompt number · group + sample number.
+        """
+        rows = {number: row for process in ranks.exchange(own_rows) for number, row in process.items()}
+        return cls(list(prompts), [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
+
     @property
     def replies_BG(self) -> list[list[list[int]]]:
         """Token ids, with the one that ended the reply."""
@@ -62,6 +72,14 @@ class Samples:
     def ended_BG(self) -> list[list[bool]]:
         """False where the last turn was cut."""
         return [[row.ended for row in rows] for rows in self.rows_BG]
+
+
+def own_prompts(prompts: Sequence[list[int]]) -> list[int]:
+    """Numbers of the prompts that this process samples, shortest first.
+
+    Prompts of similar length share a batch, and short and long ones are spread over the processes.
+    """
+    return ranks.share(sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
 
 
 class LocalSampler:
@@ -115,9 +133,7 @@ class LocalSampler:
             return Samples([], [])
         slots = self.settings.max_new_tokens
         noise = Noise(seed, group, slots) if isinstance(seed, Sequence) else Noise([seed], len(prompts) * group, slots)
-        # prompts of similar length share a batch, and short and long ones are spread over the processes
-        by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        order = ranks.share(by_length)
+        order = own_prompts(prompts)
         own_rows: dict[int, RowTokens] = {}
         # a process without prompts of its own also helps to gather a divided model
         with at_hand([model]), plain(model) as whole_model:
@@ -125,8 +141,7 @@ class LocalSampler:
                 own_rows = self._sample_rows(
                     whole_model, prompts, order, group, noise, temperature, next_turn, max_turns
                 )
-        rows = {number: row for process in ranks.exchange(own_rows) for number, row in process.items()}
-        return Samples(list(prompts), [[rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
+        return Samples.gathered(prompts, group, own_rows)
 
     def _sample_rows(
         self,

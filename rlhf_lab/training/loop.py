@@ -247,8 +247,9 @@ def _gradients(
 
     Of several processes each waits for the others within a pass, so that one alone cannot begin again.
     """
-    divides = registry.kind_of("sharding", run.config.sharding) == "zero"  # DeepSpeed keeps what a pass left behind
-    can_retry = run.config.fits_itself and ranks.world() == 1 and not divides
+    # DeepSpeed keeps what a pass that broke off has left behind
+    is_deepspeed = registry.kind_of("sharding", run.config.sharding) == "zero"
+    can_retry = run.config.fits_itself and ranks.world() == 1 and not is_deepspeed
     counted: list[Counted] | None = None
     while counted is None:
         tokens = None

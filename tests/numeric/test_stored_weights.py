@@ -209,6 +209,19 @@ def test_a_scalar_head_stays_exact(tmp_path: Path) -> None:
         assert not torch.equal(scores_B, scores_B.bfloat16().float())  # not of three digits
 
 
+def test_an_adapter_on_four_bits_brings_its_head(tmp_path: Path) -> None:
+    folder = saved("llama", tmp_path / "policy")
+    settings = HuggingFace(path=str(folder), weights="nf4", lora=LoRA(4))
+    model: Any = lora.trainable(load_reward_model(folder, settings, trained=True), settings.lora, seed=3)
+    model.score.weight.data.copy_(torch.randn(model.score.weight.shape, generator=torch.Generator().manual_seed(2)))
+    trained_B = reward_scores(moved(model), BATCH)
+    save_model(model, Encoder(gpt2_tokenizer(["some words to learn"])), tmp_path / "reward")
+    for place in ("reward", "reward/adapter"):
+        again: Any = load_reward_model(tmp_path / place, settings)
+        assert torch.equal(again.score.weight, model.score.weight)
+        assert (reward_scores(again, BATCH) - trained_B).abs().max() < 0.05 * trained_B.abs().max()
+
+
 def test_weights_of_a_role(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path)
     settings = HuggingFace(

@@ -80,11 +80,6 @@ class OnPolicy(Algorithm):
     def frozen(self) -> list[nn.Module]:
         return [self.reference]
 
-    def halve_micro_batches(self, widest: int) -> int | None:
-        tokens = super().halve_micro_batches(widest)
-        self.rollouts.settings = self.settings  # it cuts the passes over replies of the corpus
-        return tokens
-
     @abstractmethod
     def credit(self, groups: list[Group], experience: Experience, scores_R: Tensor, penalty_N: Tensor) -> None:
         """Write `advantage` (N,) into the experience's tokens.
@@ -108,7 +103,7 @@ class OnPolicy(Algorithm):
         sampled_tokens = sum(experience.sampled_lengths[i] for i in rows)
         units = loss_units(settings.aggregation or "", len(rows), sampled_tokens)
         if settings.ptx_weight and not self.warming:
-            micro += self.rollouts.imitation(step, len(rows), units)
+            micro += self.rollouts.imitation(step, len(rows), units, settings.micro_batch_tokens)
         return StepBatch(micro, units)
 
     def loss(self, micro: Micro | Imitation) -> LossOutput:

@@ -182,7 +182,7 @@ class Rollouts:
             self.run.note(alarm)
         return metrics
 
-    def imitation(self, step: int, count: int, units: int) -> list[Imitation]:
+    def imitation(self, step: int, count: int, units: int, micro_batch_tokens: int) -> list[Imitation]:
         """`count` corpus replies whose mean −log π joins the step's loss with weight `ptx_weight`."""
         corpus = self.run.corpus.train
         generator = torch.Generator().manual_seed(self.run.seed("on_policy/ptx", step))
@@ -192,7 +192,7 @@ class Rollouts:
         # The loop divides the step's sum by `units`; times units / tokens this is the mean over corpus tokens.
         weight = self.settings.ptx_weight * units / sum(len(reply) for _, reply in rows)
         lengths = [len(prompt) + len(reply) for prompt, reply in rows]
-        splits = micro_batches(range(count), lengths, self.settings.micro_batch_tokens)
+        splits = micro_batches(range(count), lengths, micro_batch_tokens)
         batches = [TokenBatch.from_rows([rows[i] for i in split], self.run.device) for split in splits]
         return [Imitation(batch, weight) for batch in batches]
 

@@ -30,6 +30,8 @@ SHORTEST_SECRET = 12
 LOCAL_PATH = re.compile(r"(?<![\w.:/~>-])(~|/(?!/)[\w.+@-]+)(/[\w.+@=-]+)+|\b[A-Za-z]:\\[\w\\.-]+")
 """An absolute path with two parts or more, a path below ~, or one of Windows; no part of a URL."""
 
+ADDRESS = re.compile(r"https?://\S+")
+
 
 def leaks(folder: Path) -> list[str]:
     """What a folder has that must not be published, in words; empty where there is nothing."""
@@ -64,9 +66,6 @@ def _in_text(text: str, *, is_vocabulary: bool) -> Iterator[str]:
     # an address on the web may have an owner of that name
     if user and re.search(rf"/{re.escape(user)}/", ADDRESS.sub("", text)):
         yield "a path with the name of this machine's user"
-
-
-ADDRESS = re.compile(r"https?://\S+")
 
 
 def _user() -> str:

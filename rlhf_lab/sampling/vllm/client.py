@@ -152,34 +152,30 @@ class Client:
         if connection is not None:
             try:
                 return self._exchange(connection, method, path, body)
-            except TimeoutError as error:
-                connection.close()
-                raise self._timed_out(path) from error
             except (OSError, HTTPException) as error:
-                connection.close()
                 if aborts != self._aborts:
                     raise self.failed("was not waited for") from error
                 # The server closes connections that have been idle. Everything asked here may be asked twice.
         connection = HTTPConnection(self.host, self.port, timeout=self.timeout_s)
         try:
             return self._exchange(connection, method, path, body)
-        except TimeoutError as error:
-            connection.close()
-            raise self._timed_out(path) from error
         except (OSError, HTTPException) as error:
-            connection.close()
             raise self.failed(f"does not answer {path} ({type(error).__name__}: {error})") from error
 
-    def _timed_out(self, path: str) -> ServerFailed:
-        return self.failed(f"did not answer {path} within {self.timeout_s:g} s (rollout.timeout_s)")
-
     def _exchange(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> bytes:
+        """One request on a connection, which is closed if it breaks. What takes too long is not asked again."""
         with self._lock:
             self._busy.add(connection)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             response = connection.getresponse()
             content = response.read()
+        except TimeoutError as error:
+            connection.close()
+            raise self.failed(f"did not answer {path} within {self.timeout_s:g} s (rollout.timeout_s)") from error
+        except (OSError, HTTPException):
+            connection.close()
+            raise
         finally:
             with self._lock:
                 self._busy.discard(connection)

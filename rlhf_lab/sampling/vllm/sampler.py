@@ -17,7 +17,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.models.divided import at_hand, plain
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import Truncation
-from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, require_finite
+from rlhf_lab.sampling.local import Samples, allowed_ids, completes_stop, own_prompts, require_finite
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import NextTurn, RowTokens, end_turn
 from rlhf_lab.sampling.vllm.client import Sampling, ServerFailed, Turn
@@ -90,10 +90,8 @@ class VllmSampler:
         most_tokens = self.settings.most_tokens(max_turns)
         with at_hand([model]), plain(model) as whole_model:
             loaded = self.servers.update(whole_model, max(map(len, prompts)) + most_tokens)
-        # the same division of work as the lab's own sampler has
-        order = ranks.share(sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
         rows = []
-        for place, i in enumerate(order):
+        for place, i in enumerate(own_prompts(prompts)):
             # processes begin at different servers; a group stays together: its prompt is computed once
             url = loaded.urls[(ranks.rank() + place) % len(loaded.urls)]
             for g in range(group):
@@ -102,8 +100,7 @@ class VllmSampler:
             temperature, self.stop_ids, self.truncation.top_k, self.truncation.top_p, self.truncation.allowed
         )
         own_rows = self._sample_rows(rows, loaded, sampling, next_turn, most_tokens)
-        all_rows = {number: row for process in ranks.exchange(own_rows) for number, row in process.items()}
-        return Samples(list(prompts), [[all_rows[i * group + g] for g in range(group)] for i in range(len(prompts))])
+        return Samples.gathered(prompts, group, own_rows)
 
     def _sample_rows(
         self, rows: list[OpenRow], loaded: Loaded, sampling: Sampling, next_turn: NextTurn | None, most_tokens: int
