@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -22,9 +22,23 @@ from rlhf_lab.data.transcript import REPLY, quote, render_prompt, reply_message,
 from rlhf_lab.models.codec_lm import require_same_codec
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
+from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.turns import RowTokens
 from rlhf_lab.training.run import Run, seed_for
+
+
+@runtime_checkable
+class Asynchronous(Protocol):
+    """A sampler that works beside the trainer."""
+
+    def submit(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
+        """Takes what `sample` takes, with the weights that the model has now; gives what waits for the samples."""
+        ...
+
+    def close(self) -> None:
+        """Give up what has been submitted and is not there yet."""
+        ...
 
 
 class EpisodeCollector:
@@ -68,6 +82,39 @@ class EpisodeCollector:
             prompts: the tasks' prompts as token ids, where they are encoded already.
             openings: token ids with which the first turn of each task's episodes begins; they are read, not sampled.
         """
+        collection = self._start(self._sample_now, model, tasks, group, seed, temperature, prompts, openings)
+        return collection.episodes()
+
+    def submit(self, model: nn.Module, tasks: Sequence[Task], group: int, seed: int) -> Collection:
+        """What `collect` gives, without waiting for a sampler that works beside the trainer: the model may change."""
+        start = self.sampler.submit if isinstance(self.sampler, Asynchronous) else self._sample_now
+        return self._start(start, model, tasks, group, seed)
+
+    def close(self) -> None:
+        """Give up what has been submitted and is not there yet."""
+        if isinstance(self.sampler, Asynchronous):
+            self.sampler.close()
+
+    def _sample_now(self, *arguments: Any, **options: Any) -> Callable[[], Samples]:
+        samples = self.sampler.sample(*arguments, **options)
+        return lambda: samples
+
+    def _start(
+        self,
+        start: Callable[..., Callable[[], Samples]],
+        model: nn.Module,
+        tasks: Sequence[Task],
+        group: int,
+        seed: int,
+        temperature: float | None = None,
+        prompts: Sequence[list[int]] | None = None,
+        openings: Sequence[Sequence[int]] | None = None,
+    ) -> Collection:
+        """Begin to sample; see `collect`.
+
+        Args:
+            start: takes what `LocalSampler.sample` takes, and gives what waits for the samples.
+        """
         if self.corpus.renderer is not None:
             require_same_codec(getattr(undivided(model), "config", None), self.corpus.renderer)
         prompts = self.encode(tasks) if prompts is None else prompts
@@ -78,7 +125,7 @@ class EpisodeCollector:
             conversations = Conversations(
                 self.environment, self.encoder, self.reader, tasks, group, seed, max_turns=self.max_turns
             )
-        samples = self.sampler.sample(
+        wait_for_samples = start(
             model,
             contexts,
             group,
@@ -87,14 +134,19 @@ class EpisodeCollector:
             next_turn=conversations.answer if conversations else None,
             max_turns=self.max_turns,
         )
-        steps = conversations.exchange() if conversations else {}
-        return [
-            [
-                self._episode(task, prompts[i], openings[i], row, steps.get(i * group + g, []))
-                for g, row in enumerate(samples.rows_BG[i])
+
+        def wait_for_episodes() -> list[list[Episode]]:
+            samples = wait_for_samples()
+            steps = conversations.exchange() if conversations else {}
+            return [
+                [
+                    self._episode(task, prompts[i], openings[i], row, steps.get(i * group + g, []))
+                    for g, row in enumerate(samples.rows_BG[i])
+                ]
+                for i, task in enumerate(tasks)
             ]
-            for i, task in enumerate(tasks)
-        ]
+
+        return Collection(wait_for_episodes)
 
     def encode(self, tasks: Sequence[Task]) -> list[list[int]]:
         """The tasks' prompts as token ids."""
@@ -138,6 +190,24 @@ class EpisodeCollector:
             # what the policy said is quoted as messages are, so that it cannot forge a turn of the conversation
             prompt = prompt.removesuffix(REPLY) + render_prompt([reply_message(text), *step.messages])
         return Episode(task, prompt, texts[-1], prompt_ids, tuple(segments), row.ended)
+
+
+class Collection:
+    """Episodes that are being collected.
+
+    Args:
+        wait: gives them when they are all there. All processes must call it.
+    """
+
+    def __init__(self, wait: Callable[[], list[list[Episode]]]):
+        self._wait = wait
+        self._episodes: list[list[Episode]] | None = None
+
+    def episodes(self) -> list[list[Episode]]:
+        """A list per task. All processes must call it."""
+        if self._episodes is None:
+            self._episodes = self._wait()
+        return self._episodes
 
 
 class ReplyReader:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_lab.core.episodes import Episode, Task
+from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.models.encoding import Row, TokenBatch
 
 
@@ -62,6 +62,23 @@ class Group:
 def episodes_of(groups: Iterable[Group]) -> list[Episode]:
     """The episodes of all groups, those of a group side by side."""
     return [episode for group in groups for episode in group.episodes]
+
+
+def episode_state(episode: Episode) -> dict[str, Any]:
+    """An episode as plain values, without its task."""
+    return {
+        "prompt": episode.prompt,
+        "response": episode.response,
+        "prompt_ids": episode.prompt_ids,
+        "segments": [[part.token_ids, part.sampled, part.logps, part.reward] for part in episode.segments],
+        "ended": episode.ended,
+    }
+
+
+def episode_from(task: Task, state: dict[str, Any]) -> Episode:
+    """Inverse of `episode_state`."""
+    segments = tuple(Segment(*values) for values in state["segments"])
+    return Episode(task, state["prompt"], state["response"], state["prompt_ids"], segments, state["ended"])
 
 
 @dataclass

@@ -148,6 +148,10 @@ class Algorithm(ABC):
         """Inverse of `state_dict`."""
         del state
 
+    def close(self) -> None:
+        """Give up what is under way beside training, which has ended, perhaps with an error."""
+        return
+
     def save_extra(self, folder: Path) -> None:
         """Write the algorithm's own files beside those of the model."""
         del folder
@@ -190,6 +194,7 @@ def train(algorithm: Algorithm, run: Run, name: str) -> None:
     try:
         _train(algorithm, engine, run, name)
     finally:
+        algorithm.close()
         engine.close()
 
 

@@ -40,6 +40,7 @@ ON_POLICY_CASES = {
     "target_kl": ("algorithm.target_kl=0.1",),
     "old_logps": ("algorithm.old_logps=sampler",),
     "correction": ("rollout=vllm", "algorithm.correction=token"),
+    "staleness": ("algorithm.staleness=1",),
     "ptx_weight": ("algorithm.ptx_weight=0.1",),
     "dynamic_sampling": ("algorithm.dynamic_sampling=1",),
     "rollout_filter": ("algorithm.rollout_filter=best_worst", "algorithm.filter_pool=8"),

@@ -100,6 +100,6 @@ def test_a_correction_of_nothing_is_refused():
 
 
 def test_stages_without_a_correction_keep_their_key():
-    assert planned("grpo", "algorithm.correction=none", "algorithm.correction_cap=2").key == planned("grpo").key
+    assert planned("grpo", "algorithm.correction=auto", "algorithm.correction_cap=2").key == planned("grpo").key
     corrected = planned("grpo", "rollout.dtype=bfloat16", "algorithm.correction=token").settings_key
     assert corrected != planned("grpo", "rollout.dtype=bfloat16").settings_key

@@ -117,8 +117,7 @@ class OnPolicy(Algorithm):
         """Clipped policy loss, and the KL penalty when it belongs to the loss, of each token."""
         settings = self.settings
         logp_N = states.logps(self.temperature, self.truncation).logps_N
-        # The only update of an iteration is of the policy that sampled: the ratio is 1 by definition.
-        old_N = logp_N.detach() if settings.steps_per_iteration == 1 else micro.tokens["old"]
+        old_N = logp_N.detach() if self._ratio_is_one else micro.tokens["old"]
         tokens = PolicyTokens(logp_N, old_N, micro.tokens["advantage"], states.row_N, states.rows)
         clipped_loss = POLICY_LOSSES[settings.policy_loss](tokens, self.clip)
         loss_N = clipped_loss.per_token
@@ -141,6 +140,9 @@ class OnPolicy(Algorithm):
     def due(self, step: int) -> bool:
         # Without experience the iteration made no update, e.g. after `token_budget`: nothing new to evaluate.
         return super().due(step) and self.experience is not None
+
+    def close(self) -> None:
+        self.rollouts.close()
 
     def finish(self) -> Result:
         self.evaluator.evaluate(REFERENCE_NAME, self.reference)
@@ -221,11 +223,11 @@ class OnPolicy(Algorithm):
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
         experience.tokens["old"] = self._logps(self.model, experience) if recompute else sampler_N
-        if recompute and not self._both_float32:
+        if recompute and not self._sampler_agrees:
             metrics |= self._correct(experience, sampler_N)
         if self.beta or self.settings.log_kl or first:
             experience.tokens["ref"] = self._logps(self.reference, experience)
-        if first:
+        if first:  # its replies are of these weights, whatever `staleness` is
             metrics["step0_sampler_gap"] = self._check_start(experience, sampler_N)
             self.checked = True
         metrics["entropy"] = float(-experience.tokens["old"].mean())
@@ -238,14 +240,14 @@ class OnPolicy(Algorithm):
         """
         settings, old_N = self.settings, experience.tokens["old"]
         log_ratio_N = old_N - sampler_N
-        by_row = settings.correction == "sequence"
+        by_row = settings.correction_of == "sequence"
         log_ratios = experience.row_sums(log_ratio_N) if by_row else log_ratio_N
         metrics = {
             "sampler_log_ratio": float(log_ratio_N.mean()),
             "sampler_log_ratio_max": float(log_ratio_N.abs().max()),
             "sampler_ess": float(effective_share(log_ratios)),
         }
-        if settings.correction != "none":
+        if settings.correction_of != "none":
             cap = settings.correction_cap
             weights = importance_weights(log_ratios, cap=cap)
             metrics["correction_capped"] = float((log_ratios.exp() > cap).float().mean())
@@ -315,7 +317,19 @@ class OnPolicy(Algorithm):
         return all_values_N
 
     def _recomputes_old_logps(self) -> bool:
-        return {"recompute": True, "sampler": False, "auto": not self._both_float32}[self.settings.old_logps]
+        return {"recompute": True, "sampler": False, "auto": not self._sampler_agrees}[self.settings.old_logps]
+
+    @property
+    def _ratio_is_one(self) -> bool:
+        """Whether the only update of an iteration is of the policy that π_old is."""
+        settings = self.settings
+        is_of_older_weights = settings.staleness and settings.old_logps == "sampler"
+        return settings.steps_per_iteration == 1 and not is_of_older_weights
+
+    @property
+    def _sampler_agrees(self) -> bool:
+        """Whether the sampler's log-probabilities are training's at the start of an iteration, but for rounding."""
+        return self._both_float32 and not self.settings.staleness
 
     @property
     def _both_float32(self) -> bool:

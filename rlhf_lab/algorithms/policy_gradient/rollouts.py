@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from rlhf_lab.algorithms.pair_selection.rules import filter_replies
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
-from rlhf_lab.core.episodes import Episode
+from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.rewards.graph import part_means
-from rlhf_lab.sampling.episodes import EpisodeCollector
-from rlhf_lab.sampling.experience import Group, Imitation, episodes_of
+from rlhf_lab.sampling.episodes import Collection, EpisodeCollector
+from rlhf_lab.sampling.experience import Group, Imitation, episode_from, episode_state, episodes_of
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
@@ -39,6 +40,31 @@ def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
     return {key: float(values.mean()) if len(values) else float("nan") for key, values in known.items()}
 
 
+@dataclass
+class Drawn:
+    """What was drawn for an iteration.
+
+    Attributes:
+        order: positions of tasks in the corpus; the first ones are sampled, the others may replace wasted groups.
+        prompts_cut: of those that are sampled.
+    """
+
+    order: list[int]
+    collection: Collection
+    prompts_cut: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values. Waits for the episodes."""
+        episodes = [[episode_state(episode) for episode in group] for group in self.collection.episodes()]
+        return {"order": self.order, "episodes": episodes, "prompts_cut": self.prompts_cut}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], tasks: Sequence[Task]) -> Drawn:
+        sampled = zip(state["order"], state["episodes"], strict=False)  # the further tasks of the order have none
+        episodes = [[episode_from(tasks[position], values) for values in group] for position, group in sampled]
+        return cls(state["order"], Collection(lambda: episodes), state["prompts_cut"])
+
+
 class Rollouts:
     """Samples from the current policy. Prompts and noise of an iteration follow from the run's seed."""
 
@@ -51,8 +77,9 @@ class Rollouts:
         self.curriculum = None
         if settings.curriculum == "edge":
             self.curriculum = EdgeCurriculum(len(self.tasks), settings.curriculum_explore)
+        self.ahead: deque[Drawn] = deque()  # what the next iterations train on
         self.groups = self.wasted = 0  # of the whole run
-        self.cut_before = 0  # prompts cut before the iteration
+        self.prompts_cut = 0  # of the iteration
         self.reward_parts: list[Mapping[str, FloatArray]] = []  # of the iteration
 
     def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
@@ -62,12 +89,12 @@ class Rollouts:
         still wasted then stays.
         """
         settings = self.settings
-        self.cut_before = self.collector.prompts_cut
         size = settings.prompts_per_iteration
-        # Attempt k takes its prompts from order[k · size:].
-        order = self._order(size * (settings.dynamic_sampling + 1), iteration)
+        drawn = self._drawn(model, iteration)
+        order = drawn.order
         positions = order[:size]
-        groups = sampled = self._sample_groups(model, positions, iteration, 0)
+        self.prompts_cut = drawn.prompts_cut
+        groups = sampled = self._scored(model, positions, drawn.collection.episodes(), iteration, 0)
         for attempt in range(1, settings.dynamic_sampling + 1):
             useful = [group for group in groups if not group.wasted]
             missing = size - len(useful)
@@ -75,7 +102,10 @@ class Rollouts:
                 break
             begin = attempt * size
             further = order[begin : begin + missing]
-            replacements = self._sample_groups(model, further, iteration, attempt)
+            cut_before = self.collector.prompts_cut
+            collection = self._submit(model, further, iteration, attempt)
+            self.prompts_cut += self.collector.prompts_cut - cut_before
+            replacements = self._scored(model, further, collection.episodes(), iteration, attempt)
             positions = positions + further
             sampled = sampled + replacements
             useful += [group for group in replacements if not group.wasted]
@@ -90,6 +120,32 @@ class Rollouts:
             self.curriculum.observe(positions, [group.sampled.rewards for group in sampled])
         return groups, metrics
 
+    def _drawn(self, model: nn.Module, iteration: int) -> Drawn:
+        """The iteration's episodes; those of an iteration `staleness` later begin to be sampled with these weights."""
+        settings = self.settings
+        if not self.ahead:
+            self._draw_ahead(model, iteration)
+        drawn = self.ahead.popleft()
+        drawn.collection.episodes()  # until they are there, the sampler's servers cannot take other weights
+        last = min(iteration + settings.staleness, settings.iterations - 1)
+        for later in range(iteration + len(self.ahead) + 1, last + 1):
+            self._draw_ahead(model, later)
+        return drawn
+
+    def _draw_ahead(self, model: nn.Module, iteration: int) -> None:
+        """Draw the tasks of an iteration, and begin to sample their episodes."""
+        size = self.settings.prompts_per_iteration
+        # Attempt k takes its prompts from order[k · size:].
+        order = self._order(size * (self.settings.dynamic_sampling + 1), iteration)
+        cut_before = self.collector.prompts_cut
+        collection = self._submit(model, order[:size], iteration, 0)
+        self.ahead.append(Drawn(order, collection, self.collector.prompts_cut - cut_before))
+
+    def close(self) -> None:
+        """Give up what no iteration will train on."""
+        self.ahead.clear()
+        self.collector.close()
+
     def _order(self, count: int, iteration: int) -> list[int]:
         """Positions of at least `count` tasks in the order in which they are drawn; where there are fewer, again."""
         if self.curriculum is not None:
@@ -98,12 +154,17 @@ class Rollouts:
         order = torch.randperm(len(self.tasks), generator=generator).tolist()
         return order * -(-count // len(order))
 
-    def _sample_groups(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> list[Group]:
-        """Scored and filtered episodes of the tasks at these positions of the corpus."""
+    def _submit(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> Collection:
+        """Begin to sample episodes of the tasks at these positions of the corpus."""
         tasks = [self.tasks[i] for i in positions]
         seed = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
-        collected = self.collector.collect(model, tasks, self.settings.sampled_per_prompt, seed)
-        groups = [Group(task, episodes) for task, episodes in zip(tasks, collected, strict=True)]
+        return self.collector.submit(model, tasks, self.settings.sampled_per_prompt, seed)
+
+    def _scored(
+        self, model: nn.Module, positions: list[int], episodes: list[list[Episode]], iteration: int, attempt: int
+    ) -> list[Group]:
+        """Scored and filtered groups of the episodes of the tasks at these positions."""
+        groups = [Group(self.tasks[i], sampled) for i, sampled in zip(positions, episodes, strict=True)]
         self._score_groups(groups)
         if self.settings.advantage == "remax":
             self._score_greedy_replies(model, groups)
@@ -172,7 +233,7 @@ class Rollouts:
         """
         episodes = episodes_of(group.sampled for group in trained)
         metrics = group_metrics(trained)
-        metrics["prompts_cut"] = float(self.collector.prompts_cut - self.cut_before)
+        metrics["prompts_cut"] = float(self.prompts_cut)
         if self.settings.rollout_filter != "none" and metrics["unscored"] < 1:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
         if self.collector.environment is not None:
@@ -204,12 +265,16 @@ class Rollouts:
 
     def state_dict(self) -> dict[str, Any]:
         state = {"groups": self.groups, "wasted": self.wasted, "reward": self.reward.state_dict()}
+        if self.settings.staleness:
+            # the weights that drew them are gone after the next update
+            state["ahead"] = [drawn.state_dict() for drawn in self.ahead]
         return state if self.curriculum is None else {**state, "curriculum": self.curriculum.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.groups = int(state["groups"])
         self.wasted = int(state["wasted"])
         self.reward.load_state_dict(state["reward"])
+        self.ahead = deque(Drawn.from_state(drawn, self.tasks) for drawn in state.get("ahead", []))
         if self.curriculum is not None:
             self.curriculum.load_state_dict(state["curriculum"])
 

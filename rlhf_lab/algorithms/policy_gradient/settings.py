@@ -70,11 +70,16 @@ class OnPolicySettings(TrainingSettings):
         old_logps: `recompute` runs the policy once more over the samples, `sampler` takes what the sampler recorded,
             `auto` takes the sampler's when it computes in the arithmetic of training. With a single update per
             iteration the ratio is 1 whatever they are.
-        correction: weight of the policy loss for samples that another program or another arithmetic has drawn
-            (rollout=vllm, or bfloat16 on either side): π_old/μ of each `token`, or of the whole reply (`sequence`),
-            with π_old computed by training and μ by the sampler; see `losses/correction.py`. A penalty in the loss and
-            the critic's loss are not weighted.
+        correction: weight of the policy loss for samples that older weights (`staleness`), another program or another
+            arithmetic has drawn (rollout=vllm, or bfloat16 on either side): π_old/μ of each `token`, or of the whole
+            reply (`sequence`), with π_old computed by training and μ by the sampler; see `losses/correction.py`. A
+            penalty in the loss and the critic's loss are not weighted. `auto` is `token` for older weights and `none`
+            else.
         correction_cap: largest weight of `correction`.
+        staleness: iterations by which the weights that draw replies are older than those that learn from them. With 1
+            the replies of the next iteration are drawn while this one is trained on, where rollout=vllm samples beside
+            the trainer; rollout=local samples before it trains, and shows what old samples do. π_old is of the weights
+            at the start of the iteration (arXiv:2505.24298, decoupled objective), unless old_logps=sampler.
         ptx_weight: weight of the SFT loss on corpus replies, per update as many replies as it trains on
             (arXiv:2203.02155, eq. 2); 0 is off.
         condition: metric that `advantage=canon` splits groups by.
@@ -111,7 +116,9 @@ class OnPolicySettings(TrainingSettings):
         "batch_size": 8,
     }
     advantages: ClassVar[tuple[str, ...]] = ()
-    keyed_if_set: ClassVar[tuple[str, ...]] = ("curriculum", "curriculum_explore", "correction", "correction_cap")
+    keyed_if_set: ClassVar[tuple[str, ...]] = (
+        *("curriculum", "curriculum_explore", "correction", "correction_cap", "staleness"),
+    )
 
     lr: float = 1e-6
     warmup_fraction: float = 0.0
@@ -143,8 +150,9 @@ class OnPolicySettings(TrainingSettings):
     reward_scaling: Literal["none", "running_sd"] = "none"
     reward_clip: float = 0.0
     old_logps: Literal["auto", "recompute", "sampler"] = "auto"
-    correction: Literal["none", "token", "sequence"] = "none"
+    correction: Literal["auto", "none", "token", "sequence"] = "auto"
     correction_cap: float = 2.0
+    staleness: int = 0
     ptx_weight: float = 0.0
     condition: Literal["tokens", "surprise"] = "tokens"
     inter_weight: float = 0.5
@@ -187,17 +195,22 @@ class OnPolicySettings(TrainingSettings):
             problems.append(
                 f"algorithm.overlong_tokens={self.overlong_tokens} punishes every reply; rollout.max_new_tokens={limit}"
             )
-        if self.correction != "none" and not self._samples_differently(config):
+        if self.correction in ("token", "sequence") and not self._samples_differently(config):
             problems.append(
                 f"algorithm.correction={self.correction} has nothing to correct: rollout=local and training both "
-                "compute in float32; use algorithm.correction=none"
+                "compute in float32, with the same weights; use algorithm.correction=auto"
+            )
+        if self.staleness >= self.iterations:
+            problems.append(
+                f"algorithm.staleness={self.staleness} draws every iteration's replies with the weights of the start: "
+                f"there are {self.iterations} iterations; use algorithm.staleness=1"
             )
         return problems
 
     def _samples_differently(self, config: Config) -> bool:
-        """Whether sampler and training compute the same policy in different ways."""
+        """Whether replies are drawn with other probabilities than training computes."""
         is_vllm = registry.kind_of("rollout", config.rollout) == "vllm"
-        return is_vllm or "bfloat16" in (config.rollout.dtype, config.runtime.dtype)
+        return is_vllm or self.staleness > 0 or "bfloat16" in (config.rollout.dtype, config.runtime.dtype)
 
     @property
     def replies(self) -> int:
@@ -208,6 +221,13 @@ class OnPolicySettings(TrainingSettings):
     def sampled_per_prompt(self) -> int:
         """Replies sampled to each prompt; more than are trained on where there is a filter."""
         return self.group_size if self.rollout_filter == "none" else self.filter_pool
+
+    @property
+    def correction_of(self) -> str:
+        """`correction`, with `auto` decided."""
+        if self.correction != "auto":
+            return self.correction
+        return "token" if self.staleness and self.old_logps != "sampler" else "none"
 
     @property
     def steps_per_iteration(self) -> int:
@@ -274,10 +294,11 @@ class OnPolicySettings(TrainingSettings):
             (self.log_ratio_clamp > 0, f"log_ratio_clamp={self.log_ratio_clamp} must be above 0"),
             (self.correction_cap >= 1, f"correction_cap={self.correction_cap} must be at least 1: ratios are about 1"),
             (
-                self.correction == "none" or self.old_logps != "sampler",
+                self.correction in ("auto", "none") or self.old_logps != "sampler",
                 f"correction={self.correction} compares the sampler with training; old_logps=sampler takes the "
                 "sampler's for both; use old_logps=auto",
             ),
+            (self.staleness >= 0, f"staleness={self.staleness} must be 0 (the same weights) or above"),
             (self.dynamic_sampling >= 0, f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or above"),
             (
                 self.dynamic_sampling == 0 or advantage not in ("gae", "remax"),

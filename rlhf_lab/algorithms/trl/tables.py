@@ -178,8 +178,9 @@ ON_POLICY = {
     "log_ratio_clamp": only(20.0, "TRL clamps no log ratio; leave algorithm.log_ratio_clamp at 20"),
     "target_kl": only(0.0, "TRL skips no update; write algorithm.target_kl=0 and fewer epochs"),
     "correction": only(
-        "none", "GRPOTrainer weighs the samples of vLLM by a rule of its own; write algorithm.correction=none"
+        "auto", "GRPOTrainer weighs the samples of vLLM by a rule of its own; write algorithm.correction=auto", "none"
     ),
+    "staleness": only(0, "GRPOTrainer samples with the weights that it trains; write algorithm.staleness=0"),
     "correction_cap": ours("of algorithm.correction alone"),
     "old_logps": only(
         "auto", "TRL computes old log-probabilities anew in training's arithmetic; write recompute or auto", "recompute"

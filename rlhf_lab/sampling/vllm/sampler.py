@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 
@@ -84,9 +85,47 @@ class VllmSampler:
         max_turns: int = 1,
     ) -> Samples:
         """`group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
+        sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns)
+        return Samples.gathered(prompts, group, sample_rows())
+
+    def submit(
+        self,
+        model: nn.Module,
+        prompts: Sequence[list[int]],
+        group: int,
+        seed: int | Sequence[int],
+        *,
+        temperature: float | None = None,
+        next_turn: NextTurn | None = None,
+        max_turns: int = 1,
+    ) -> Callable[[], Samples]:
+        """Let the servers sample with the weights that the model has now. Returns what waits for the samples.
+
+        Everything that all processes do together is done here and in waiting, so that training has the collectives to
+        itself; the environment behind `next_turn` is asked in another thread.
+        """
+        sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns)
+        wait = self.servers.begin(sample_rows)
+        return lambda: Samples.gathered(prompts, group, wait())
+
+    def close(self) -> None:
+        """Give up what has been submitted and is not there yet."""
+        self.servers.give_up()
+
+    def _prepared(
+        self,
+        model: nn.Module,
+        prompts: Sequence[list[int]],
+        group: int,
+        seed: int | Sequence[int],
+        temperature: float | None,
+        next_turn: NextTurn | None,
+        max_turns: int,
+    ) -> Callable[[], dict[int, RowTokens]]:
+        """Send the weights; what samples the rows of this process is left to be called."""
         temperature = self.settings.temperature if temperature is None else temperature
         if not prompts:
-            return Samples([], [])
+            return dict
         most_tokens = self.settings.most_tokens(max_turns)
         with at_hand([model]), plain(model) as whole_model:
             loaded = self.servers.update(whole_model, max(map(len, prompts)) + most_tokens)
@@ -99,8 +138,7 @@ class VllmSampler:
         sampling = Sampling(
             temperature, self.stop_ids, self.truncation.top_k, self.truncation.top_p, self.truncation.allowed
         )
-        own_rows = self._sample_rows(rows, loaded, sampling, next_turn, most_tokens)
-        return Samples.gathered(prompts, group, own_rows)
+        return partial(self._sample_rows, rows, loaded, sampling, next_turn, most_tokens)
 
     def _sample_rows(
         self, rows: list[OpenRow], loaded: Loaded, sampling: Sampling, next_turn: NextTurn | None, most_tokens: int

@@ -14,10 +14,10 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
 from rlhf_lab.sampling.vllm.client import Client, ServerFailed
 from rlhf_lab.sampling.vllm.server import Server, Serving
+
+Rows = TypeVar("Rows")
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a number → the integers of that size."""
@@ -71,6 +73,7 @@ class Servers:
         self._server: Server | None = None
         self._architecture = ""
         self._lock = threading.Lock()
+        self._background: Future[Any] | None = None  # rows that are sampled while the trainer does something else
 
     def update(self, model: nn.Module, longest: int) -> Loaded:
         """Make the servers have the weights of a model. All processes must call it.
@@ -82,6 +85,9 @@ class Servers:
             ServerFailed: a server does not answer or does not take the weights.
             ConfigError: a server was started for something else.
         """
+        if self._background is not None:
+            wait([self._background])  # its rows are of the weights that the servers have
+            ranks.wait()
         loaded = ranks.on_main(lambda: self._update(model, longest))
         if longest > loaded.positions:
             raise ConfigError(
@@ -95,6 +101,19 @@ class Servers:
             if url not in self.clients:
                 self.clients[url] = Client(url, self.settings.timeout_s)
             return self.clients[url]
+
+    def begin(self, sample_rows: Callable[[], Rows]) -> Callable[[], Rows]:
+        """Run this beside the trainer, one such at a time. Returns what waits for its result."""
+        pool = ThreadPoolExecutor(1)
+        self._background = under_way = pool.submit(sample_rows)
+        pool.shutdown(wait=False)
+        return under_way.result
+
+    def give_up(self) -> None:
+        """End what runs beside the trainer, if anything does."""
+        while self._background is not None and not self._background.done():
+            self.abort()  # again, for it may have asked for more since
+            wait([self._background], timeout=0.1)
 
     def abort(self) -> None:
         """Give up all requests of this process that are not answered yet."""

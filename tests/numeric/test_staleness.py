@@ -1,0 +1,189 @@
+"""algorithm.staleness: which weights draw an iteration's replies, what corrects for them, and what a resume needs."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+
+import pytest
+import torch
+from fake_vllm import FakeVllm
+from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, stop_at
+
+from rlhf_lab.algorithms.policy_gradient.grpo import GroupPolicyOptimisation
+from rlhf_lab.algorithms.policy_gradient.settings import GRPO, PPO
+from rlhf_lab.config import registry
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.sampling.experience import Experience, episode_from, episode_state
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training.run import Run
+
+SIZE = (
+    *("reward=length", "needs.reward=null", "algorithm.prompts_per_iteration=4", "algorithm.group_size=4"),
+    *("algorithm.batch_size=8", "algorithm.iterations=4", "algorithm.lr=3e-3"),
+)
+
+
+def stage(policy, folder, *more: str):
+    return planned("grpo", *SMALL_WORLD, *ONE_LAYER, *SIZE, f"needs.policy={policy}", f"outputs={folder}", *more)
+
+
+def logps_of(model, experience: Experience) -> torch.Tensor:
+    with torch.no_grad():
+        return token_logps(model, TokenBatch.from_rows(experience.rows)).logps_N
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_replies_are_drawn_by_weights_of_so_many_iterations_ago(staleness, policy, tmp_path):
+    plan = stage(policy, tmp_path, f"algorithm.staleness={staleness}", "algorithm.old_logps=recompute")
+    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    weights = []
+    for iteration in range(4):
+        weights.append(copy.deepcopy(algorithm.model))
+        groups, _ = algorithm.rollouts.draw(algorithm.model, iteration)
+        episodes = [episode for group in groups for episode in group.episodes]
+        experience = Experience.of(episodes)
+        sampled_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
+        gaps = [float((logps_of(model, experience) - sampled_N).abs().max()) for model in weights]
+        drawn_by = max(0, iteration - staleness)
+        assert gaps[drawn_by] < 1e-5
+        assert all(gap > 1e-3 for age, gap in enumerate(gaps) if age != drawn_by)
+        with torch.no_grad():
+            for parameter in algorithm.model.parameters():
+                parameter *= 1.05
+    assert not algorithm.rollouts.ahead, "nothing is drawn for iterations that will not be"
+
+
+def test_old_weights_are_corrected_for(policy, tmp_path):
+    """w = min(π_old/μ, 2), with π_old of the weights at the start of the iteration; at ratio 1 the loss is −w·A."""
+    plan = stage(policy, tmp_path, "algorithm.staleness=1", "algorithm.beta=0")
+    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    algorithm.collect(0)
+    before = copy.deepcopy(algorithm.model)
+    assert torch.allclose(algorithm.experience.tokens["correction"], torch.tensor(1.0), atol=1e-4)
+    with torch.no_grad():
+        for parameter in algorithm.model.parameters():
+            parameter *= 1.05
+    (micro, *_) = algorithm.collect(algorithm.settings.steps_per_iteration).micro
+    experience = algorithm.experience
+    ratio_N = (logps_of(algorithm.model, experience) - logps_of(before, experience)).exp()
+    assert torch.allclose(experience.tokens["correction"], ratio_N.clamp(max=2.0), rtol=1e-3)
+    assert float((ratio_N - 1).abs().max()) > 0.1
+    wanted = -micro.tokens["correction"] * micro.tokens["advantage"] * micro.weight_N
+    assert torch.allclose(algorithm.loss(micro).loss_N, wanted, atol=1e-5)
+    first, second = [row for row in read_jsonl(tmp_path / "metrics.jsonl") if "sampler_ess" in row]
+    assert first["sampler_ess"] > 0.9999 > second["sampler_ess"]
+
+
+def test_without_a_correction_clipping_compares_with_the_sampler(policy, tmp_path):
+    """old_logps=sampler: π_old is the older policy's, also where an iteration has a single update."""
+    chosen = ("algorithm.staleness=1", "algorithm.old_logps=sampler", "algorithm.batch_size=16", "algorithm.beta=0")
+    plan = stage(policy, tmp_path, *chosen, "algorithm.log_kl=false")
+    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    assert algorithm.settings.steps_per_iteration == 1
+    algorithm.collect(0)
+    with torch.no_grad():
+        for parameter in algorithm.model.parameters():
+            parameter *= 1.05
+    (micro, *_) = algorithm.collect(1).micro
+    assert "correction" not in micro.tokens
+    assert float(algorithm.loss(micro).metrics["approx_kl"].max()) > 1e-3
+
+
+def test_an_episode_survives_a_checkpoint(policy, tmp_path):
+    """Tokens, log-probabilities, texts and rewards are those that were sampled."""
+    plan = stage(policy, tmp_path)
+    algorithm = registry.build("algorithm", plan.config.algorithm, Run(tmp_path, plan.config, {"policy": str(policy)}))
+    groups, _ = algorithm.rollouts.draw(algorithm.model, 0)
+    for group in groups:
+        for episode in group.episodes:
+            path = tmp_path / "state.pt"
+            torch.save(episode_state(episode), path)
+            assert episode_from(group.task, torch.load(path, weights_only=True)) == episode
+
+
+def test_a_run_that_was_stopped_between_updates_ends_where_a_whole_one_ends(policy, tmp_path, monkeypatch):
+    chosen = ("algorithm.staleness=1", "checkpoint.every_steps=1")
+    whole = stage(policy, tmp_path / "whole", *chosen)
+    execute(whole)
+    cut = stage(policy, tmp_path / "cut", *chosen)
+    stop_at(monkeypatch, GroupPolicyOptimisation, 3)
+    with pytest.raises(Stopped):
+        execute(cut)
+    stop_at(monkeypatch, GroupPolicyOptimisation, None)
+    result = execute(cut)
+    assert any("resumed at step" in note for note in result["notes"])
+    expected, found = model_tensors(whole.folder / "model"), model_tensors(cut.folder / "model")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def served(policy, folder, server: FakeVllm, *more: str):
+    address = ("rollout=vllm", "rollout.mode=server", f"rollout.urls=[{server.url}]", "rollout.timeout_s=60")
+    return stage(policy, folder, *address, *more)
+
+
+def test_a_server_samples_while_the_trainer_learns(policy, tmp_path, monkeypatch):
+    """Replies are asked for while a loss is computed, by weights that no update reaches before they are there."""
+    in_training = threading.Event()
+    during: list[bool] = []
+    policy_loss = GroupPolicyOptimisation.policy_loss
+
+    def slow_loss(self, *arguments):
+        in_training.set()
+        time.sleep(0.05)
+        out = policy_loss(self, *arguments)
+        in_training.clear()
+        return out
+
+    monkeypatch.setattr(GroupPolicyOptimisation, "policy_loss", slow_loss)
+    reply = FakeVllm.reply
+
+    def noted_reply(self, body):
+        during.append(in_training.is_set())
+        return reply(self, body)
+
+    monkeypatch.setattr(FakeVllm, "reply", noted_reply)
+    with FakeVllm() as server:
+        built = served(policy, tmp_path, server, "algorithm.staleness=1")
+        assert execute(built)["status"] == "completed"
+    assert any(during)
+    rows = [row for row in read_jsonl(built.folder / "metrics.jsonl") if "sampler_ess" in row]
+    assert len(rows) == 4 and rows[0]["sampler_ess"] > 0.9999
+
+
+def test_what_is_under_way_is_given_up_when_training_ends_with_an_error(policy, tmp_path, monkeypatch):
+    def fail(self, *arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(GroupPolicyOptimisation, "accept_step", fail)
+    reply = FakeVllm.reply
+
+    def slow_reply(self, body):
+        time.sleep(0.2 if len(self.requests) > 16 else 0)  # the rows of iteration 1: 16 · 0.2 s, one at a time
+        return reply(self, body)
+
+    monkeypatch.setattr(FakeVllm, "reply", slow_reply)
+    with FakeVllm() as server:
+        built = served(policy, tmp_path, server, "algorithm.staleness=1")
+        with pytest.raises(ZeroDivisionError):
+            execute(built)
+        # one request may have gone out just before, and is answered after .2 s
+        for thread in [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]:
+            thread.join(timeout=10)
+            assert not thread.is_alive()
+        assert len(server.requests) < 16 + 12 + 16, "the rows that were not asked for yet are not asked for"
+
+
+def test_settings_of_staleness():
+    with pytest.raises(ConfigError, match="staleness=60 draws every iteration's replies with the weights of the start"):
+        planned("grpo", "algorithm.staleness=60", "algorithm.iterations=60")
+    with pytest.raises(ConfigError, match="staleness=-1 must be 0"):
+        planned("grpo", "algorithm.staleness=-1")
+    assert planned("grpo", "algorithm.staleness=0", "algorithm.correction=auto").key == planned("grpo").key
+    assert planned("grpo", "algorithm.staleness=1", "algorithm.correction=token").config.algorithm.staleness == 1
+    assert GRPO(staleness=1).correction_of == PPO(staleness=1).correction_of == "token"
+    assert GRPO(staleness=1, old_logps="sampler").correction_of == GRPO().correction_of == "none"
