@@ -22,7 +22,8 @@ ON_POLICY = (
     Metric(
         "sampler_log_ratio",
         "mean of log π(training) − log π(sampler) over sampled tokens, nats; logged where one of the two computes in "
-        "bfloat16, or the sampler is another program or has older weights. Minus the KL divergence per token of the sampler from training",
+        "bfloat16, or the sampler is another program or has older weights. Minus the KL divergence per token of the "
+        "sampler from training",
     ),
     Metric("sampler_log_ratio_max", "the same: largest absolute value of a token"),
     Metric(
