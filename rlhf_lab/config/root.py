@@ -152,6 +152,11 @@ class Config:
         return self.runtime.fit == "auto" or (self.runtime.fit is None and not self.model.small_scale)
 
     @property
+    def checkpoints_in_background(self) -> bool:
+        """`checkpoint.background`, with its default."""
+        return not self.model.small_scale if self.checkpoint.background is None else self.checkpoint.background
+
+    @property
     def corpus_roles(self) -> tuple[str, ...]:
         """Roles of `needs` whose rows are trained on, in the order in which they are written."""
         return tuple(role for role, source in self.needs.items() if source and is_corpus_role(role))

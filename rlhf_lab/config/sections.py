@@ -91,9 +91,12 @@ class Checkpoint:
 
     Args:
         every_steps: optimiser steps between checkpoints; 0 writes none.
+        background: write them while training goes on, from a copy in host memory; by default for models that are not
+            from scratch. What is on the disk is always a whole checkpoint.
     """
 
     every_steps: int = 100
+    background: bool | None = None
 
 
 @dataclass(frozen=True)

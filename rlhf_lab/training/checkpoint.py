@@ -9,10 +9,12 @@ which rows are where. They are read back row by row, so another number of proces
 
 from __future__ import annotations
 
+import copy
 import shutil
 import zipfile
 import zlib
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +30,97 @@ from rlhf_lab.core.files import file_digest, replacing
 
 NAME = "checkpoint.pt"
 TENSORS, SHARDS, LOGS = "tensors", "shards", "logs"
+Rows = tuple[dict[str, int], int]
+"""Of a process's rows: how many of each tensor, and the checksum of their file."""
 REWRITTEN = ("manifest.json", "result.json")
 """Files of a stage that every attempt writes anew."""
 
 
 def save(folder: Path, state: dict[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Replace the stage's checkpoint; a kill at any moment leaves the old one or the new one.
+    """Replace the stage's checkpoint; see `Writer.save`."""
+    Writer(folder).save(state, tensors or {})
+
+
+class Writer:
+    """Writes a stage's checkpoints, one after another. A kill at any moment leaves the old one or the new one.
+
+    All processes must call its methods.
 
     Args:
-        state: plain values and tensors that every process has, with `step` among them.
-        tensors: what is trained, by name; some may be divided between the processes.
+        background: write in another thread, from a copy in host memory, while training goes on.
     """
-    tensors = tensors or {}
-    divided = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
-    whole = {name: tensor for name, tensor in tensors.items() if name not in divided}
-    state = {**state, TENSORS: whole, LOGS: _log_digests(folder) if ranks.is_main() else {}}
-    if divided:
-        state[SHARDS] = _write_shards(folder / f"checkpoint-{state['step']}", divided)
-    if ranks.is_main():
-        # an open file, not its path: given a path, torch hides why a write failed
-        with replacing(folder / NAME) as temporary, temporary.open("wb") as file:
-            torch.save(state, file)
-        # the older shards go last: until checkpoint.pt is replaced, they belong to the checkpoint that counts
-        _remove_shards(folder, keep=f"checkpoint-{state['step']}" if divided else "")
-    ranks.wait()
+
+    def __init__(self, folder: Path, *, background: bool = False):
+        self.folder, self.background = folder, background
+        self._pending: tuple[dict[str, Any], Future[Rows | None]] | None = None
+
+    def save(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Replace the checkpoint; in the background, `finish` ends it.
+
+        Args:
+            state: plain values and tensors that every process has, with `step` among them.
+            tensors: what is trained, by name; some may be divided between the processes.
+        """
+        self.finish()
+        divided = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+        whole = {name: tensor for name, tensor in tensors.items() if name not in divided}
+        local = {name: tensor.to_local() for name, tensor in divided.items()}
+        if self.background:  # training changes all of these while they are written
+            state, whole, local = copy.deepcopy(state), _host_copies(whole), _host_copies(local)
+        state = {**state, TENSORS: whole, LOGS: _log_digests(self.folder) if ranks.is_main() else {}}
+        pool = ThreadPoolExecutor(1)
+        self._pending = (state, pool.submit(self._write, state, local))
+        pool.shutdown(wait=False)
+        if not self.background:
+            self.finish()
+
+    def finish_if_written(self) -> None:
+        """End the replacement if every process has written its part."""
+        if self._pending is not None and not ranks.any_of(not self._pending[1].done()):
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until the checkpoint is replaced. Raises what went wrong while it was written."""
+        if self._pending is None:
+            return
+        state, written = self._pending
+        self._pending = None
+        shard = written.result()
+        if shard is not None:
+            shards = ranks.exchange(shard)
+            state[SHARDS] = {
+                "folder": _shard_folder(state),
+                "rows": {name: [counts[name] for counts, _ in shards] for name in shard[0]},
+                "checksums": [checksum for _, checksum in shards],
+            }
+            self._write_main(state)
+        if ranks.is_main():
+            # the older shards go last: until checkpoint.pt is replaced, they belong to the checkpoint that counts
+            _remove_shards(self.folder, keep=_shard_folder(state) if shard is not None else "")
+        ranks.wait()
+
+    def wait(self) -> None:
+        """Let what is being written end, and leave the old checkpoint if that is not all: after an error."""
+        if self._pending is not None:
+            wait([self._pending[1]])
+
+    def _write(self, state: dict[str, Any], local: Mapping[str, Tensor]) -> Rows | None:
+        """Write this process's rows of divided tensors, or, where there are none, the checkpoint itself."""
+        if not local:
+            self._write_main(state)
+            return None
+        folder = self.folder / _shard_folder(state)
+        folder.mkdir(exist_ok=True)
+        path = folder / _shard_name(ranks.rank())
+        with replacing(path, every_process=True) as temporary:
+            save_file({name: rows.detach().cpu().contiguous() for name, rows in local.items()}, temporary)
+        return {name: len(rows) for name, rows in local.items()}, _crc32(path)
+
+    def _write_main(self, state: dict[str, Any]) -> None:
+        if ranks.is_main():
+            # an open file, not its path: given a path, torch hides why a write failed
+            with replacing(self.folder / NAME) as temporary, temporary.open("wb") as file:
+                torch.save(state, file)
 
 
 def load(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
@@ -186,20 +255,12 @@ def _shard_name(rank: int) -> str:
     return f"rank_{rank}.safetensors"
 
 
-def _write_shards(folder: Path, divided: Mapping[str, DTensor]) -> dict[str, Any]:
-    """Every process writes its rows. Returns the index of them that `checkpoint.pt` keeps."""
-    local = {name: tensor.to_local().detach().cpu().contiguous() for name, tensor in divided.items()}
-    folder.mkdir(exist_ok=True)
-    path = folder / _shard_name(ranks.rank())
-    with replacing(path, every_process=True) as temporary:
-        save_file(local, temporary)
-    row_counts = {name: len(rows) for name, rows in local.items()}
-    shards = ranks.exchange((row_counts, _crc32(path)))
-    return {
-        "folder": folder.name,
-        "rows": {name: [counts[name] for counts, _ in shards] for name in local},
-        "checksums": [checksum for _, checksum in shards],
-    }
+def _host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def _shard_folder(state: Mapping[str, Any]) -> str:
+    return f"checkpoint-{state['step']}"
 
 
 def _shard_damage(folder: Path, shards: Mapping[str, Any] | None) -> str | None:

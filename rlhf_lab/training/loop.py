@@ -205,13 +205,15 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
     step_seconds: list[float] = []
     first_step = _resume(algorithm, engine, run, totals)
     save_every = run.config.checkpoint.every_steps
-    with progress(name, algorithm.total_steps, first_step) as ticker, _graceful_stop() as stop:
+    writer = checkpoint.Writer(run.folder, background=run.config.checkpoints_in_background)
+    with _written(writer), progress(name, algorithm.total_steps, first_step) as ticker, _graceful_stop() as stop:
         for step in range(first_step, algorithm.total_steps):
             started = time.monotonic()
             batch = algorithm.collect(step)
             if algorithm.pause:
                 # the samples are part of the state: `collect` of this step gives them again
-                _save(step, algorithm, engine, run, totals)
+                _save(writer, step, algorithm, engine, run, totals)
+                writer.finish()
                 raise Paused(algorithm.pause)
             outputs = _gradients(algorithm, engine, run, step, batch, totals)
             scale = _lr_scale(step, algorithm.total_steps, settings)
@@ -236,9 +238,11 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
                 algorithm.evaluate(step)
             ticker.advance(note=totals.note)
             saves = bool(save_every) and (is_last or evaluates or (step + 1) % save_every == 0)
+            writer.finish_if_written()
             if stopping or saves:
-                _save(step + 1, algorithm, engine, run, totals)
+                _save(writer, step + 1, algorithm, engine, run, totals)
             if stopping:
+                writer.finish()
                 raise Interrupted(f"stopped after step {step + 1} of {algorithm.total_steps}")
             if algorithm.ended:
                 break
@@ -309,7 +313,19 @@ def _lr_scale(step: int, total: int, settings: TrainingSettings) -> float:
     return lr_scale(step, total, warmup_fraction=settings.warmup_fraction, final_fraction=settings.final_lr_fraction)
 
 
-def _save(step: int, algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) -> None:
+@contextmanager
+def _written(writer: checkpoint.Writer) -> Iterator[None]:
+    """When this block ends the last checkpoint is written; after an error without asking the other processes."""
+    try:
+        yield
+        writer.finish()
+    finally:
+        writer.wait()
+
+
+def _save(
+    writer: checkpoint.Writer, step: int, algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals
+) -> None:
     totals_state = totals.state_dict(step)
     state = {
         "step": step,
@@ -317,7 +333,7 @@ def _save(step: int, algorithm: Algorithm, engine: StepEngine, run: Run, totals:
         "totals": totals_state,
         "log_size": run.log_size(),
     }
-    checkpoint.save(run.folder, state, engine.tensors())
+    writer.save(state, engine.tensors())
 
 
 def _resume(algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) -> int:

@@ -1,7 +1,7 @@
 """A whole GRPO step against TRL's trainer, and a PPO iteration against the sum of its parts.
 
 A step is: sample a group of replies to each prompt, score them, one update (β > 0, so the reference runs too). Both
-sides have the same model, prompts, batch, lengths, optimiser and float32, and a reward that costs nothing. Replies are
+sides have the same model, prompts, batch, lengths, optimiser and arithmetic, and a reward that costs nothing. Replies are
 sampled, so losses differ; the count of generated tokens is checked to be alike.
 
 - Ours: `collect`, `loss` and `Optimizers` as the training loop calls them.
@@ -60,8 +60,11 @@ def rows(rounds: int) -> list[Row]:
     registry.register("reward", "bench", implementation=__name__)(BenchReward)
     found = []
     for size in scale.sizes:
-        folder = _folder("llama", size)
-        found += _grpo(folder, size, rounds)
+        found += _grpo(_folder("llama", size), size, rounds)
+    if not scale.bfloat16:
+        scale.bfloat16 = True
+        found += _grpo(_folder("llama", scale.sizes[-1]), scale.sizes[-1], rounds)
+        scale.bfloat16 = False
     return [*found, *_ppo(_folder("llama", scale.sizes[0]), rounds)]
 
 
@@ -136,7 +139,8 @@ def _stepper(algorithm: OnPolicy) -> Work:
 
 
 def _grpo(folder: Path, size: str, rounds: int) -> list[Row]:
-    work, against = f"GRPO step, {PROMPTS}×{GROUP} replies of {REPLY}, {size} llama", "TRL training_step"
+    dtype = "bfloat16" if scale.bfloat16 else "float32"
+    work, against = f"GRPO step, {PROMPTS}×{GROUP} replies of {REPLY}, {size} llama, {dtype}", "TRL training_step"
     shape = (f"algorithm.prompts_per_iteration={PROMPTS}", f"algorithm.group_size={GROUP}")
     ours = _algorithm(folder, "grpo", *shape, f"algorithm.batch_size={PROMPTS * GROUP}", "algorithm.iterations=100000")
     contestants: dict[str, Work] = {"ours": _stepper(ours)}

@@ -76,11 +76,12 @@ def upstream(tmp_path_factory) -> dict[str, Path]:
     return needs
 
 
-def plan(recipe: str, out: Path, upstream: dict[str, Path], every: int = 0) -> Stage:
+def plan(recipe: str, out: Path, upstream: dict[str, Path], every: int = 0, *, background: bool = False) -> Stage:
     roles = {"sft": (), "reward_model": ("policy",), "rubric_rm": ("policy",)}.get(recipe, ("policy", "reward"))
     needs = [f"needs.{role}={upstream[role]}" for role in roles]
     common = (*SMALL_WORLD, *ONE_LAYER, *COMMON, *SIZES[recipe], *needs)
-    return planned(recipe, *common, f"outputs={out}", f"checkpoint.every_steps={every}", "algorithm.log_every_steps=3")
+    checkpoints = (f"checkpoint.every_steps={every}", f"checkpoint.background={background}")
+    return planned(recipe, *common, f"outputs={out}", *checkpoints, "algorithm.log_every_steps=3")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def assert_same(one: Stage, other: Stage) -> None:
     ],
 )
 def test_resumed_equals_uninterrupted(recipe, stops, tmp_path, upstream, uninterrupted, monkeypatch):
-    stage = plan(recipe, tmp_path, upstream, every=2)
+    stage = plan(recipe, tmp_path, upstream, every=2, background=len(stops) > 1)
     assert stage.key == uninterrupted[recipe].key
     for stop in stops:
         stop_at(monkeypatch, algorithm(recipe), stop)

@@ -178,7 +178,8 @@ def stop_and_go_on(out: Path, needs: dict[str, str]) -> None:
     """Stop each stage after its first step, then build it to the end; leave one that is stopped, too."""
     for case, strategy in RESUMED.items():
         for name, go_on in (("resumed", True), ("stopped", False)):
-            cut = stage(case, out / f"{case}-{name}", needs, *STRATEGIES[strategy])
+            in_background = f"checkpoint.background={str(go_on).lower()}"
+            cut = stage(case, out / f"{case}-{name}", needs, *STRATEGIES[strategy], in_background)
             with pytest.raises(Interrupted, match="stopped after step 1 of"):
                 execute_until(cut, 1)
             if go_on:
