@@ -1,7 +1,7 @@
 """A whole GRPO step against TRL's trainer, and a PPO iteration against the sum of its parts.
 
 A step is: sample a group of replies to each prompt, score them, one update (β > 0, so the reference runs too). Both
-sides have the same model, prompts, batch, lengths, optimiser and arithmetic, and a reward that costs nothing. Replies are
+sides have the same model, prompts, batch, lengths, optimiser and dtype, and a reward that costs nothing. Replies are
 sampled, so losses differ; the count of generated tokens is checked to be alike.
 
 - Ours: `collect`, `loss` and `Optimizers` as the training loop calls them.
