@@ -112,9 +112,7 @@ def _print_size_table(words: Sequence[str]) -> None:
     options = words[of_recipes:]
     target = next((word.partition("=")[2] for word in options if word.startswith("to=")), "")
     if len(options) > bool(target):
-        raise ConfigError(
-            f"plan table takes to=FILE and nothing else (after recipes, if it is written), not {' '.join(words)}"
-        )
+        raise ConfigError(f"plan table takes to=FILE and nothing else, not {' '.join(options)}")
     tables = recipe_table.recipe_grids() if of_recipes else grids()
     if target:
         write_text(Path(target), recipe_table.page(tables) if of_recipes else page())

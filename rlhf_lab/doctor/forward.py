@@ -55,7 +55,7 @@ def log_probabilities(subject: Subject) -> Finding:
 
 
 def output_head(subject: Subject) -> Finding:
-    """Whether only reply positions need go through the head: true where logits are head(backbone(x)), or a cap on it."""
+    """Whether only reply positions need go through the head: true where logits are head(backbone(x)), or capped."""
     causal: Any = subject.model
     if not has_linear_head(causal):
         remark = "logits are scaled or else: they are computed at every position, exact and slower"

@@ -147,8 +147,9 @@ def _adapter_change(root: Stage) -> Change:
 
 
 def can_be_packed(root: Stage) -> bool:
-    """Whether the policy's layers are ones that bitsandbytes packs: GPT-2's are not."""
-    return copies.policy_shape(root).family != "gpt2"
+    """Whether the policy's layers are ones that bitsandbytes packs: those of GPT-2 and of experts are not."""
+    shape = copies.policy_shape(root)
+    return shape.family != "gpt2" and not shape.experts
 
 
 def sharding_changes(stage: Stage, most: int) -> Iterator[Change]:

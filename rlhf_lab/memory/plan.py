@@ -124,7 +124,7 @@ _IN_STEP = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
     """How the stage's passes are computed."""
     configured: Any = getattr(stage.config.model, "attention", "auto")
-    # `auto` takes sdpa where a family has it, and every family with a memory plan does.
+    # `auto` takes sdpa where a family has it; scores that are capped are computed eagerly in any case, see work.py.
     attention: Attention = "sdpa" if configured == "auto" else configured
     return Arithmetic(copies.training(stage).precision, attention, stage.config.sharding.checkpointing, cuda)
 
@@ -189,7 +189,7 @@ def _sampler(stage: Stage, models: list[Copy], policy_number: int) -> Sampling |
     prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
-    own = 2 if in_place else policy_number
+    own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
     lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
     return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place)

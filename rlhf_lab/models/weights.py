@@ -36,7 +36,8 @@ BLOCK = 64
 def store(model: nn.Module, weights: Stored, device: str) -> nn.Module:
     """Move a model to a device with its weights stored as `weights` says, in place; below float32 they are frozen.
 
-    Raises ConfigError for `nf4` with layers that are no `nn.Linear` or with experts, and MissingDependency without bitsandbytes.
+    Raises ConfigError for `nf4` with layers that are no `nn.Linear` or with experts, and MissingDependency without
+    bitsandbytes.
     """
     if weights == "float32":
         return model.to(device)
