@@ -84,10 +84,7 @@ def _local_config(source: str, revision: str | None) -> Any:
 
 
 def config_shape(config: Any) -> ModelShape:
-    """Shape of a transformers config, of its text model where it has several. Raises ConfigError for an architecture
-    outside the two families.
-    """
-    config = config.get_text_config()
+    """Shape of a transformers config. Raises ConfigError for an architecture outside the two families."""
     kind = config.model_type
     hidden = config.hidden_size
     heads = config.num_attention_heads

@@ -13,7 +13,8 @@ routing. Gemma: norms multiply by 1 + weight, 4h more per norm and not per token
 and norms of heads in float32, 8(q + k).
 
 Eager attention keeps the probabilities too, 4·heads·T in float32 and 2·heads·T more under autocast, and keys and values
-repeated for every query head; scores that are capped 4·heads·T more in float32, 2·heads·T under autocast. Under CUDA's autocast, `pow` in GPT-2's GELU computes in float32: 16m in place of 10m.
+repeated for every query head; scores that are capped b·heads·T more. Under CUDA's autocast, `pow` in GPT-2's GELU
+computes in float32: 16m in place of 10m.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def experts(model: nn.Module) -> list[nn.Module]:
 def compute_under_autocast(model: nn.Module) -> nn.Module:
     """Let experts compute in the dtype of autocast, as linear layers do, in place."""
     for module in experts(model):
-        module.forward = partial(_forward, module)  # type: ignore[method-assign]
+        module.forward = partial(_forward, module)
     return model
 
 

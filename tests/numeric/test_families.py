@@ -23,6 +23,7 @@ from rlhf_lab.models.experts import compute_under_autocast, experts
 from rlhf_lab.models.logprobs import has_linear_head, head_cap, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.settings import HuggingFace, LoRA
+from rlhf_lab.models.weights import is_packed
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
@@ -145,9 +146,25 @@ def test_weights_in_bfloat16_give_the_numbers_of_autocast(family: str, tmp_path:
         assert weight_bytes(config_shape(stored.config), "bfloat16") == sum(p.nbytes for p in stored.parameters())
 
 
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "phi3"])
+def test_four_bits(family: str, tmp_path: Path) -> None:
+    """An adapter on packed layers; the model's own forward pass draws, and its log-probabilities are training's."""
+    pytest.importorskip("bitsandbytes")
+    model = add_adapter(loaded(family, tmp_path, weights="nf4", lora=LoRA(4)), LoRA(4), 0)
+    assert any(is_packed(parameter) for parameter in model.parameters())
+    samples = LocalSampler(Local(max_new_tokens=5, max_prompt_tokens=9), [1]).sample(model, [[5, 6, 7]], 2, seed=0)
+    rows = [(samples.prompts[0], reply) for reply in samples.replies_BG[0]]
+    sampled = torch.tensor([x for reply in samples.logps_BG[0] for x in reply])
+    with torch.no_grad():
+        ours = token_logps(model, TokenBatch.from_rows(rows)).logps_N
+    assert (ours - sampled).abs().max() < 0.1  # both in bfloat16, whose sums have another order
+
+
 @pytest.mark.parametrize("family", MIXTURES)
 def test_experts_are_not_packed(family: str, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     assert len(experts(families.random_model(family))) == 2
-    with pytest.raises(ConfigError, match="has experts, whose weights are no linear layers.*use model.weights=bfloat16"):
+    with pytest.raises(
+        ConfigError, match=r"has experts, whose weights are no linear layers.*use model\.weights=bfloat16"
+    ):
         loaded(family, tmp_path, weights="nf4")
