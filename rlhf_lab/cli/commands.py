@@ -275,7 +275,8 @@ def plan_command(arguments: Sequence[str]) -> None:
     """`plan +recipe=… [override …] [cards=8,24,80]`: what each stage needs of memory, and what makes it fit.
 
     `cards` are GB of GPUs of which the fewest are counted for each stage. `runtime.device=cuda runtime.memory_gib=16`
-    plans for a GPU that is not here. `plan table [to=FILE.md]` has published sizes from 117M to 70B. Nothing is loaded.
+    plans for a GPU that is not here. `plan table [to=FILE.md]` has published sizes from 117M to 70B, `plan table
+    recipes` the fewest cards for each recipe on them. Nothing is loaded.
     """
     if not arguments:
         console.print(described("plan"), markup=False, soft_wrap=True)

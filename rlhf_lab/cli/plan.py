@@ -1,4 +1,4 @@
-"""`plan`: the memory of a recipe's stages; `plan table`: of published model sizes."""
+"""`plan`: the memory of a recipe's stages; `plan table`: of published model sizes, and of recipes on them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import write_text
+from rlhf_lab.memory import recipe_table
 from rlhf_lab.memory.device import Device, device, processes
 from rlhf_lab.memory.devices import CARD_GB
 from rlhf_lab.memory.fit import least_devices, smallest_change
@@ -27,7 +28,7 @@ USAGE = "python -m rlhf_lab plan +recipe=ppo model=gpt2 cards=24,80, or python -
 
 
 def run(arguments: Sequence[str]) -> None:
-    """`plan [+recipe=NAME override …] [cards=8,16,24]` or `plan table [to=FILE]`; `cards` are GB per GPU."""
+    """`plan [+recipe=NAME override …] [cards=8,16,24]`, GB per GPU, or `plan table [recipes] [to=FILE]`."""
     words = list(arguments)
     if words[:1] == ["table"]:
         return _print_size_table(words[1:])
@@ -106,13 +107,16 @@ def _parse_cards(words: Sequence[str]) -> list[int]:
 
 
 def _print_size_table(words: Sequence[str]) -> None:
-    """`plan table`: print the table of published model sizes, or write it to a file."""
-    target = next((word.partition("=")[2] for word in words if word.startswith("to=")), "")
-    if len(words) > bool(target):
-        raise ConfigError(f"plan table takes to=FILE and nothing else, not {' '.join(words)}")
+    """`plan table [recipes]`: print the tables of published model sizes, or write them to a file."""
+    of_recipes = words[:1] == ["recipes"]
+    options = words[of_recipes:]
+    target = next((word.partition("=")[2] for word in options if word.startswith("to=")), "")
+    if len(options) > bool(target):
+        raise ConfigError(f"plan table takes to=FILE and nothing else, not {' '.join(options)}")
+    tables = recipe_table.recipe_grids() if of_recipes else grids()
     if target:
-        write_text(Path(target), page())
+        write_text(Path(target), recipe_table.page(tables) if of_recipes else page())
         console.print(f"table: {target}")
         return
-    for grid in grids():
+    for grid in tables:
         console.print(grid.rich())

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail, within
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
+from rlhf_lab.models.logprobs import exact_kl, has_linear_head, head_cap, token_logps
 from rlhf_lab.models.shared_prompt import can_share
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
@@ -55,10 +55,10 @@ def log_probabilities(subject: Subject) -> Finding:
 
 
 def output_head(subject: Subject) -> Finding:
-    """Whether only reply positions need go through the head: true where logits are head(backbone(x))."""
+    """Whether only reply positions need go through the head: true where logits are head(backbone(x)), or capped."""
     causal: Any = subject.model
     if not has_linear_head(causal):
-        remark = "logits are scaled, capped or else: they are computed at every position, exact and slower"
+        remark = "logits are scaled or else: they are computed at every position, exact and slower"
         return Finding("pass", "more than a linear layer", advice=remark)
     prompt, reply = subject.rows[0]
     expected = subject.reference_logits[0]
@@ -66,6 +66,8 @@ def output_head(subject: Subject) -> Finding:
     with torch.no_grad():
         hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
         ours = causal.get_output_embeddings()(hidden)[0]
+        cap = head_cap(causal)
+        ours = ours if cap is None else (ours / cap).tanh() * cap
     advice = "it looked linear on a short input and is not on this row: the log-probabilities above are wrong"
     return within(_largest_gap(ours, expected), subject.tolerance, "in the logits", advice)
 

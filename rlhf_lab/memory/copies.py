@@ -183,9 +183,14 @@ def whole_copy(models: list[Copy], training: Training, name: str, processes: int
     """Bytes of the undivided copy of a divided policy, which the sampler reads."""
     if not STRATEGIES[name].weights or processes == 1:
         return 0
-    bytes_each = 2 if STRATEGIES[name].rooted and training.precision == "bfloat16" else 4
     policies = [model.shape.parameters for model in models if model.trained and not model.shape.outputs]
-    return bytes_each * policies[0] if policies else 0
+    return gathered_number(training, name, processes) * policies[0] if policies else 0
+
+
+def gathered_number(training: Training, name: str, processes: int) -> int:
+    """Bytes of a number of the policy as the sampler reads it: FSDP2 gathers it in the arithmetic of training."""
+    rooted = processes > 1 and STRATEGIES[name].rooted
+    return 2 if rooted and training.precision == "bfloat16" else 4
 
 
 def strategy(stage: Stage) -> str:

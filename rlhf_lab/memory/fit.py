@@ -83,14 +83,14 @@ def _cheap_changes(root: Stage, device: Device) -> list[Change]:
         changes.append({"runtime.dtype": "bfloat16"})
     has_reference = any(model.reference for stage in stages for model in copies.copies(stage))
     has_reference |= bool(settings.model.lora.rank)  # an adapter has one once its base is divided
-    if device.cuda and settings.model.weights == "float32" and any(map(_has_frozen_models, stages)):
+    if device.cuda and settings.model.weights == "float32" and any(map(has_frozen_models, stages)):
         changes.append({"model.weights": "bfloat16"})
     if device.cuda and settings.sharding.reference == "resident" and has_reference:
         changes.append({"sharding.reference": "offload"})
     return changes
 
 
-def _has_frozen_models(stage: Stage) -> bool:
+def has_frozen_models(stage: Stage) -> bool:
     """Whether a stage holds models whose weights it does not train; an adapter's base is one."""
     return bool(stage.config.model.lora.rank) or any(not model.trained for model in copies.copies(stage))
 
@@ -118,12 +118,12 @@ def _families(root: Stage, device: Device) -> Iterator[list[Change]]:
     Within a family the last change saves the most memory.
     """
     adapter = _adapter_change(root)
-    sharded = list(_sharding_changes(root, device.most))
+    sharded = list(sharding_changes(root, device.most))
     yield [{}]
     if adapter:
         yield [adapter]
     packed = {**adapter, "model.weights": "nf4"}
-    if device.cuda and (adapter or root.config.model.lora.rank) and _can_be_packed(root):
+    if device.cuda and (adapter or root.config.model.lora.rank) and can_be_packed(root):
         yield [packed]
     if sharded and device.cuda and any(stage.config.algorithm.shares_work for stage in root.upstream()):
         yield sharded
@@ -146,12 +146,13 @@ def _adapter_change(root: Stage) -> Change:
     return {"model.lora.rank": ADAPTER_RANK} | without_adapter
 
 
-def _can_be_packed(root: Stage) -> bool:
-    """Whether the policy's layers are ones that bitsandbytes packs: GPT-2's are not."""
-    return copies.policy_shape(root).family != "gpt2"
+def can_be_packed(root: Stage) -> bool:
+    """Whether the policy's layers are ones that bitsandbytes packs: those of GPT-2 and of experts are not."""
+    shape = copies.policy_shape(root)
+    return shape.family != "gpt2" and not shape.experts
 
 
-def _sharding_changes(stage: Stage, most: int) -> Iterator[Change]:
+def sharding_changes(stage: Stage, most: int) -> Iterator[Change]:
     """Fully sharded training on 2, 4, 8, … devices, no fewer than now; none where a launcher set their number."""
     count = 2
     while count <= most and ranks.launched() == 1:
@@ -241,7 +242,7 @@ def least_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | N
         return 1
     if not stage.config.algorithm.shares_work:
         return None
-    for change in _sharding_changes(alone, MOST_DEVICES):
+    for change in sharding_changes(alone, MOST_DEVICES):
         if _plan_if_fits(alone, {**change, **savings}, card):
             return int(change["sharding.processes"])
     return None

@@ -7,7 +7,7 @@ computes with is no part of its key: results are the same to the rounding of sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rlhf_lab.config.overrides import literal
@@ -51,26 +51,34 @@ def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | N
     share = machine.share(count)
     if share is None:
         return {}, None
-    for change in _changes(stage, machine, share):
-        plan = plan_stage(changed(stage, change) if change else stage, count, cuda=machine.cuda)
+
+    def plan_with(change: Change) -> StagePlan:
+        return plan_stage(changed(stage, change) if change else stage, count, cuda=machine.cuda)
+
+    written = plan_with({})
+    if written.peak <= share:
+        return {}, written
+    rows = _fewer_rows(stage, plan_with, share)
+    # neither smaller micro-batches nor checkpointing help where the models or the sampler alone are too large
+    if written.floor > share or plan_with(rows).phases.get("sampling", 0) > share:
+        return {}, None
+    for change in _changes(stage, machine, rows):
+        plan = plan_with(change)
         if plan.peak <= share:
             return change, plan
     return {}, None
 
 
-def _changes(stage: Stage, machine: Device, share: int) -> Iterator[Change]:
-    """Combinations of changes: as many rows sampled at once as fit, then ever smaller micro-batches."""
-    yield {}
-    rows = _fewer_rows(stage, machine, share)
+def _changes(stage: Stage, machine: Device, rows: Change) -> Iterator[Change]:
+    """Combinations of changes: fewer rows sampled at once, then ever smaller micro-batches."""
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
         for micro in micro_batch_changes(stage, machine):
             yield {**rows, **checkpointing, **micro}
 
 
-def _fewer_rows(stage: Stage, machine: Device, share: int) -> Change:
+def _fewer_rows(stage: Stage, plan_with: Callable[[Change], StagePlan], share: int) -> Change:
     """The most rows, halved again and again, whose sampling fits beside the models; none where all of them do."""
-    count = processes(stage.config, machine)
     sampled = copies.sampled(stage)
     if sampled is None:
         return {}
@@ -78,8 +86,7 @@ def _fewer_rows(stage: Stage, machine: Device, share: int) -> Change:
     rows = sampled[0] * group
     while rows > group:
         change = {ROWS: rows} if rows < stage.config.rollout.batch_rows else {}
-        plan = plan_stage(changed(stage, change) if change else stage, count, cuda=machine.cuda)
-        if plan.phases.get("sampling", 0) <= share:
+        if plan_with(change).phases.get("sampling", 0) <= share:
             return change
         rows = max(rows // 2, group)
     return {ROWS: rows}

@@ -106,7 +106,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     if rows:
         accumulates = copies.step_rows(stage, processes).rows > rows.rows
         plan.phases["update"] = always + _update_bytes(lines, accumulates)
-    plan.sampler = _sampler(stage, models)
+    plan.sampler = _sampler(stage, models, copies.gathered_number(training, strategy, processes))
     if plan.sampler:
         whole = copies.whole_copy(models, training, strategy, processes)
         plan.phases["sampling"] = always + whole + plan.sampler.total
@@ -124,7 +124,7 @@ _IN_STEP = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:
     """How the stage's passes are computed."""
     configured: Any = getattr(stage.config.model, "attention", "auto")
-    # `auto` takes sdpa where a family has it, and every family with a memory plan does.
+    # `auto` takes sdpa where a family has it; scores that are capped are computed eagerly in any case, see work.py.
     attention: Attention = "sdpa" if configured == "auto" else configured
     return Arithmetic(copies.training(stage).precision, attention, stage.config.sharding.checkpointing, cuda)
 
@@ -176,8 +176,12 @@ def _update_bytes(lines: list[Line], accumulates: bool) -> int:
     return most
 
 
-def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
-    """The sampler's own memory; None for a stage that does not sample."""
+def _sampler(stage: Stage, models: list[Copy], policy_number: int) -> Sampling | None:
+    """The sampler's own memory; None for a stage that does not sample.
+
+    Args:
+        policy_number: bytes of a number of the policy that it reads, unless that is stored in less than float32.
+    """
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
     if batch is None:
@@ -185,7 +189,8 @@ def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
     prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
-    bytes_each = 2 if rollout.dtype == "bfloat16" or (rollout.dtype == "model" and in_place) else 4
+    own = 2 if in_place and shape.own_decoder else policy_number
+    bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
     lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
     return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place)
 

@@ -13,6 +13,8 @@ from rlhf_lab.stages.artifacts import External, Stage
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "rlhf_lab_codec")
 """A codec's model is counted as if each of its tokens had a position, of which it needs one for a whole column."""
+GEMMAS = ("gemma", "gemma2", "gemma3_text")
+EXPERTS = ("mixtral", "qwen3_moe")
 
 
 def policy_shape(stage: Stage) -> ModelShape:
@@ -99,18 +101,28 @@ def config_shape(config: Any) -> ModelShape:
             tied=True,
             name=name,
         )
-    if kind not in LLAMA_LIKE:
-        raise ConfigError(f"model_type={kind} has no memory plan; known are gpt2, {', '.join(LLAMA_LIKE)}")
+    known = (*LLAMA_LIKE, *GEMMAS, *EXPERTS)
+    if kind not in known:
+        raise ConfigError(f"model_type={kind} has no memory plan; known are gpt2, {', '.join(known)}")
+    if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
+        raise ConfigError(f"model_type={kind} with experts in some blocks alone has no memory plan")
     bias = bool(getattr(config, "attention_bias", False))  # Qwen2 has biases on queries, keys and values regardless
     return ModelShape(
         "llama",
         **sizes,
         kv_heads=config.num_key_value_heads,
         head_dim=getattr(config, "head_dim", None) or hidden // heads,
-        mlp=config.intermediate_size,
+        mlp=getattr(config, "moe_intermediate_size", None) or config.intermediate_size,
         tied=bool(config.tie_word_embeddings),
         qkv_bias=bias or kind == "qwen2",
         out_bias=bias,
-        head_norm=kind == "qwen3",
+        head_norm=kind in ("qwen3", "qwen3_moe", "gemma3_text"),
+        experts=config.num_local_experts if kind in EXPERTS else 0,
+        active=config.num_experts_per_tok if kind in EXPERTS else 0,
+        scaled_norms=kind in GEMMAS,
+        post_norms=kind in ("gemma2", "gemma3_text"),
+        capped_scores=kind == "gemma2" and config.attn_logit_softcapping is not None,
+        capped_logits=bool(getattr(config, "final_logit_softcapping", None)),
+        own_decoder=kind in LLAMA_LIKE,
         name=name,
     )

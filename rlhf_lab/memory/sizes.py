@@ -1,7 +1,7 @@
 """Sizes of a transformer and what follows from them: parameters counted one by one, adapters, keys and values.
 
-Two families: GPT-2, and Llama with its relatives (Mistral, Qwen2, Qwen3). The published shapes are numbers from public
-configs; nothing is downloaded to use them.
+Two families: GPT-2, and Llama with its relatives (Mistral, Qwen2, Qwen3, the Gemmas, Mixtral, Qwen3-MoE). The published
+shapes are numbers from public configs; nothing is downloaded to use them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ class ModelShape:
         tied: the output head is the token embedding.
         outputs: of a scalar head in place of the output head; 0 for a language model.
         qkv_bias, out_bias: biases of the attention's projections (Llama's family; GPT-2 has all).
-        head_norm: a norm on each query and key head (Qwen3).
+        head_norm: a norm on each query and key head (Qwen3, Gemma 3).
+        experts, active: MLPs in each block, all in memory, and how many of them a token goes through; 0 is one MLP.
+        scaled_norms: norms compute in float32 and multiply by 1 + weight (Gemma).
+        post_norms: norms behind attention and MLP too (Gemma 2 and 3).
+        capped_scores: attention scores are capped, which no fused kernel of PyTorch does (Gemma 2).
+        capped_logits: logits are capped, and computed again in the backward pass (Gemma 2).
+        own_decoder: whether the lab's sampler has a decoder for it; it calls the model's own forward pass otherwise.
         name: shown in tables.
     """
 
@@ -40,11 +46,18 @@ class ModelShape:
     qkv_bias: bool = False
     out_bias: bool = False
     head_norm: bool = False
+    experts: int = 0
+    active: int = 0
+    scaled_norms: bool = False
+    post_norms: bool = False
+    capped_scores: bool = False
+    capped_logits: bool = False
+    own_decoder: bool = True
     name: str = ""
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Linear layers of a block by the end of their module's name: (inputs, outputs)."""
+        """Linear layers of a block by the end of their module's name: (inputs, outputs). Experts are none."""
         h = self.hidden
         q = self.heads * self.head_dim
         kv = self.kv_heads * self.head_dim
@@ -52,12 +65,33 @@ class ModelShape:
         if self.family == "gpt2":
             return {"attn.c_attn": (h, 3 * q), "attn.c_proj": (q, h), "mlp.c_fc": (h, m), "mlp.c_proj": (m, h)}
         attention = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
-        return attention | {"gate_proj": (h, m), "up_proj": (h, m), "down_proj": (m, h)}
+        return attention if self.experts else attention | {"gate_proj": (h, m), "up_proj": (h, m), "down_proj": (m, h)}
 
     @property
     def block_matrices(self) -> int:
-        """Entries of a block's matrices."""
-        return sum(inputs * outputs for inputs, outputs in self.matrices.values())
+        """Entries of a block's matrices, those of experts and their router included."""
+        layers = sum(inputs * outputs for inputs, outputs in self.matrices.values())
+        return layers + self.expert_weights + self.experts * self.hidden
+
+    @property
+    def expert_weights(self) -> int:
+        """Entries of the experts of a block."""
+        return self.experts * 3 * self.hidden * self.mlp
+
+    @property
+    def largest(self) -> int:
+        """Entries of the largest tensor of the MLP that gets a gradient: gate and up projection of experts are one."""
+        return self.hidden * self.mlp * (2 * self.experts or 1)
+
+    @property
+    def mlp_width(self) -> int:
+        """Width that a token goes through."""
+        return self.mlp * (self.active or 1)
+
+    @property
+    def norms(self) -> int:
+        """Norms of the hidden size in a block."""
+        return 4 if self.post_norms else 2
 
     @property
     def block(self) -> int:
@@ -68,7 +102,7 @@ class ModelShape:
             return self.block_matrices + biases + norms
         qkv_biases = self.qkv_bias * (self.heads + 2 * self.kv_heads) * self.head_dim
         out_biases = self.out_bias * self.hidden
-        norms = 2 * self.hidden + self.head_norm * 2 * self.head_dim
+        norms = self.norms * self.hidden + self.head_norm * 2 * self.head_dim
         return self.block_matrices + qkv_biases + out_biases + norms
 
     @property
@@ -96,7 +130,7 @@ class ModelShape:
 
     @property
     def hidden_matrices(self) -> int:
-        """Entries that Muon updates: the matrices of all blocks."""
+        """Entries of the matrices of all blocks."""
         return self.layers * self.block_matrices
 
     @property

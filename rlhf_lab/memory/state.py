@@ -99,7 +99,8 @@ class Training:
         trained = self.trained(shape)
         if self.optimizer != "muon":
             return 2 * trained
-        hidden = shape.adapter(self.rank, self.targets) if self.rank else shape.hidden_matrices
+        whole = shape.hidden_matrices - shape.layers * shape.expert_weights  # of three dimensions: AdamW's
+        hidden = shape.adapter(self.rank, self.targets) if self.rank else whole
         return hidden + 2 * (trained - hidden)
 
 

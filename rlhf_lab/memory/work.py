@@ -8,8 +8,13 @@ kv_heads·head_dim and m the MLP's width, a block keeps per token, with fused at
             of five projections casts its own) + b(2q + 2k) (query, key, value, result) + 4·heads + 4bm
     GPT-2   8h + 16 (two norms: input, mean, 1/sd) + 2bh (norm outputs) + 4bh (attention) + 4·heads + 5bm
 
+Experts (a of E active for a token, bfloat16 and float32): 16h + 8 and 8h as above, 2abh + 4abm and 40a + 4E + 4 for the
+routing. Gemma: norms multiply by 1 + weight, 4h more per norm and not per token; Gemma 2 and 3 have four norms a block,
+and norms of heads in float32, 8(q + k).
+
 Eager attention keeps the probabilities too, 4·heads·T in float32 and 2·heads·T more under autocast, and keys and values
-repeated for every query head. Under CUDA's autocast, `pow` in GPT-2's GELU computes in float32: 16m in place of 10m.
+repeated for every query head; scores that are capped b·heads·T more. Under CUDA's autocast, `pow` in GPT-2's GELU
+computes in float32: 16m in place of 10m.
 """
 
 from __future__ import annotations
@@ -130,15 +135,18 @@ def block_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, training: Traini
         gelu = 16 if how.cuda and b == 2 else 5 * b
         per_token = 8 * h + 16 + 2 * b * h + gelu * m
     else:
-        norm_inputs = (8 if training.rank else 16) * h + 8
-        norm_outputs = (2 * 4 if b == 4 else 5 * 2) * h
-        per_token = norm_inputs + norm_outputs + 4 * b * m
+        norm_inputs = shape.norms * ((4 if training.rank else 8) * h + 4)
+        norm_outputs = (2 * 4 if b == 4 or shape.experts else 5 * 2) * h
+        per_token = norm_inputs + norm_outputs + 4 * b * shape.mlp_width
+        if shape.experts:
+            per_token += 2 * b * shape.active * h + 40 * shape.active + 4 * shape.experts + 4
         if shape.head_norm:
             heads = shape.heads + shape.kv_heads
-            per_token += (4 + b) * heads * shape.head_dim + 4 * heads
+            per_token += (4 + (4 if shape.scaled_norms else b)) * heads * shape.head_dim + 4 * heads
     if adapted:
         per_token += adapted * training.rank * b + (2 * h if b == 2 else 0)
-    return rows.tokens * per_token + _attention_bytes(shape, rows, how)
+    norm_weights = 4 * (shape.norms * h + 2 * shape.head_norm * shape.head_dim) * shape.scaled_norms
+    return rows.tokens * per_token + norm_weights + _attention_bytes(shape, rows, how)
 
 
 def _attention_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:
@@ -146,8 +154,10 @@ def _attention_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:
     b = how.low
     q = shape.heads * shape.head_dim
     k = shape.kv_heads * shape.head_dim
-    if how.attention == "eager":
+    if how.attention == "eager" or shape.capped_scores:
         probabilities = (4 if b == 4 else 6) * shape.heads * rows.width
+        if shape.capped_scores:
+            probabilities += b * shape.heads * rows.width
         return rows.rows * rows.width * (4 * b * q + probabilities)
     if not rows.shared:
         return rows.tokens * (b * (2 * q + 2 * k) + 4 * shape.heads)
@@ -173,9 +183,9 @@ def train_pass(shape: ModelShape, rows: Rows, how: Arithmetic, training: Trainin
     final_norm = inputs * (1 if shape.family == "gpt2" or frozen else 2)
     blocks = shape.layers * (inputs if how.checkpointing else block)
     # Temporaries of one block's backward pass: gradients of hidden states and MLP, and of one MLP matrix.
-    flow = rows.tokens * (2 * 4 * h + b * shape.mlp)
+    flow = rows.tokens * (2 * 4 * h + b * shape.mlp_width)
     if not frozen:
-        flow += (4 + extra) * h * shape.mlp
+        flow += (4 + extra) * shape.largest
     head_gradient = 0 if frozen or shape.outputs else GRADIENT * shape.vocabulary * h
     tied_gradients = 2 * head_gradient * shape.tied  # a tied embedding's two gradients and their sum exist at once
     if how.checkpointing:
@@ -188,6 +198,8 @@ def train_pass(shape: ModelShape, rows: Rows, how: Arithmetic, training: Trainin
     if shape.outputs:
         return Pass(blocks + final_norm, 0, 0, first, last)
     kept_logits, temporary = logit_bytes(rows.targets, shape.vocabulary, how)
+    if shape.capped_logits:  # computed again with the cap's slope beside them
+        kept_logits, temporary = 0, _chunk_bytes(rows.targets, shape.vocabulary, 12 + how.low % 4)
     target_states = rows.targets * h * b  # hidden states of the reply tokens, picked out for the head
     head = target_states + max(temporary + head_gradient, head_gradient + extra * head_gradient // 4)
     return Pass(blocks + final_norm + target_states, kept_logits, head, first, last)
@@ -231,8 +243,8 @@ def score_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:
     That the MLP holds three (GPT-2: four) arrays of its width and four (five) hidden states is measured.
     """
     mlp_arrays, hidden_arrays = (4, 5) if shape.family == "gpt2" else (3, 4)
-    in_block = rows.tokens * (hidden_arrays * 4 * shape.hidden + mlp_arrays * how.low * shape.mlp)
-    if how.attention == "eager":
+    in_block = rows.tokens * (hidden_arrays * 4 * shape.hidden + mlp_arrays * how.low * shape.mlp_width)
+    if how.attention == "eager" or shape.capped_scores:
         in_block = max(in_block, rows.tokens * (3 * 4 * shape.hidden + 2 * 4 * shape.heads * rows.width))
     head_matrix = 0 if shape.outputs else shape.vocabulary * shape.hidden
     copy = (
@@ -293,6 +305,8 @@ def sampling(
         in_place: it has no copy of the weights, but calls the model's own layers, and of those in four bits one at a
             time is numbers.
     """
+    if not shape.own_decoder:
+        return _sampling_by_the_model(shape, prompts, group, prompt, new)
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
     slots = cache_slots(new)
@@ -313,6 +327,26 @@ def sampling(
     fused_head = 4 * shape.vocabulary * h if shape.family == "llama" and not in_place else 0
     total = weights + max(prompt_cache + max(decode, prefill), fused_head)
     return Sampling(weights, prompt_cache + cache, logits + probabilities, total, bytes_each)
+
+
+def _sampling_by_the_model(shape: ModelShape, prompts: int, group: int, prompt: int, new: int) -> Sampling:
+    """The same where the model's own forward pass decodes: no copy of weights, and a prompt's cache for every row.
+
+    Keys and values are float32 (rotary embeddings have the dtype of the residual stream), and grow by a copy of one
+    layer at a time. A layer repeats them for every query head under the mask that padding needs. Windows of layers
+    that slide are not counted: their caches are taken to be whole.
+    """
+    rows = prompts * group
+    tokens = rows * (prompt + new)
+    cache = shape.kv_bytes(tokens)
+    repeated = 2 * 4 * shape.heads * shape.head_dim * tokens + cache // shape.layers
+    logits = (3 if shape.capped_logits else 1) * 4 * rows * shape.vocabulary
+    probabilities = 8 * rows * shape.vocabulary
+    prefill = prompts * prompt * (12 * shape.mlp_width + 24 * shape.hidden)
+    if shape.capped_scores:
+        prefill += 3 * 4 * prompts * shape.heads * prompt**2
+    total = cache + max(repeated, logits + probabilities, prefill)
+    return Sampling(0, cache, logits + probabilities, total, 4)
 
 
 def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumulates: bool) -> int:

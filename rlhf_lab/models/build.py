@@ -33,6 +33,7 @@ from rlhf_lab.models import lora
 from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.experts import compute_under_autocast
 from rlhf_lab.models.model_files import rope_limit, rope_problem
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.weights import HEAD, scalar_head, store
@@ -261,6 +262,7 @@ def _load(
     if weights != "float32":
         _read_unrounded(model, model_source)
     _refuse_longer_rows(model, model_source)
+    compute_under_autocast(model)
     return lora.apply_adapter(model, source) if base else model
 
 

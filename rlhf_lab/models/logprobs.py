@@ -51,17 +51,19 @@ class ReplyStates:
 
     Attributes:
         x_Nd: hidden state before each reply token (logits, for models without a plain linear head).
-        weight_Vd, bias_V: of the head (identity, for models without a plain linear head).
+        weight_Vd, bias_V: of the head (None, for models without a plain linear head).
         target_N, row_N: the token, and the row it belongs to.
         rows: B.
+        cap: of the logits; see `head_cap`.
     """
 
     x_Nd: torch.Tensor
-    weight_Vd: torch.Tensor
+    weight_Vd: torch.Tensor | None
     bias_V: torch.Tensor | None
     target_N: torch.Tensor
     row_N: torch.Tensor
     rows: int
+    cap: float | None = None
 
     def logps(self, temperature: float = 1.0, truncation: Truncation = EVERYTHING) -> TokenLogps:
         """Log-probability of every reply token at `temperature`, float32, differentiable.
@@ -73,12 +75,12 @@ class ReplyStates:
         if not torch.is_grad_enabled():
             # A detached input needs no gradient, so the function keeps no probabilities for a backward pass.
             inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
-        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation)
+        logps_N = _LinearLogProb.apply(*inputs, self.target_N, 1.0 / temperature, truncation, self.cap)
         return TokenLogps(logps_N, self.row_N, self.rows)
 
 
 def reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
-    """One forward pass of the backbone. Models that do more than a linear head (see `has_linear_head`) give logits."""
+    """One forward pass of the backbone. Models that do more than `has_linear_head` knows give logits."""
     return within(model, _reply_states, model, batch)
 
 
@@ -91,18 +93,16 @@ def _reply_states(model: nn.Module, batch: TokenBatch) -> ReplyStates:
         x_Nd = hidden_states(causal.base_model, batch, row_N, column_N)
         weight_Vd = head.weight
         bias_V = getattr(head, "bias", None)
-    else:
-        # The head may cap or scale its logits: take the model's own, behind an identity in place of the head.
+    else:  # a head that scales its logits, or does something else: take the model's own
         x_Nd = causal(input_ids=batch.tokens_BT, use_cache=False).logits[row_N, column_N - 1]
-        weight_Vd = torch.eye(x_Nd.shape[1], dtype=x_Nd.dtype, device=x_Nd.device)
-        bias_V = None
+        return ReplyStates(x_Nd, None, None, target_N, row_N, len(batch.length_B))
     device = x_Nd.device.type
     if torch.is_autocast_enabled(device):
         # A backward pass runs outside autocast: cast here, and both passes of `_LinearLogProb` compute in its dtype.
         dtype = torch.get_autocast_dtype(device)
         x_Nd = x_Nd.to(dtype)
         weight_Vd = weight_Vd.to(dtype)
-    return ReplyStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B))
+    return ReplyStates(x_Nd, weight_Vd, bias_V, target_N, row_N, len(batch.length_B), head_cap(model))
 
 
 def token_logps(
@@ -128,16 +128,15 @@ def _exact_kl(policy: nn.Module, reference: nn.Module, batch: TokenBatch, temper
     q = reply_states(reference, batch)
     p_inputs = (p.x_Nd, p.weight_Vd, p.bias_V)
     q_inputs = (q.x_Nd, q.weight_Vd, q.bias_V)
-    vocabulary = p.weight_Vd.shape[0]
-    chunk_size = max(1, CHUNK_ENTRIES // vocabulary)
+    chunk_size = max(1, CHUNK_ENTRIES // _vocabulary(p.x_Nd, p.weight_Vd))
     kl_chunks = []
     for begin in range(0, len(p.row_N), chunk_size):
         chunk = slice(begin, begin + chunk_size)
         # The logits have no name here, so those of one chunk are freed before the next ones are computed.
         kl_chunks.append(
             _token_kl(
-                _logits(*p_inputs, chunk, 1.0 / temperature),
-                _logits(*q_inputs, chunk, 1.0 / temperature),
+                _logits(*p_inputs, chunk, p.cap).mul_(1.0 / temperature),
+                _logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature),
             )
         )
     return sum_rows(torch.cat(kl_chunks), p.row_N, len(batch.length_B))
@@ -150,18 +149,31 @@ def _token_kl(z_NV: torch.Tensor, z_ref_NV: torch.Tensor) -> torch.Tensor:
 
 
 def _logits(
-    x_Nd: torch.Tensor, weight_Vd: torch.Tensor, bias_V: torch.Tensor | None, chunk: slice, inv_tau: float
+    x_Nd: torch.Tensor, weight_Vd: torch.Tensor | None, bias_V: torch.Tensor | None, chunk: slice, cap: float | None
 ) -> torch.Tensor:
-    """(x Wᵀ + b)/τ of the tokens in `chunk`, (n, V), float32: a buffer of its own that callers may overwrite."""
+    """x Wᵀ + b of the tokens in `chunk`, capped, (n, V), float32: a buffer of its own that callers may overwrite."""
+    if weight_Vd is None:  # x are logits already
+        return x_Nd[chunk].to(torch.float32, copy=True)
     z = (x_Nd[chunk] @ weight_Vd.T).float()
     if bias_V is not None:
         z.add_(bias_V)
-    return z.mul_(inv_tau)
+    return z if cap is None else z.div_(cap).tanh_().mul_(cap)
+
+
+def _vocabulary(x_Nd: torch.Tensor, weight_Vd: torch.Tensor | None) -> int:
+    return x_Nd.shape[1] if weight_Vd is None else weight_Vd.shape[0]
+
+
+def head_cap(model: nn.Module) -> float | None:
+    """What logits z are capped at, cap·tanh(z/cap) (Gemma 2, arXiv:2408.00118, section 2); None without a cap."""
+    config: Any = model.config
+    cap: float | None = getattr(config.get_text_config(), "final_logit_softcapping", None)
+    return cap
 
 
 @torch.no_grad()
 def has_linear_head(model: nn.Module) -> bool:
-    """True when logits = head(backbone(x)) exactly, checked once per model on a short input.
+    """True when logits = head(backbone(x)) exactly, capped as `head_cap` says; checked once per model on a short input.
 
     Logits of ±100 are put in place of the head's own: a cap or a scale hardly shows on those of an untrained model.
     """
@@ -177,7 +189,7 @@ def has_linear_head(model: nn.Module) -> bool:
 
 
 def _logits_are_head_of_backbone(causal: Any) -> bool:
-    """Whether the head reads what the backbone gives, and nothing follows it."""
+    """Whether the head reads what the backbone gives, and nothing but the cap follows it."""
     head = causal.get_output_embeddings()
     head_inputs: list[torch.Tensor] = []
     planted: list[torch.Tensor] = []
@@ -197,29 +209,39 @@ def _logits_are_head_of_backbone(causal: Any) -> bool:
     hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
     if not head_inputs or head_inputs[0].shape != hidden.shape:
         return False
-    nothing_follows = torch.equal(logits.float(), planted[0].float())
+    cap = head_cap(causal)
+    expected = planted[0] if cap is None else (planted[0] / cap).tanh() * cap
+    nothing_follows = torch.equal(logits.float(), expected.float())
     return nothing_follows and torch.allclose(head_inputs[0], hidden, atol=1e-5, rtol=1e-4)
 
 
 class _LinearLogProb(torch.autograd.Function):
-    """log softmax((x Wᵀ + b)/τ)[target] with one N×V buffer where autograd keeps several.
+    """log softmax(c(x Wᵀ + b)/τ)[target] with one N×V buffer where autograd keeps several; c caps, or is the identity.
 
     With p = softmax(z) and upstream gradient g per token: ∂/∂z = g·(onehot(target) − p), then one matmul each for x, W.
-    The buffer holds z, then e = exp(z − max z), overwritten in place; p = e/Σe is never formed.
+    The buffer holds z, then e = exp(z − max z), overwritten in place; p = e/Σe is never formed. A cap's slope is
+    1 − tanh²: logits are then computed again in the backward pass. Without W, x are the logits.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x_Nd: Any, weight_Vd: Any, bias_V: Any, target_N: Any, inv_tau: float, truncation: Truncation
+        ctx: Any,
+        x_Nd: Any,
+        weight_Vd: Any,
+        bias_V: Any,
+        target_N: Any,
+        inv_tau: float,
+        truncation: Truncation,
+        cap: float | None = None,
     ) -> torch.Tensor:
-        n, vocabulary = x_Nd.shape[0], weight_Vd.shape[0]
+        n, vocabulary = x_Nd.shape[0], _vocabulary(x_Nd, weight_Vd)
         ctx.chunk_size = max(1, CHUNK_ENTRIES // vocabulary)
-        keep = n * vocabulary <= KEPT_ENTRIES and any(ctx.needs_input_grad)
+        keep = cap is None and n * vocabulary <= KEPT_ENTRIES and any(ctx.needs_input_grad)
         logps = []
         kept_for_backward = []
         for begin in range(0, n, ctx.chunk_size):
             chunk = slice(begin, begin + ctx.chunk_size)
-            z = _logits(x_Nd, weight_Vd, bias_V, chunk, inv_tau)
+            z = _logits(x_Nd, weight_Vd, bias_V, chunk, cap).mul_(inv_tau)
             if truncation:
                 truncation.apply_(z, target_N[chunk])
             z.sub_(z.amax(1, keepdim=True))  # exp cannot overflow, and log softmax does not change
@@ -231,6 +253,7 @@ class _LinearLogProb(torch.autograd.Function):
         ctx.save_for_backward(x_Nd, weight_Vd, bias_V, target_N, *kept_for_backward)
         ctx.inv_tau = inv_tau
         ctx.truncation = truncation
+        ctx.cap = cap
         return torch.cat(logps) if logps else torch.zeros(0, device=x_Nd.device)
 
     @staticmethod
@@ -245,10 +268,14 @@ class _LinearLogProb(torch.autograd.Function):
             grad_b = torch.zeros_like(bias_V)
         for i, begin in enumerate(range(0, x_Nd.shape[0], ctx.chunk_size)):
             chunk = slice(begin, begin + ctx.chunk_size)
+            slope = None
             if kept:
                 e, total = kept[2 * i], kept[2 * i + 1]
             else:
-                e = _logits(x_Nd, weight_Vd, bias_V, chunk, ctx.inv_tau)
+                e = _logits(x_Nd, weight_Vd, bias_V, chunk, ctx.cap)
+                if ctx.cap is not None:
+                    slope = 1 - (e / ctx.cap).square_()
+                e.mul_(ctx.inv_tau)
                 if ctx.truncation:
                     ctx.truncation.apply_(e, target_N[chunk])
                 e.sub_(e.amax(1, keepdim=True)).exp_()
@@ -256,6 +283,11 @@ class _LinearLogProb(torch.autograd.Function):
             g = grad_N[chunk].float() * ctx.inv_tau  # z has been divided by τ, so its gradient is too
             dz = e * (-g / total)[:, None]  # −g·p
             dz.scatter_add_(1, target_N[chunk, None], g[:, None])  # + g·onehot(target)
+            if slope is not None:
+                dz.mul_(slope)
+            if weight_Vd is None:
+                grad_x[chunk] = dz
+                continue
             if grad_b is not None:
                 grad_b += dz.sum(0).to(grad_b.dtype)
             dz = dz.to(weight_Vd.dtype)
@@ -264,4 +296,4 @@ class _LinearLogProb(torch.autograd.Function):
                 grad_w.addmm_(dz.float().T, x_Nd[chunk].float())
         if grad_w is not None:
             grad_w = grad_w.to(weight_Vd.dtype)
-        return grad_x, grad_w, grad_b, None, None, None
+        return grad_x, grad_w, grad_b, None, None, None, None

@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.models.divided import blocks, compute_in
+from rlhf_lab.models.experts import experts
 from rlhf_lab.models.settings import Stored
 
 HEAD = "score"
@@ -35,7 +36,8 @@ BLOCK = 64
 def store(model: nn.Module, weights: Stored, device: str) -> nn.Module:
     """Move a model to a device with its weights stored as `weights` says, in place; below float32 they are frozen.
 
-    Raises ConfigError for `nf4` with layers that are no `nn.Linear`, and MissingDependency without bitsandbytes.
+    Raises ConfigError for `nf4` with layers that are no `nn.Linear` or with experts, and MissingDependency without
+    bitsandbytes.
     """
     if weights == "float32":
         return model.to(device)
@@ -137,6 +139,11 @@ def _as_bfloat16(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
 
 def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
     """Put layers of four bits in place of the blocks' linear layers, one after another."""
+    if experts(model):
+        raise ConfigError(
+            f"model.weights=nf4: {type(model).__name__} has experts, whose weights are no linear layers, and "
+            "bitsandbytes packs nothing else; use model.weights=bfloat16"
+        )
     linear_4bit = _packed_linear()
     four_bits = _bitsandbytes().nn.Params4bit
     for block in blocks(model):

@@ -7,6 +7,7 @@ tenth of `torch.multinomial`.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -390,19 +391,24 @@ class ModelDecoder:
     def __init__(self, model: nn.Module):
         self.model: Any = model
         self.mask_RT: Tensor | None = None
+        # of a large vocabulary the logits of whole prompts would be the largest tensor there is
+        takes_last = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        self.last_logits = {"logits_to_keep": 1} if takes_last else {}
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, ModelDecoder]:
-        """Run left-padded prompts once per row. The cache is this object."""
+        """Run left-padded prompts, and repeat their cache for the rows of their groups. The cache is this object."""
         width = max(map(len, prompts))
         # padded on the left: the last column then holds every prompt's last token, whose logits are wanted
         tokens_BT = torch.tensor([[*([0] * (width - len(p))), *p] for p in prompts], device=device)
         mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
-        tokens_RT = tokens_BT.repeat_interleave(group, 0)
-        self.mask_RT = mask_BT.repeat_interleave(group, 0)
-        position = (self.mask_RT.cumsum(1) - 1).clamp(min=0)
-        out = self._run(tokens_RT, position, None)
+        self.mask_RT = mask_BT
+        position = (mask_BT.cumsum(1) - 1).clamp(min=0)
+        out = self._run(tokens_BT, position, None)
         self.cache = out.past_key_values
-        return out.logits[::group, -1], self
+        if group > 1:
+            self.cache.batch_repeat_interleave(group)
+        self.mask_RT = mask_BT.repeat_interleave(group, 0)
+        return out.logits[:, -1], self
 
     def logits(self, x: Tensor) -> Tensor:
         return x  # `start` and `step` return logits already
@@ -417,6 +423,7 @@ class ModelDecoder:
     def _run(self, tokens: Tensor, position: Tensor, cache: Any) -> Any:
         """The model's own forward pass on tokens (R, t) behind what is in the cache."""
         inputs = {"attention_mask": self.mask_RT, "position_ids": position, "past_key_values": cache}
+        inputs |= self.last_logits
         return within(self.model, lambda: self.model(input_ids=tokens, use_cache=True, **inputs))
 
     def keep(self, row_Bg: Tensor) -> None:

@@ -164,8 +164,8 @@ LOG_PROBABILITIES = (
     Mutant(
         "kl_reference_at_temperature_1",
         LOGPROBS,
-        "_logits(*q_inputs, chunk, 1.0 / temperature)",
-        "_logits(*q_inputs, chunk, 1.0)",
+        "_logits(*q_inputs, chunk, q.cap).mul_(1.0 / temperature)",
+        "_logits(*q_inputs, chunk, q.cap)",
         "a policy that has not moved has a KL above 0 at temperatures other than 1",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from rlhf_lab.models import logprobs
 from rlhf_lab.models.build import reward_scores
 from rlhf_lab.models.divided import halve, plain
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import _LinearLogProb, exact_kl, has_linear_head, token_logps
+from rlhf_lab.models.logprobs import _LinearLogProb, exact_kl, has_linear_head, head_cap, token_logps
 from rlhf_lab.models.truncation import EVERYTHING
 
 VOCABULARY = 97
@@ -42,6 +42,7 @@ CONFIGS: dict[str, Any] = {
         n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=64, eos_token_id=1, bos_token_id=None
     ),
     "gemma2": Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0),
+    "granite": GraniteConfig(**SMALL, logits_scaling=0.5),
 }
 
 
@@ -80,7 +81,7 @@ def reference(model: nn.Module, temperature: float) -> tuple[Tensor, list[Tensor
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_equal_the_full_log_softmax(family: str, temperature: float) -> None:
     model = build(family)
-    assert has_linear_head(model) == (family != "gemma2")
+    assert has_linear_head(model) == (family != "granite")
     with torch.no_grad():
         found = token_logps(model, TokenBatch.from_rows(rows()), temperature=temperature)
         expected, _ = reference(model, temperature)
@@ -111,7 +112,7 @@ def test_a_cap_far_above_the_logits_of_an_untrained_model_is_seen(vocabulary: in
     config = Gemma2Config(**{**SMALL, "vocab_size": vocabulary}, head_dim=8, final_logit_softcapping=30.0)
     model = AutoModelForCausalLM.from_config(config).eval()
     batch = TokenBatch.from_rows([([0, 1], [2, 1, 0])])
-    assert not has_linear_head(model)
+    assert has_linear_head(model) and head_cap(model) == 30
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(300)
         logits_TV = model(batch.tokens_BT).logits[0]
@@ -161,18 +162,22 @@ def head_inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("kept", [2**27, 0])
 @pytest.mark.parametrize("chunk", [2**24, 22])
-def test_gradient_of_the_head_chunked_or_not_kept_or_recomputed(
-    monkeypatch: pytest.MonkeyPatch, kept: int, chunk: int
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_gradient_of_the_head_chunked_or_not_kept_or_recomputed_capped_or_not(
+    monkeypatch: pytest.MonkeyPatch, kept: int, chunk: int, cap: float | None
 ) -> None:
-    """22 entries are 2 tokens of 11 logits: three chunks."""
+    """22 entries are 2 tokens of 11 logits: three chunks. Logits z of several nats are capped at 1.5·tanh(z/1.5)."""
     monkeypatch.setattr(logprobs, "KEPT_ENTRIES", kept)
     monkeypatch.setattr(logprobs, "CHUNK_ENTRIES", chunk)
     x, weight, bias, target = head_inputs(torch.float32)
     upstream = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0, 1.0])
-    found = _LinearLogProb.apply(x, weight, bias, target, 1.25, EVERYTHING)
+    found = _LinearLogProb.apply(x, weight, bias, target, 1.25, EVERYTHING, cap)
     grads = torch.autograd.grad((found * upstream).sum(), [x, weight, bias])
     exact = [part.detach().double().requires_grad_() for part in (x, weight, bias)]
-    plain = ((exact[0] @ exact[1].T + exact[2]) * 1.25).log_softmax(1).gather(1, target[:, None])[:, 0]
+    logits = exact[0] @ exact[1].T + exact[2]
+    if cap:
+        logits = cap * (logits / cap).tanh()
+    plain = (logits * 1.25).log_softmax(1).gather(1, target[:, None])[:, 0]
     expected = torch.autograd.grad((plain * upstream).sum(), exact)
     assert (found - plain).abs().max() < 1e-5
     for a, b in zip(grads, expected, strict=True):

@@ -49,6 +49,7 @@ def test_a_plan_that_does_not_fit_says_what_does() -> None:
         (["+recipe=sft", "card=24"], "card is not an option of plan; did you mean cards?"),
         (["+recipe=study/buffers"], r"plan \+recipe=study/buffers algorithm.buffer=current seed=0$"),
         (["table", "cards=8"], "takes to=FILE and nothing else"),
+        (["table", "recipes", "all"], "takes to=FILE and nothing else, not all"),
     ],
 )
 def test_mistakes_are_named(words: list[str], problem: str) -> None:

@@ -1,0 +1,70 @@
+"""The fewest cards that a recipe fits on published models, with weights as they are and `runtime.fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import planned
+
+from rlhf_lab.memory.copies import whole_copy
+from rlhf_lab.memory.device import Device
+from rlhf_lab.memory.devices import GIB
+from rlhf_lab.memory.fit import changed, least_devices
+from rlhf_lab.memory.neutral import neutral_change
+from rlhf_lab.memory.placement import place
+from rlhf_lab.memory.plan import plan_stage
+from rlhf_lab.memory.recipe_table import CARDS_GIB, MODELS, cells, recipe_stage
+from rlhf_lab.memory.sizes import PUBLISHED
+
+LLAMA_8B, QWEN_7B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"
+PAGE = Path(__file__).parents[2] / "docs/results/memory_recipes.md"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "rank", "card", "devices"),
+    [
+        ("dpo", LLAMA_8B, 16, "24 GB", 1),
+        ("grpo", QWEN_7B, 16, "24 GB", 1),
+        ("grpo", LLAMA_8B, 0, "80 GB", 8),
+        ("ppo", LLAMA_8B, 0, "80 GB", 8),
+    ],
+)
+def test_large_models_fit_the_cards_that_people_have(
+    recipe: str, model: str, rank: int, card: str, devices: int
+) -> None:
+    """Before, with float32 weights, none of them fits any number of such cards, however frugal."""
+    stage = recipe_stage(recipe, model, rank)
+    memory = int(CARDS_GIB[card] * GIB)
+    assert least_devices(stage, memory, frugal=True) is None
+    placement = place(stage, memory, fewest=devices)
+    assert placement is not None and placement.plan.processes == devices
+    assert placement.plan.peak <= memory
+    # the settings that are printed lead to this plan, by the way that every run takes
+    fitted, plan = neutral_change(changed(stage, placement.written), Device("card", memory, cuda=True))
+    assert plan is not None and (fitted, plan.peak) == (placement.fitted, placement.plan.peak)
+
+
+def test_the_accepted_page_is_what_the_planner_says() -> None:
+    """One row of eighty; `plan table recipes` makes all of them in a few minutes."""
+    stage = recipe_stage("dpo", LLAMA_8B, 16)
+    table = PAGE.read_text(encoding="utf-8").partition("## DPO, an adapter")[2].partition("## ")[0]
+    assert f"| {PUBLISHED[LLAMA_8B].name} | {' | '.join(cells(stage))} |" in table
+    assert all(PUBLISHED[model].name in table for model in MODELS)
+
+
+def test_fewer_devices_are_not_looked_for_than_are_known_to_be_needed() -> None:
+    stage = recipe_stage("sft", QWEN_7B)
+    placement = place(stage, 139 * GIB, fewest=4)
+    assert placement is not None and placement.plan.processes == 4
+
+
+def test_a_policy_divided_in_bfloat16_is_sampled_from_in_bfloat16() -> None:
+    """The sampler reads a whole copy of 2 bytes a parameter, and its own matrices, keys and values have 2 too."""
+    stage = planned("ppo", "model=hf", "model.path=gpt2-medium", "sharding=fsdp_full", "runtime.dtype=bfloat16")
+    shape = PUBLISHED["gpt2-medium"]
+    divided, alone = plan_stage(stage, 2), plan_stage(stage, 1)
+    assert divided.sampler is not None and alone.sampler is not None
+    assert whole_copy([line.copy for line in divided.lines], divided.training, "fsdp_full", 2) == 2 * shape.parameters
+    assert divided.sampler.weights == 2 * shape.multiplied and alone.sampler.weights == 4 * shape.multiplied
+    assert 2 * divided.sampler.cache == alone.sampler.cache
