@@ -110,7 +110,8 @@ class Step:
 class Environment(Protocol):
     """A world that answers the policy, so that an episode has several turns.
 
-    `max_turns` of the data's settings says how many at most.
+    `max_turns` of the data's settings says how many at most. `reset` and `step` of a call of the sampler come from one
+    thread; with `algorithm.staleness` and rollout=vllm that is another one than grades, and both may run at a time.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:

@@ -179,7 +179,7 @@ class EpisodeCollector:
             end = begin + len(list(members))
             tokens = row.token_ids[begin:end]
             turn_logps = [next(logps) for _ in tokens] if sampled else []
-            segments.append(Segment(tokens, sampled, turn_logps, next(rewards, 0.0) if sampled else 0.0))
+            segments.append(Segment(tokens, sampled, turn_logps, float(next(rewards, 0.0)) if sampled else 0.0))
             begin = end
         turns = [segment.token_ids for segment in segments if segment.sampled]
         turns[0] = [*opening, *turns[0]]

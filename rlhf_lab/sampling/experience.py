@@ -104,8 +104,9 @@ class Experience:
 
     Attributes:
         rows: (prompt, everything behind it) as token ids.
-        tokens: name → (N,) over the sampled tokens of all rows: `old`, `ref`, `advantage`, `value`, `return`; `early`,
-            the score that turns before the last one earned, on the last token of each.
+        tokens: name → (N,) over the sampled tokens of all rows: `old`, `ref`, `advantage`, `value`, `return`; `drawn`,
+            log π of the older policy that sampled them, with `staleness`; `early`, the score that turns before the last
+            one earned, on the last token of each.
         masks: which tokens behind the prompt were sampled; None where all were.
     """
 

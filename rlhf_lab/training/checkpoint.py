@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from rlhf_lab.core.files import file_digest, replacing
 
 NAME = "checkpoint.pt"
 TENSORS, SHARDS, LOGS = "tensors", "shards", "logs"
-Rows = tuple[dict[str, int], int]
+OwnRows = tuple[dict[str, int], int]
 """Of a process's rows: how many of each tensor, and the checksum of their file."""
 REWRITTEN = ("manifest.json", "result.json")
 """Files of a stage that every attempt writes anew."""
@@ -52,7 +53,7 @@ class Writer:
 
     def __init__(self, folder: Path, *, background: bool = False):
         self.folder, self.background = folder, background
-        self._pending: tuple[dict[str, Any], Future[Rows | None]] | None = None
+        self._pending: tuple[dict[str, Any], Future[OwnRows | None]] | None = None
 
     def save(self, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Replace the checkpoint; in the background, `finish` ends it.
@@ -65,14 +66,18 @@ class Writer:
         divided = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
         whole = {name: tensor for name, tensor in tensors.items() if name not in divided}
         local = {name: tensor.to_local() for name, tensor in divided.items()}
+        if not ranks.is_main():
+            state, whole = {"step": state["step"]}, {}  # the main process writes these
         if self.background:  # training changes all of these while they are written
             state, whole, local = copy.deepcopy(state), _host_copies(whole), _host_copies(local)
         state = {**state, TENSORS: whole, LOGS: _log_digests(self.folder) if ranks.is_main() else {}}
-        pool = ThreadPoolExecutor(1)
-        self._pending = (state, pool.submit(self._write, state, local))
-        pool.shutdown(wait=False)
-        if not self.background:
-            self.finish()
+        write = partial(self._write, state, local, ranks.rank())
+        if self.background:
+            pool = ThreadPoolExecutor(1)
+            self._pending = (state, pool.submit(write))
+            pool.shutdown(wait=False)
+        else:
+            self._commit(state, write())
 
     def finish_if_written(self) -> None:
         """End the replacement if every process has written its part."""
@@ -84,8 +89,20 @@ class Writer:
         if self._pending is None:
             return
         state, written = self._pending
-        self._pending = None
-        shard = written.result()
+        try:
+            shard = written.result()
+        finally:
+            if written.done():  # not where an interruption ended the wait
+                self._pending = None
+        self._commit(state, shard)
+
+    def wait(self) -> None:
+        """Let what is being written end, and leave the old checkpoint if that is not all: after an error."""
+        if self._pending is not None:
+            wait([self._pending[1]])
+
+    def _commit(self, state: dict[str, Any], shard: OwnRows | None) -> None:
+        """Let the new checkpoint count, once every process has written its part."""
         if shard is not None:
             shards = ranks.exchange(shard)
             state[SHARDS] = {
@@ -99,19 +116,14 @@ class Writer:
             _remove_shards(self.folder, keep=_shard_folder(state) if shard is not None else "")
         ranks.wait()
 
-    def wait(self) -> None:
-        """Let what is being written end, and leave the old checkpoint if that is not all: after an error."""
-        if self._pending is not None:
-            wait([self._pending[1]])
-
-    def _write(self, state: dict[str, Any], local: Mapping[str, Tensor]) -> Rows | None:
+    def _write(self, state: dict[str, Any], local: Mapping[str, Tensor], rank: int) -> OwnRows | None:
         """Write this process's rows of divided tensors, or, where there are none, the checkpoint itself."""
         if not local:
             self._write_main(state)
             return None
         folder = self.folder / _shard_folder(state)
         folder.mkdir(exist_ok=True)
-        path = folder / _shard_name(ranks.rank())
+        path = folder / _shard_name(rank)
         with replacing(path, every_process=True) as temporary:
             save_file({name: rows.detach().cpu().contiguous() for name, rows in local.items()}, temporary)
         return {name: len(rows) for name, rows in local.items()}, _crc32(path)

@@ -210,6 +210,7 @@ def _train(algorithm: Algorithm, engine: StepEngine, run: Run, name: str) -> Non
         for step in range(first_step, algorithm.total_steps):
             started = time.monotonic()
             batch = algorithm.collect(step)
+            writer.finish_if_written()
             if algorithm.pause:
                 # the samples are part of the state: `collect` of this step gives them again
                 _save(writer, step, algorithm, engine, run, totals)

@@ -223,6 +223,8 @@ class OnPolicy(Algorithm):
         first = not self.checked
         recompute = first or self._recomputes_old_logps()
         experience.tokens["old"] = self._logps(self.model, experience) if recompute else sampler_N
+        if self.settings.staleness:
+            experience.tokens["drawn"] = sampler_N
         if recompute and not self._sampler_agrees:
             metrics |= self._correct(experience, sampler_N)
         if self.beta or self.settings.log_kl or first:
@@ -230,7 +232,7 @@ class OnPolicy(Algorithm):
         if first:  # its replies are of these weights, whatever `staleness` is
             metrics["step0_sampler_gap"] = self._check_start(experience, sampler_N)
             self.checked = True
-        metrics["entropy"] = float(-experience.tokens["old"].mean())
+        metrics["entropy"] = float(-_drawn(experience).mean())
         return experience, torch.tensor([group.scores[i] for group, i in scored])
 
     def _correct(self, experience: Experience, sampler_N: Tensor) -> dict[str, float]:
@@ -240,14 +242,14 @@ class OnPolicy(Algorithm):
         """
         settings, old_N = self.settings, experience.tokens["old"]
         log_ratio_N = old_N - sampler_N
-        by_row = settings.correction_of == "sequence"
+        by_row = settings.correction_used == "sequence"
         log_ratios = experience.row_sums(log_ratio_N) if by_row else log_ratio_N
         metrics = {
             "sampler_log_ratio": float(log_ratio_N.mean()),
             "sampler_log_ratio_max": float(log_ratio_N.abs().max()),
             "sampler_ess": float(effective_share(log_ratios)),
         }
-        if settings.correction_of != "none":
+        if settings.correction_used != "none":
             cap = settings.correction_cap
             weights = importance_weights(log_ratios, cap=cap)
             metrics["correction_capped"] = float((log_ratios.exp() > cap).float().mean())
@@ -261,14 +263,13 @@ class OnPolicy(Algorithm):
         metrics = {"beta": self.beta}
         penalty_N = torch.zeros_like(tokens["old"])
         if "ref" in tokens:
-            k1_N = k1(tokens["old"], tokens["ref"])
-            k3_N = k3(tokens["old"], tokens["ref"])
-            metrics["kl"] = float(experience.row_sums(k1_N).mean())
-            metrics["kl_k3"] = float(experience.row_sums(k3_N).mean())
+            drawn_N = _drawn(experience)  # the samples are an estimate for no other policy than that which drew them
+            metrics["kl"] = float(experience.row_sums(k1(drawn_N, tokens["ref"])).mean())
+            metrics["kl_k3"] = float(experience.row_sums(k3(drawn_N, tokens["ref"])).mean())
             if settings.rollout_filter != "none":
                 metrics["kl_sampled"] = self._sampled_kl([group.sampled for group in groups])
             if settings.kl_in == "reward":
-                penalty_N = self.beta * k1_N
+                penalty_N = self.beta * k1(tokens["old"], tokens["ref"])
         self.credit(groups, experience, scores_R, penalty_N)
         if settings.kl_controller == "adaptive" and not self.warming:
             kl = metrics.get("kl_sampled", metrics["kl"])
@@ -287,7 +288,7 @@ class OnPolicy(Algorithm):
         """
         episodes = episodes_of(groups)
         experience = Experience.of(episodes)
-        if self._recomputes_old_logps():
+        if self._recomputes_old_logps() and not self.settings.staleness:
             old_N = self._logps(self.model, experience)
         else:
             old_N = torch.tensor([logp for episode in episodes for logp in episode.logps])
@@ -362,7 +363,7 @@ class OnPolicy(Algorithm):
         return float(gap_N.max())
 
     def accept_step(self, outputs: list[LossOutput]) -> bool:
-        """False once the policy has moved `target_kl` from the one that sampled; the iteration then ends."""
+        """False once the policy has moved `target_kl` from that of the iteration's start; the iteration then ends."""
         if self.settings.target_kl:
             # Passes over corpus replies and of critic warm-up have no `approx_kl`.
             kl_per_pass = [out.metrics["approx_kl"] for out in outputs if "approx_kl" in out.metrics]
@@ -399,3 +400,8 @@ class OnPolicy(Algorithm):
         self.experience = Experience.from_state(state["experience"]) if state["experience"] else None
         if self.experience:
             self._plan_updates()
+
+
+def _drawn(experience: Experience) -> Tensor:
+    """log π of the policy that drew the replies, (N,), nats."""
+    return experience.tokens.get("drawn", experience.tokens["old"])

@@ -66,7 +66,7 @@ class Drawn:
 
 
 class Rollouts:
-    """Samples from the current policy. Prompts and noise of an iteration follow from the run's seed."""
+    """Samples from the policy. Prompts and noise of an iteration follow from the run's seed."""
 
     def __init__(
         self, settings: OnPolicySettings, run: Run, encoder: Encoder, reward: TrainingReward, shaper: RewardShaper
@@ -90,11 +90,18 @@ class Rollouts:
         """
         settings = self.settings
         size = settings.prompts_per_iteration
-        drawn = self._drawn(model, iteration)
+        if not self.ahead:
+            self._draw_ahead(model, iteration)
+        drawn = self.ahead.popleft()
+        episodes = drawn.collection.episodes()  # until they are there, servers cannot take other weights
+        # what samples between scoring and training would have to wait for what is drawn ahead
+        samples_again = settings.dynamic_sampling or settings.advantage == "remax"
+        if not samples_again:
+            self._draw_later(model, iteration)
         order = drawn.order
         positions = order[:size]
         self.prompts_cut = drawn.prompts_cut
-        groups = sampled = self._scored(model, positions, drawn.collection.episodes(), iteration, 0)
+        groups = sampled = self._scored(model, positions, episodes, iteration, 0)
         for attempt in range(1, settings.dynamic_sampling + 1):
             useful = [group for group in groups if not group.wasted]
             missing = size - len(useful)
@@ -103,9 +110,9 @@ class Rollouts:
             begin = attempt * size
             further = order[begin : begin + missing]
             cut_before = self.collector.prompts_cut
-            collection = self._submit(model, further, iteration, attempt)
+            sampled_further = self._collect(model, further, iteration, attempt).episodes()
             self.prompts_cut += self.collector.prompts_cut - cut_before
-            replacements = self._scored(model, further, collection.episodes(), iteration, attempt)
+            replacements = self._scored(model, further, sampled_further, iteration, attempt)
             positions = positions + further
             sampled = sampled + replacements
             useful += [group for group in replacements if not group.wasted]
@@ -118,19 +125,15 @@ class Rollouts:
             metrics |= self.curriculum.metrics(positions)
             metrics["curriculum/informative"] = float(np.mean([not group.sampled.wasted for group in sampled]))
             self.curriculum.observe(positions, [group.sampled.rewards for group in sampled])
+        if samples_again:
+            self._draw_later(model, iteration)
         return groups, metrics
 
-    def _drawn(self, model: nn.Module, iteration: int) -> Drawn:
-        """The iteration's episodes; those of an iteration `staleness` later begin to be sampled with these weights."""
-        settings = self.settings
-        if not self.ahead:
-            self._draw_ahead(model, iteration)
-        drawn = self.ahead.popleft()
-        drawn.collection.episodes()  # until they are there, the sampler's servers cannot take other weights
-        last = min(iteration + settings.staleness, settings.iterations - 1)
+    def _draw_later(self, model: nn.Module, iteration: int) -> None:
+        """Begin to sample, with the weights of this iteration, what iterations up to `staleness` later train on."""
+        last = min(iteration + self.settings.staleness, self.settings.iterations - 1)
         for later in range(iteration + len(self.ahead) + 1, last + 1):
             self._draw_ahead(model, later)
-        return drawn
 
     def _draw_ahead(self, model: nn.Module, iteration: int) -> None:
         """Draw the tasks of an iteration, and begin to sample their episodes."""
@@ -138,7 +141,7 @@ class Rollouts:
         # Attempt k takes its prompts from order[k · size:].
         order = self._order(size * (self.settings.dynamic_sampling + 1), iteration)
         cut_before = self.collector.prompts_cut
-        collection = self._submit(model, order[:size], iteration, 0)
+        collection = self._collect(model, order[:size], iteration, 0)
         self.ahead.append(Drawn(order, collection, self.collector.prompts_cut - cut_before))
 
     def close(self) -> None:
@@ -154,11 +157,15 @@ class Rollouts:
         order = torch.randperm(len(self.tasks), generator=generator).tolist()
         return order * -(-count // len(order))
 
-    def _submit(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> Collection:
-        """Begin to sample episodes of the tasks at these positions of the corpus."""
+    def _collect(self, model: nn.Module, positions: list[int], iteration: int, attempt: int) -> Collection:
+        """Sample episodes of the tasks at these positions of the corpus; what is drawn ahead, beside training."""
         tasks = [self.tasks[i] for i in positions]
         seed = self.run.seed(f"on_policy/rollout/{attempt}", iteration)
-        return self.collector.submit(model, tasks, self.settings.sampled_per_prompt, seed)
+        group = self.settings.sampled_per_prompt
+        if self.settings.staleness and not attempt:
+            return self.collector.submit(model, tasks, group, seed)
+        episodes = self.collector.collect(model, tasks, group, seed)
+        return Collection(lambda: episodes)
 
     def _scored(
         self, model: nn.Module, positions: list[int], episodes: list[list[Episode]], iteration: int, attempt: int

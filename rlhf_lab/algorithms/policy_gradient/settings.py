@@ -42,7 +42,7 @@ class OnPolicySettings(TrainingSettings):
             epochs · prompts_per_iteration · group_size / batch_size.
         batch_size: replies per optimiser step.
         token_budget: the run ends once this many reply tokens were generated; 0 is no limit. The rollout that
-            crosses it is still trained on.
+            crosses it is still trained on; what was drawn ahead (`staleness`) and is not trained on does not count.
         beta: coefficient of the KL penalty, per nat. 0 is no penalty.
         log_kl: measure KL also where there is no penalty, which costs a forward pass of the reference per iteration.
         kl_in: `reward` subtracts β·k1 from each token's reward (arXiv:2203.02155, eq. 2); `loss` adds β·estimate to the
@@ -68,13 +68,13 @@ class OnPolicySettings(TrainingSettings):
             is not subtracted); `none` uses them as they are: a Bradley-Terry reward is standardised already.
         reward_clip: scores are clipped to ± this; 0 is off.
         old_logps: `recompute` runs the policy once more over the samples, `sampler` takes what the sampler recorded,
-            `auto` takes the sampler's when it computes in the arithmetic of training. With a single update per
-            iteration the ratio is 1 whatever they are.
+            `auto` takes the sampler's when it computes in the arithmetic of training, with the same weights. Unless the
+            sampler's are of older weights, the ratio of an iteration's only update is 1 whatever they are.
         correction: weight of the policy loss for samples that older weights (`staleness`), another program or another
             arithmetic has drawn (rollout=vllm, or bfloat16 on either side): π_old/μ of each `token`, or of the whole
             reply (`sequence`), with π_old computed by training and μ by the sampler; see `losses/correction.py`. A
             penalty in the loss and the critic's loss are not weighted. `auto` is `token` for older weights and `none`
-            else.
+            otherwise.
         correction_cap: largest weight of `correction`.
         staleness: iterations by which the weights that draw replies are older than those that learn from them. With 1
             the replies of the next iteration are drawn while this one is trained on, where rollout=vllm samples beside
@@ -108,7 +108,7 @@ class OnPolicySettings(TrainingSettings):
     shares_prompts: ClassVar[bool] = True
     answer: ClassVar[str] = "reward_and_truth"
     tuned_by_model: ClassVar[tuple[str, ...]] = (*TrainingSettings.tuned_by_model, "beta")
-    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "iterations": 8}
+    smoke: ClassVar[dict[str, float]] = {**TrainingSettings.smoke, "iterations": 8, "staleness": 1}
     smoke_real: ClassVar[dict[str, float]] = {
         **TrainingSettings.smoke_real,
         "iterations": 2,
@@ -117,7 +117,11 @@ class OnPolicySettings(TrainingSettings):
     }
     advantages: ClassVar[tuple[str, ...]] = ()
     keyed_if_set: ClassVar[tuple[str, ...]] = (
-        *("curriculum", "curriculum_explore", "correction", "correction_cap", "staleness"),
+        "curriculum",
+        "curriculum_explore",
+        "correction",
+        "correction_cap",
+        "staleness",
     )
 
     lr: float = 1e-6
@@ -203,7 +207,7 @@ class OnPolicySettings(TrainingSettings):
         if self.staleness >= self.iterations:
             problems.append(
                 f"algorithm.staleness={self.staleness} draws every iteration's replies with the weights of the start: "
-                f"there are {self.iterations} iterations; use algorithm.staleness=1"
+                f"there are {self.iterations} iterations; use algorithm.staleness={min(1, self.iterations - 1)}"
             )
         return problems
 
@@ -223,7 +227,7 @@ class OnPolicySettings(TrainingSettings):
         return self.group_size if self.rollout_filter == "none" else self.filter_pool
 
     @property
-    def correction_of(self) -> str:
+    def correction_used(self) -> str:
         """`correction`, with `auto` decided."""
         if self.correction != "auto":
             return self.correction
@@ -297,6 +301,11 @@ class OnPolicySettings(TrainingSettings):
                 self.correction in ("auto", "none") or self.old_logps != "sampler",
                 f"correction={self.correction} compares the sampler with training; old_logps=sampler takes the "
                 "sampler's for both; use old_logps=auto",
+            ),
+            (
+                not (self.target_kl and self.staleness and self.old_logps == "sampler"),
+                "target_kl compares with old_logps=sampler, which with staleness is an older policy: an iteration may "
+                "begin beyond it and learn nothing; use old_logps=auto",
             ),
             (self.staleness >= 0, f"staleness={self.staleness} must be 0 (the same weights) or above"),
             (self.dynamic_sampling >= 0, f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or above"),

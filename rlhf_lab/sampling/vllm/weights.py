@@ -37,6 +37,8 @@ BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a number → the integers of that size."""
 OF_A_COPY = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Of a config: what loading and saving a model change in it."""
+LONGEST_GOODBYE_S = 10.0
+"""Seconds to wait for rows that are given up: requests end at once, an environment that hangs does not."""
 USUAL_CONTEXT = 4096
 """Tokens that a started server holds of a row, at least, where the model has as many positions."""
 
@@ -107,13 +109,23 @@ class Servers:
         pool = ThreadPoolExecutor(1)
         self._background = under_way = pool.submit(sample_rows)
         pool.shutdown(wait=False)
-        return under_way.result
+
+        def result() -> Rows:
+            try:
+                return under_way.result()
+            finally:
+                if under_way.done():  # kept, it would keep the servers alive after an error
+                    self._background = None
+
+        return result
 
     def give_up(self) -> None:
         """End what runs beside the trainer, if anything does."""
-        while self._background is not None and not self._background.done():
+        under_way, self._background = self._background, None
+        deadline = time.monotonic() + LONGEST_GOODBYE_S
+        while under_way is not None and not under_way.done() and time.monotonic() < deadline:
             self.abort()  # again, for it may have asked for more since
-            wait([self._background], timeout=0.1)
+            wait([under_way], timeout=0.1)
 
     def abort(self) -> None:
         """Give up all requests of this process that are not answered yet."""
