@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,7 +94,7 @@ def prompts() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def servers():
     """Of all tests of this module; a model of another architecture gets another server."""
-    kept = Servers(Vllm(mode="spawn", max_new_tokens=16, max_prompt_tokens=400, timeout_s=600))
+    kept = Servers(Vllm(mode="spawn", max_new_tokens=16, max_prompt_tokens=400, timeout_s=1800))
     yield kept
     if kept._server is not None:
         kept._server.close()
@@ -220,12 +223,69 @@ def test_tokens_per_second(servers):
     assert tokens > 256
 
 
+def test_what_a_sync_costs():
+    """What docs/vllm.md reports: 30M parameters, an adapter of rank 16. CPU seconds too, as others share the cores."""
+    pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    config = Qwen2Config(
+        vocab_size=8000,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=EOS,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    show(f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f}M parameters")
+    policy = lora.add_adapter(model, LoRA(rank=16), seed=0)
+    options = Vllm(mode="spawn", max_new_tokens=32, max_prompt_tokens=64, timeout_s=1800)
+    kept = Servers(options)
+    asked = [prompt[:32] for prompt in prompts()] * 4
+    seconds: dict[str, list[float]] = {}
+    try:
+        kept.update(policy, 96)  # the base, and a server that is ready
+        merging = replace(options, mode="server", urls=(kept._server.url,), adapters="merged")
+        for name, servers in (("adapter", kept), ("merged", Servers(merging))):
+            sampler = VllmSampler(options, [EOS], servers=servers)
+            for seed in (31, 32, 33):
+                change_adapter(policy, seed)
+                servers.update(policy, 96)
+            before = _processor_seconds(kept._server._process.pid)
+            started = time.monotonic()
+            samples = sampler.sample(policy, asked, 4, seed=1)
+            elapsed = time.monotonic() - started
+            used = _processor_seconds(kept._server._process.pid) - before
+            tokens = sum(len(reply) for replies in samples.replies_BG for reply in replies)
+            seconds[name] = servers.sent_s
+            show(f"{name}: sent in {np.round(servers.sent_s[-3:], 2)} s")
+            show(f"{name}: {tokens} tokens in {elapsed:.1f} s, of which {used:.1f} s of CPU")
+            assert difference(policy, samples) < EXACT
+    finally:
+        if kept._server is not None:
+            kept._server.close()
+    assert np.median(seconds["adapter"][-3:]) < np.median(seconds["merged"])
+
+
+def _processor_seconds(group: int) -> float:
+    """Of all processes of a process group."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="tensor parallel 2 needs two cores")
 def test_a_model_divided_between_two_processes():
     """With an adapter, which vLLM divides as it divides the layers."""
     pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
     policy = lora.add_adapter(random_model(is_tied=True, seed=0), LoRA(rank=4, alpha=8.0), seed=0)
-    options = Vllm(mode="spawn", max_new_tokens=8, max_prompt_tokens=400, timeout_s=600, tensor_parallel=2)
+    options = Vllm(mode="spawn", max_new_tokens=8, max_prompt_tokens=400, timeout_s=1800, tensor_parallel=2)
     two = Servers(options)
     sampler = VllmSampler(options, [EOS], servers=two)
     differences = []
@@ -242,7 +302,7 @@ def test_a_model_divided_between_two_processes():
     assert max(differences) < EXACT, differences
 
 
-SPAWN = ("rollout=vllm", "rollout.mode=spawn", "rollout.timeout_s=600", "rollout.temperature=1", "rollout.stop=[]")
+SPAWN = ("rollout=vllm", "rollout.mode=spawn", "rollout.timeout_s=1800", "rollout.temperature=1", "rollout.stop=[]")
 WORLD = (*SMALL_WORLD, "model.hidden=64", "model.layers=1", "model.heads=2", "reward=length", "needs.reward=null")
 SIZES = {
     # two iterations: the second samples with an adapter that the first has trained

@@ -77,7 +77,8 @@ class Serving:
             flags += ["--enforce-eager"]
             # Rows with seeds crash a server on a CPU that computes prompts in several parts.
             flags += ["--no-enable-chunked-prefill"]
-            values["max-num-batched-tokens"] = max(16384, self.context_tokens)
+            # With an adapter vLLM copies its matrices for every token of a batch on a CPU.
+            values["max-num-batched-tokens"] = max(2048 if self.adapter_rank else 16384, self.context_tokens)
         else:
             values["gpu-memory-utilization"] = self.gpu_memory
         if self.adapter_rank:
