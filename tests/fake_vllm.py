@@ -40,7 +40,12 @@ class FakeVllm(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.dies_after = dies_after
         self.described = {"dtype": "float32", "positions": 512, "logprobs": "processed_logprobs", "vocabulary": 1}
-        self.described |= {"identity": uuid.uuid4().hex, "config": {}, "adapters": {"rank": 0, "layers": []}}
+        self.described |= {
+            "identity": uuid.uuid4().hex,
+            "device": "cpu",
+            "config": {},
+            "adapters": {"rank": 0, "layers": []},
+        }
         self.described |= describes
         self.model: Any = None
         self.adapted: dict[str, Any] = {}  # name of an adapter → the model with it

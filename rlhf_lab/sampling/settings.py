@@ -88,8 +88,9 @@ class Vllm(Local):
         weights_folder: where weights are written for the servers, which must be able to read it; empty is the system's
             folder of temporary files.
         timeout_s: seconds that a server may take to start, and to answer a request.
-        adapters: with `model.lora`, `auto` sends the base once and then the adapter alone, where the servers take it;
-            `merged` sends the whole model each time.
+        adapters: with `model.lora`, `swapped` sends the base once and then the adapter alone, `merged` the whole model
+            each time. `auto` swaps on a GPU, and where the base is stored in less than float32, which would round an
+            adapter away, if the servers take it; on a CPU vLLM takes twice as long for a token with an adapter.
     """
 
     # where servers are, and what they hold, decides no number
@@ -104,7 +105,7 @@ class Vllm(Local):
     context_tokens: int = 0
     weights_folder: str = ""
     timeout_s: float = 1800.0
-    adapters: Literal["auto", "merged"] = "auto"
+    adapters: Literal["auto", "swapped", "merged"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

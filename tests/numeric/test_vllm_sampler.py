@@ -172,13 +172,13 @@ def change_adapter(policy: nn.Module) -> None:
 def test_the_base_is_sent_once_and_adapters_by_themselves(settings):
     policy = adapted(random_model(CONFIGS["llama"]), **settings)
     base = lora.without_adapter(policy)
-    with FakeVllm(adapters=ADAPTERS) as server:
+    with FakeVllm(adapters=ADAPTERS, device="cuda") as server:
         sampler = sampler_for(server)
         assert_logps_of(base, sampler.sample(base, prompts(), 2, seed=1))
         assert server.calls == SYNC
         first = sampler.sample(policy, prompts(), 2, seed=1)
         assert_logps_of(policy, first)
-        assert server.calls == [*SYNC, *SWAP]
+        assert server.calls == [*SYNC, *SWAP], "described again, as something is sent"
         (name,) = server.adapted
         change_adapter(policy)
         assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
@@ -203,28 +203,42 @@ def test_the_base_is_sent_once_and_adapters_by_themselves(settings):
 )
 def test_an_adapter_is_sent_merged_where_a_server_does_not_take_it(adapters, says, capsys):
     policy = adapted(random_model(CONFIGS["llama"]))
-    with FakeVllm(adapters=ADAPTERS) as one, FakeVllm(adapters=adapters) as other:
+    on_gpu = {"device": "cuda"}
+    with FakeVllm(adapters=ADAPTERS, **on_gpu) as one, FakeVllm(adapters=adapters, **on_gpu) as other:
         sampler = sampler_for(one, other)
         assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
         change_adapter(policy)
         assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
         assert one.calls == other.calls == SYNC * 2
-    printed = capsys.readouterr().out
+        printed = capsys.readouterr().out
+        with pytest.raises(ConfigError, match=r"rollout.adapters=swapped: .*write rollout.adapters=auto"):
+            sampler_for(one, other, adapters="swapped").sample(policy, prompts(), 2, seed=1)
     assert len(re.findall(says, printed)) == 1, "said once"
 
 
-def test_adapters_are_merged_where_the_settings_say_so(capsys):
-    policy = adapted(random_model(CONFIGS["llama"]))
-    with FakeVllm(adapters=ADAPTERS) as server:
-        assert_logps_of(policy, sampler_for(server, adapters="merged").sample(policy, prompts(), 2, seed=1))
-        assert server.calls == SYNC and not server.adapted
+@pytest.mark.parametrize(
+    ("chosen", "device", "stored", "is_swapped"),
+    [
+        ("auto", "cpu", "float32", False),
+        ("auto", "cuda", "float32", True),
+        ("auto", "cpu", "bfloat16", True),
+        ("swapped", "cpu", "float32", True),
+        ("merged", "cuda", "bfloat16", False),
+    ],
+)
+def test_where_adapters_are_sent_by_themselves(chosen, device, stored, is_swapped, capsys):
+    policy = adapted(store(random_model(CONFIGS["llama"]), stored, "cpu"))
+    with FakeVllm(adapters=ADAPTERS, device=device, dtype=stored) as server:
+        sampler_for(server, adapters=chosen).sample(policy, prompts(), 1, seed=1)
+        assert server.calls == (SYNC + SWAP[1:] if is_swapped else SYNC)
+        assert len(server.adapted) == is_swapped
     assert not capsys.readouterr().out
 
 
 def test_rows_of_another_adapter_are_refused():
     policy = adapted(random_model(CONFIGS["llama"]))
     with FakeVllm(adapters=ADAPTERS) as server:
-        sampler = sampler_for(server)
+        sampler = sampler_for(server, adapters="swapped")
         reply = server.reply
         server.reply = lambda body: {**reply(body), "model": "another"}
         with pytest.raises(ServerFailed, match=r"\(another\) and not with .*another run uses it"):

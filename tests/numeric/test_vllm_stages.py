@@ -74,7 +74,7 @@ def test_a_stage_with_an_adapter_sends_the_base_once(stage):
     """Training, and evaluations of the start and of the result, with one sending of the base."""
     pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
     with FakeVllm(adapters=ADAPTERS) as server:
-        built = stage("grpo", "out", server, "model.lora.rank=2", "algorithm.lr=0.01")
+        built = stage("grpo", "out", server, "model.lora.rank=2", "algorithm.lr=0.01", "rollout.adapters=swapped")
         execute(built)
         rows = [row for row in read_jsonl(built.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
         assert all(row["sampler_log_ratio_max"] < 1e-4 for row in rows) and len(rows) == 3

@@ -3,8 +3,8 @@
 The trainer's main process writes the model into a folder in Hugging Face's format, and every worker of every server
 reads it from there: one machine, or a file system that all of them share.
 
-A model with an adapter is its base, which is sent once, and the adapter, which is sent when it has changed under a name
-that no adapter had before; rows ask for the name. Where a server does not take the adapter, the merged model is sent.
+A model with an adapter is sent merged, or (`rollout.adapters`) as its base, which is sent once, and the adapter, which
+is sent when it has changed under a name that no adapter had before; rows ask for the name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models import lora
 from rlhf_lab.models.model_files import positions
-from rlhf_lab.models.weights import stored_tensors
+from rlhf_lab.models.weights import stored_as, stored_tensors
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment, fit
 from rlhf_lab.sampling.vllm.client import MODEL, Client, ServerFailed
@@ -135,7 +135,7 @@ class Servers:
         try:
             described = dict(self._at_all(urls, lambda client: (client.url, client.call_workers("lab_describe")[0])))
             fit.require(described, self._dtype(model), fit.as_text(model.config))
-            is_swapped = bool(products) and self._takes_adapter(described, products)
+            is_swapped = self._is_swapped(described, model, products)
             weights = (urls, base, added if products and not is_swapped else None)
             if self._weights != weights:
                 self._weights = self._adapter = None
@@ -152,15 +152,25 @@ class Servers:
         self._fingerprint = fingerprint
         return self._loaded
 
-    def _takes_adapter(self, described: Mapping[str, dict[str, Any]], products: lora.Products) -> bool:
-        """Whether all servers take the adapter; where one does not, the reason is said once."""
-        if self.settings.adapters == "merged":
+    def _is_swapped(self, described: fit.Described, model: nn.Module, products: lora.Products) -> bool:
+        """Whether the adapter is sent by itself; where a server does not take it, the reason is said once."""
+        devices = {str(server["device"]) for server in described.values()}
+        if not products or not any(self._swaps(model, device) for device in devices):
             return False
         reason = fit.why_merged(described, products)
+        if reason and self.settings.adapters == "swapped":
+            raise ConfigError(f"rollout.adapters=swapped: {reason}; write rollout.adapters=auto to send merged models")
         if reason and reason not in self._reasons:
             console.print(f"  {reason}: the merged model is sent whenever it has changed", markup=False, soft_wrap=True)
             self._reasons.add(reason)
         return not reason
+
+    def _swaps(self, model: nn.Module, device: str) -> bool:
+        """Whether the adapter of a model is to be sent by itself to a server on this device."""
+        if self.settings.adapters != "auto":
+            return self.settings.adapters == "swapped"
+        # the sum of a bfloat16 weight and a small product is the weight; on a CPU vLLM is slow with adapters
+        return stored_as(model) != "float32" or device != "cpu"
 
     def _send_weights(self, urls: tuple[str, ...], model: Any) -> None:
         """Give all servers a plain model's weights, in place of those that they have and of all adapters."""
@@ -224,7 +234,7 @@ class Servers:
         if self.settings.mode == "server":
             return self.settings.urls
         architecture = _architecture(model, self._dtype(model))
-        rank = server_rank(rank) if self.settings.adapters == "auto" else 0
+        rank = server_rank(rank) if self._swaps(model, _device(model)) else 0
         is_right = architecture == self._architecture and rank <= self._rank
         if self._server is None or not self._server.is_running or not is_right:
             if self._server is not None:
@@ -240,14 +250,13 @@ class Servers:
         config: Any = model.config
         limit = positions(config.to_dict())
         wanted = settings.context_tokens or max(USUAL_CONTEXT, longest)
-        device: environment.Device = "cuda" if next(model.parameters()).device.type == "cuda" else "cpu"
         folder = Path(tempfile.mkdtemp(prefix="rlhf_lab_config_"))
         try:
             config.save_pretrained(folder)
             serving = Serving(
                 folder,
                 self._dtype(model),
-                device,
+                _device(model),
                 min(limit, wanted) if limit else wanted,
                 settings.tensor_parallel,
                 settings.gpu_memory_utilization,
@@ -262,6 +271,11 @@ class Servers:
                 return self.start(replace(serving, adapter_rank=0), timeout_s=settings.timeout_s)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _device(model: nn.Module) -> environment.Device:
+    """What a started server computes on: what the model is on."""
+    return "cuda" if next(model.parameters()).device.type == "cuda" else "cpu"
 
 
 def fingerprint_of(model: nn.Module, products: lora.Products) -> tuple[Hashable, Hashable]:

@@ -40,6 +40,7 @@ class LabWorker:
             "logprobs": str(model.logprobs_mode),
             "vocabulary": int(model.get_vocab_size()),
             "identity": IDENTITY,
+            "device": str(self.vllm_config.device_config.device_type),
             # through text: what JSON does not know becomes its name
             "config": json.loads(json.dumps(model.hf_text_config.to_dict(), default=str)),
             "adapters": self._adapters(),
