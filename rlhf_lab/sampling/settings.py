@@ -89,8 +89,8 @@ class Vllm(Local):
             folder of temporary files.
         timeout_s: seconds that a server may take to start, and to answer a request.
         adapters: with `model.lora`, `swapped` sends the base once and then the adapter alone, `merged` the whole model
-            each time. `auto` swaps on a GPU, and where the base is stored in less than float32, which would round an
-            adapter away, if the servers take it; on a CPU vLLM takes twice as long for a token with an adapter.
+            each time. `auto` swaps, if the servers take it, on a GPU and where trainer or server store weights in less
+            than float32, which rounds a merged adapter away; on a CPU vLLM takes twice as long for a token with one.
     """
 
     # where servers are, and what they hold, decides no number

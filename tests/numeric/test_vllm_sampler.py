@@ -216,6 +216,18 @@ def test_an_adapter_is_sent_merged_where_a_server_does_not_take_it(adapters, say
     assert len(re.findall(says, printed)) == 1, "said once"
 
 
+@pytest.mark.parametrize(("size", "lost"), [(1e-5, 0.89), (1e-4, 0.32), (1e-3, 0.03)])
+def test_what_a_merge_into_bfloat16_loses_of_an_adapter(size, lost):
+    """Weights of .02 lie 1.2e-4 apart in bfloat16 (between 2^-6 and 2^-5): most sums with less than half of it are the
+    weight. `lost` is the relative error of what was added, for a product of rank 16 with this standard deviation."""
+    generator = torch.Generator().manual_seed(0)
+    weight = (0.02 * torch.randn(512, 512, generator=generator)).bfloat16().float()
+    product = torch.randn(512, 16, generator=generator) @ torch.randn(16, 512, generator=generator)
+    product *= size / product.std()
+    added = (weight + product).bfloat16().float() - weight
+    assert float((added - product).norm() / product.norm()) == pytest.approx(lost, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("chosen", "device", "stored", "is_swapped"),
     [

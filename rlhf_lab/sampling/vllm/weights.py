@@ -169,8 +169,9 @@ class Servers:
         """Whether the adapter of a model is to be sent by itself to a server on this device."""
         if self.settings.adapters != "auto":
             return self.settings.adapters == "swapped"
-        # the sum of a bfloat16 weight and a small product is the weight; on a CPU vLLM is slow with adapters
-        return stored_as(model) != "float32" or device != "cpu"
+        # the sum of a bfloat16 weight and a small product is the weight
+        is_rounded = stored_as(model) != "float32" or self._dtype(model) != "float32"
+        return is_rounded or device != "cpu"  # on a CPU vLLM is slow with adapters
 
     def _send_weights(self, urls: tuple[str, ...], model: Any) -> None:
         """Give all servers a plain model's weights, in place of those that they have and of all adapters."""
