@@ -6,10 +6,12 @@ In a thread: `with FakeVllm() as server`. As a process: `python tests/fake_vllm.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import threading
 import time
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from rlhf_lab.models.lora import apply_adapter
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
@@ -37,8 +40,15 @@ class FakeVllm(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.dies_after = dies_after
         self.described = {"dtype": "float32", "positions": 512, "logprobs": "processed_logprobs", "vocabulary": 1}
+        self.described |= {
+            "identity": uuid.uuid4().hex,
+            "device": "cpu",
+            "config": {},
+            "adapters": {"rank": 0, "layers": []},
+        }
         self.described |= describes
         self.model: Any = None
+        self.adapted: dict[str, Any] = {}  # name of an adapter → the model with it
         self.version = "default"
         self.paused = False
         self.calls: list[str] = []  # everything but replies and looks at its health, in order
@@ -73,6 +83,11 @@ class FakeVllm(ThreadingHTTPServer):
                 raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
             self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
             return {"results": [{"loaded": 1}]}
+        elif path == "/v1/load_lora_adapter":
+            assert body["lora_name"] not in self.adapted, "rows of two adapters could share what is cached of a prompt"
+            self.adapted[body["lora_name"]] = apply_adapter(copy.deepcopy(self.model), body["lora_path"])
+        elif path == "/v1/unload_lora_adapter":
+            del self.adapted[body["lora_name"]]
         return {}
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +101,8 @@ class FakeVllm(ThreadingHTTPServer):
         )
         sampler = LocalSampler(settings, sampling["stop_token_ids"], allowed=sampling.get("allowed_token_ids", ()))
         seed = sampling.get("seed", 0)
-        samples = sampler.sample(self.model, [body["token_ids"]], 1, seed, temperature=sampling["temperature"])
+        model = self.adapted.get(body["model"], self.model)
+        samples = sampler.sample(model, [body["token_ids"]], 1, seed, temperature=sampling["temperature"])
         row = samples.rows_BG[0][0]
         content = [{"token_id": t, "logprob": p} for t, p in zip(row.token_ids, row.logps, strict=True)]
         choice = {
@@ -96,7 +112,7 @@ class FakeVllm(ThreadingHTTPServer):
             "logprobs": {"content": content},
             "weight_versions": [{"version": self.version, "start": 0, "end": len(content)}],
         }
-        return {"choices": [choice]}
+        return {"choices": [choice], "model": body["model"]}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -104,7 +120,8 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeVllm
 
     def do_GET(self) -> None:
-        self._answer(200, {})
+        names = ["policy", *self.server.adapted]
+        self._answer(200, {"data": [{"id": name} for name in names]} if self.path == "/v1/models" else {})
 
     def do_POST(self) -> None:
         server = self.server

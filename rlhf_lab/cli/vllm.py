@@ -31,7 +31,11 @@ class SetupOptions:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Of `vllm serve`."""
+    """Of `vllm serve`.
+
+    Args:
+        adapter_rank: largest `model.lora.rank` of runs that send adapters by themselves; 0 takes merged models alone.
+    """
 
     model: str | None = None
     host: str = "127.0.0.1"
@@ -40,6 +44,7 @@ class ServeOptions:
     context_tokens: int = 0
     tensor_parallel: int = 1
     gpu_memory: float = 0.9
+    adapter_rank: int = 0
     device: Literal["cpu", "cuda"] | None = None
     folder: str | None = None
 
@@ -82,11 +87,15 @@ def _serve(options: ServeOptions) -> int:
         raise ConfigError(f"model={options.model} must be the folder of a model: vllm serve model=FOLDER port=8000")
     limit = positions(config)
     # this imports torch, which a wrong command does without
-    from rlhf_lab.sampling.vllm.server import Serving, serve
+    from rlhf_lab.sampling.vllm.server import RANKS, Serving, serve, server_rank
 
+    rank = server_rank(options.adapter_rank)
+    if options.adapter_rank and not rank:
+        raise ConfigError(f"adapter_rank={options.adapter_rank} must be between 0 and {RANKS[-1]}")
     device: environment.Device = options.device or device_here()
     context = options.context_tokens or limit or 4096
-    serving = Serving(Path(options.model), options.dtype, device, context, options.tensor_parallel, options.gpu_memory)
+    shares = (options.tensor_parallel, options.gpu_memory)
+    serving = Serving(Path(options.model), options.dtype, device, context, *shares, adapter_rank=rank)
     console.print(f"http://{options.host}:{options.port}", markup=False, soft_wrap=True)
     return serve(serving, options.host, options.port, Path(options.folder) if options.folder else None)
 

@@ -23,13 +23,17 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
+from rlhf_lab.core.files import write_json
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.weights import add_product, has_packed_weight, unpacked, weight_of
+from rlhf_lab.models.weights import add_product, has_packed_weight, numbers_of, products, unpacked, weight_of
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of every tensor name in an adapter file, by peft's convention
 NAME = "default"  # of the one adapter a model has; peft allows several
+Products = Mapping[str, tuple[Tensor, Tensor]]
+"""What adapters add to layers: (A, s·B) by a layer's name, A of (rank, in), s·B of (out, rank)."""
+BASE_LAYER = "base_layer"  # peft's name of the layer that it puts an adapter around
 HEAD = "score"  # of a reward model: new, hence trained whole and stored with the adapter
 
 
@@ -78,6 +82,11 @@ def has_adapter(model: nn.Module) -> bool:
     return bool(_adapted_layers(model))
 
 
+def is_of_adapter(name: str) -> bool:
+    """Whether a parameter of this name is an adapter's."""
+    return ".lora_A." in name or ".lora_B." in name
+
+
 def effective_weight(layer: nn.Module) -> Tensor:
     """The weight a linear layer computes with, in the layout of its own: W, or W + s·B·A where there is an adapter.
 
@@ -116,6 +125,62 @@ def merged(model: nn.Module) -> nn.Module:
     packed = [layer for layer in model.modules() if has_packed_weight(layer) and layer not in bases]
     plain_layers = {layer: _merged_layer(layer) for layer in adapted}
     return _with_layers(model, plain_layers | {layer: unpacked(layer, weight_of(layer)) for layer in packed})
+
+
+def products_of(model: nn.Module) -> Products:
+    """What adapters add to the layers of a model: the one that is trained, and beside it, on layers of four bits, those
+    of earlier stages.
+    """
+    factors = {}
+    for name, layer in model.named_modules():
+        if name.endswith(f".{BASE_LAYER}"):  # seen as its adapter's layer
+            continue
+        pairs = products(base_layer(layer))
+        if _is_adapted(layer):
+            adapted = _untyped(layer)
+            a, b = adapted.lora_A[NAME].weight.detach(), adapted.lora_B[NAME].weight.detach()
+            pairs.append((a, adapted.scaling[NAME] * b))
+        if pairs:
+            factors[name] = (torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs], dim=1))
+    return factors
+
+
+def without_products(model: nn.Module) -> nn.Module:
+    """The plain model that the adapters of `products_of` lie on.
+
+    Weights of four bits are numbers in it, and in host memory: on a GPU they would be the largest thing there.
+    """
+    layers = {}
+    for name, layer in model.named_modules():
+        base = base_layer(layer)
+        if name.endswith(f".{BASE_LAYER}") or not (_is_adapted(layer) or has_packed_weight(base)):
+            continue
+        layers[layer] = unpacked(base, numbers_of(base).cpu()) if has_packed_weight(base) else base
+    return _with_layers(model, layers) if layers else model
+
+
+def save_products(products: Products, folder: Path) -> None:
+    """Write what `products_of` gives as an adapter file in peft's format, whose scale is 1."""
+    rank = rank_of(products)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": rank,
+        "target_modules": sorted({name.rpartition(".")[2] for name in products}),
+        "bias": "none",
+    }
+    write_json(folder / CONFIG, config)
+    tensors = {}
+    for name, (a, b) in products.items():
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = a.cpu().contiguous()
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = b.cpu().contiguous()
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def rank_of(products: Products) -> int:
+    """The largest rank among products; 0 where there are none."""
+    return max((len(a) for a, _ in products.values()), default=0)
 
 
 def _merged_layer(layer: Any) -> nn.Module:

@@ -60,14 +60,28 @@ def stored_as(model: nn.Module) -> Stored:
 
 def weight_of(layer: nn.Module) -> Tensor:
     """The weight of a linear layer as numbers, in the layout of its own: of four bits, in bfloat16."""
+    numbers = numbers_of(layer)
+    for a, b in products(layer):
+        numbers = numbers + (b @ a).to(numbers.dtype)
+    return numbers
+
+
+def numbers_of(layer: nn.Module) -> Tensor:
+    """The weight itself, without what adapters of earlier stages add to one of four bits."""
     weight: Any = layer.weight
     if not is_packed(weight):
         return weight
     numbers: Tensor = _bitsandbytes().functional.dequantize_4bit(weight.data, weight.quant_state)
-    numbers = numbers.to(torch.bfloat16)
-    for a, b in products(layer):
-        numbers = numbers + (b @ a).to(numbers.dtype)
-    return numbers
+    return numbers.to(torch.bfloat16)
+
+
+def stored_tensors(parameter: Tensor) -> list[Tensor]:
+    """All that the values of a parameter follow from: of four bits also the scales, bytes with scales of their own."""
+    state: Any = getattr(parameter, "quant_state", None)
+    if state is None:
+        return [parameter.detach()]
+    scales = [state.absmax] if state.state2 is None else [state.absmax, state.offset, state.state2.absmax]
+    return [parameter.detach(), *scales]
 
 
 def products(layer: nn.Module) -> list[tuple[Tensor, Tensor]]:

@@ -51,6 +51,11 @@ def test_a_server_in_the_foreground(tmp_path, monkeypatch):
     ((serving, host, port, folder),) = served
     assert (host, port, folder) == ("127.0.0.1", 8001, None)
     assert (serving.model, serving.dtype, serving.context_tokens) == (Path(tmp_path), "bfloat16", 640)
+    assert serving.adapter_rank == 0
+    run(["serve", f"model={tmp_path}", "adapter_rank=12", "device=cpu"])
+    assert served[-1][0].adapter_rank == 16
+    with pytest.raises(ConfigError, match="adapter_rank=513 must be between 0 and 512"):
+        run(["serve", f"model={tmp_path}", "adapter_rank=513", "device=cpu"])
 
 
 def test_a_server_does_not_take_over_the_packages_of_the_lab(monkeypatch, tmp_path):

@@ -23,6 +23,7 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
         ("ppo", (*SPAWN, SERVER[2]), "is read by rollout.mode=server alone"),
         ("grpo", (*SERVER[:2], "rollout.urls=[127.0.0.1:8000]"), "is no address of a server such as"),
         ("grpo", (*SERVER[:2], "rollout.urls=[http://a:1,http://a:1]"), "names a server twice"),
+        ("grpo", (*SERVER[:2], "rollout.urls=[http://LocalHost:08001,http://127.0.0.1:8001/]"), "names a server twice"),
         ("grpo", (*SPAWN, "rollout.tensor_parallel=0"), "tensor_parallel=0 must be at least 1"),
         ("grpo", (*SPAWN, "rollout.context_tokens=-1"), "context_tokens=-1 is negative"),
         ("grpo", (*SPAWN, "rollout.timeout_s=0"), "timeout_s=0.0 must be above 0"),

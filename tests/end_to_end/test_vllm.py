@@ -1,4 +1,4 @@
-"""rollout=vllm with vLLM itself on a CPU: exact weights, seeds, ends of replies, and an iteration of GRPO.
+"""rollout=vllm with vLLM itself on a CPU: exact weights and adapters, seeds, ends of replies, GRPO and PPO.
 
 Skipped where `python -m rlhf_lab vllm setup` has not made the environment. Servers run what lies in
 `rlhf_lab/sampling/vllm/plugin/lab_worker.py` and are started by `rlhf_lab/sampling/vllm/plugin/lab_serve.py`.
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,10 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from rlhf_lab.config import registry
 from rlhf_lab.core.files import read_jsonl
+from rlhf_lab.models import lora
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.settings import LoRA
 from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.sampling.vllm.environment import ENVIRONMENTS
@@ -71,6 +76,15 @@ def change(model: nn.Module, seed: int) -> None:
             parameter.copy_(noise if parameter.ndim == 2 else 1 + noise)
 
 
+def change_adapter(policy: nn.Module, seed: int) -> None:
+    """Another adapter in the place of the policy's."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+
+
 def prompts() -> list[list[int]]:
     """Short ones, and one that fills several blocks of the cache."""
     generator = torch.Generator().manual_seed(1)
@@ -80,7 +94,8 @@ def prompts() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def servers():
     """Of all tests of this module; a model of another architecture gets another server."""
-    kept = Servers(Vllm(mode="spawn", max_new_tokens=16, max_prompt_tokens=400, timeout_s=600))
+    settings = {"max_new_tokens": 16, "max_prompt_tokens": 400, "timeout_s": 1800, "adapters": "swapped"}
+    kept = Servers(Vllm(mode="spawn", **settings))
     yield kept
     if kept._server is not None:
         kept._server.close()
@@ -103,6 +118,29 @@ def difference(model: nn.Module, samples: Samples, temperature: float = 1.0) -> 
             logps_TV = (logits_TV / temperature).log_softmax(-1)
             expected += logps_TV.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
     return float((sampled - torch.tensor(expected)).abs().max())
+
+
+def test_adapters_are_swapped_on_a_base_that_is_sent_once(servers):
+    """First: the tests of the same model then run on a server that takes adapters."""
+    pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    policy = lora.add_adapter(random_model(is_tied=False, seed=0), LoRA(rank=4, alpha=8.0, rslora=True), seed=0)
+    base = lora.without_adapter(policy)
+    sampler = sampler_with(servers)
+    differences, seen = [], []
+    for seed in (21, 22):
+        change_adapter(policy, seed)
+        # the same prompts again: what the cache holds of the long one belongs to the adapter before, or to the base
+        samples = sampler.sample(policy, prompts(), 4, seed=1)
+        seen.append(samples.replies_BG)
+        differences.append(difference(policy, samples))
+        differences.append(difference(base, sampler.sample(base, prompts(), 2, seed=1)))
+    assert seen[0] != seen[1]
+    assert len(servers.client(servers._server.url).adapters()) == 1, "those before are gone"
+    assert len(servers.sent_s) == 3, "the base once, and two adapters"
+    show(f"adapters: at most {max(differences):.1e} nats from Hugging Face; sent in {np.round(servers.sent_s, 3)} s")
+    change(base, 13)
+    differences.append(difference(policy, sampler.sample(policy, prompts(), 2, seed=1)))
+    assert max(differences) < EXACT, differences
 
 
 @pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
@@ -186,35 +224,138 @@ def test_tokens_per_second(servers):
     assert tokens > 256
 
 
-def test_an_iteration_of_grpo_has_the_statistics_of_the_lab_s_sampler(tmp_path):
-    """32 prompts, 8 replies each, from the same policy. Per prompt the two samplers' means differ by chance alone:
-    the mean difference over prompts lies within 4 of its standard errors (1 in 16,000 by chance, for each of three)."""
-    size = (
-        *("model.hidden=64", "model.layers=1", "model.heads=2", "reward=length", "needs.reward=null"),
-        *("algorithm.prompts_per_iteration=32", "algorithm.group_size=8", "algorithm.batch_size=256"),
-        *("algorithm.iterations=1", "algorithm.correction=token", f"outputs={tmp_path}"),
+def test_what_a_sync_costs():
+    """What docs/vllm.md reports: 30M parameters, an adapter of rank 16. CPU seconds too, as others share the cores."""
+    pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    config = Qwen2Config(
+        vocab_size=8000,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=EOS,
     )
-    sft = planned("sft", *SMALL_WORLD, *size[:3], "algorithm.epochs=1", f"outputs={tmp_path}")
+    model = AutoModelForCausalLM.from_config(config).eval()
+    show(f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f}M parameters")
+    policy = lora.add_adapter(model, LoRA(rank=16), seed=0)
+    options = Vllm(mode="spawn", max_new_tokens=32, max_prompt_tokens=64, timeout_s=1800, adapters="swapped")
+    kept = Servers(options)
+    asked = [prompt[:32] for prompt in prompts()] * 4
+    seconds: dict[str, list[float]] = {}
+    try:
+        kept.update(policy, 96)  # the base, and a server that is ready
+        merging = replace(options, mode="server", urls=(kept._server.url,), adapters="merged")
+        for name, servers in (("adapter", kept), ("merged", Servers(merging))):
+            sampler = VllmSampler(options, [EOS], servers=servers)
+            for seed in (31, 32, 33):
+                change_adapter(policy, seed)
+                servers.update(policy, 96)
+            before = _processor_seconds(kept._server._process.pid)
+            started = time.monotonic()
+            samples = sampler.sample(policy, asked, 4, seed=1)
+            elapsed = time.monotonic() - started
+            used = _processor_seconds(kept._server._process.pid) - before
+            tokens = sum(len(reply) for replies in samples.replies_BG for reply in replies)
+            seconds[name] = servers.sent_s
+            show(f"{name}: sent in {np.round(servers.sent_s[-3:], 2)} s")
+            show(f"{name}: {tokens} tokens in {elapsed:.1f} s, of which {used:.1f} s of CPU")
+            assert difference(policy, samples) < EXACT
+    finally:
+        if kept._server is not None:
+            kept._server.close()
+    assert np.median(seconds["adapter"][-3:]) < np.median(seconds["merged"])
+
+
+def _processor_seconds(group: int) -> float:
+    """Of all processes of a process group."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="tensor parallel 2 needs two cores")
+def test_a_model_divided_between_two_processes():
+    """With an adapter, which vLLM divides as it divides the layers."""
+    pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    policy = lora.add_adapter(random_model(is_tied=True, seed=0), LoRA(rank=4, alpha=8.0), seed=0)
+    chosen = {"max_new_tokens": 8, "max_prompt_tokens": 400, "timeout_s": 1800, "adapters": "swapped"}
+    options = Vllm(mode="spawn", tensor_parallel=2, **chosen)
+    two = Servers(options)
+    sampler = VllmSampler(options, [EOS], servers=two)
+    differences = []
+    try:
+        for seed in (21, 22):
+            change_adapter(policy, seed)
+            differences.append(difference(policy, sampler.sample(policy, prompts(), 2, seed=1)))
+        change(lora.without_adapter(policy), 12)
+        differences.append(difference(policy, sampler.sample(policy, prompts(), 2, seed=1)))
+        show(f"two processes: ready in {two._server.start_s:.0f} s, at most {max(differences):.1e} nats off")
+    finally:
+        if two._server is not None:
+            two._server.close()
+    assert max(differences) < EXACT, differences
+
+
+SPAWN = ("rollout=vllm", "rollout.mode=spawn", "rollout.timeout_s=1800", "rollout.adapters=swapped")
+WORLD = (*SMALL_WORLD, "model.hidden=64", "model.layers=1", "model.heads=2", "reward=length", "needs.reward=null")
+SIZES = {
+    # two iterations: the second samples with an adapter that the first has trained
+    "ppo": (
+        *("algorithm.prompts_per_iteration=32", "algorithm.batch_size=32", "algorithm.iterations=2"),
+        *("algorithm.epochs=1", "algorithm.critic_warmup=0", "model.lora.rank=4", "algorithm.lr=0.01"),
+    ),
+    "grpo": (
+        *("algorithm.prompts_per_iteration=32", "algorithm.group_size=8", "algorithm.batch_size=256"),
+        *("algorithm.iterations=1", "algorithm.correction=token"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory):
+    """(recipe, settings) → a stage on one policy; one server does for all of them."""
+    outputs = tmp_path_factory.mktemp("stages")
+    sft = planned("sft", *WORLD[:-2], "algorithm.epochs=1", f"outputs={outputs}")
     execute(sft)
-    vllm = planned("grpo", *SMALL_WORLD, *size, f"needs.policy={sft.model}", "rollout=vllm", "rollout.mode=spawn")
-    kept = servers_of(vllm.config.rollout)  # held, so that one server does for all of this test
-    execute(vllm)
-    (row,) = [row for row in read_jsonl(vllm.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
-    show(f"GRPO: {row}")
-    assert row["step0_sampler_gap"] < EXACT and row["sampler_log_ratio_max"] < EXACT
-    assert row["sampler_ess"] > 0.9999 and row["correction_capped"] == 0
-    assert abs(row["kl"]) < 1e-2, "before the first update the policy is its reference"
+    kept = []
+
+    def make(recipe: str, *chosen: str):
+        stage = planned(recipe, *WORLD, *SIZES[recipe], *chosen, f"needs.policy={sft.model}", f"outputs={outputs}")
+        if isinstance(stage.config.rollout, Vllm):
+            kept.append(servers_of(stage.config.rollout))
+        return stage, Run(outputs / f"{recipe}_{len(chosen)}", stage.config, {"policy": sft.model})
+
+    return make
+
+
+@pytest.mark.parametrize("recipe", list(SIZES))
+def test_an_iteration_has_the_statistics_of_the_lab_s_sampler(recipe, stages):
+    """32 prompts from the same policy. Per prompt the two samplers' means differ by chance alone: the mean difference
+    over prompts lies within 4 of its standard errors (1 in 16,000 by chance, for each of three)."""
+    stage, _ = stages(recipe, *SPAWN)
+    execute(stage)
+    rows = [row for row in read_jsonl(stage.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
+    show(f"{recipe}: {rows}")
+    assert len(rows) == stage.config.algorithm.iterations
+    for row in rows:
+        assert row["sampler_log_ratio_max"] < EXACT and row["sampler_ess"] > 0.9999
+    assert rows[0]["step0_sampler_gap"] < EXACT
+    assert abs(rows[0]["kl"]) < 1e-2, "before the first update the policy is its reference"
 
     groups = {}
-    for name, chosen in {
-        "vllm": ("rollout=vllm", "rollout.mode=spawn"),
-        "local": ("algorithm.correction=none",),
-    }.items():
-        config = planned("grpo", *SMALL_WORLD, *size, f"needs.policy={sft.model}", *chosen).config
-        (tmp_path / name).mkdir()
-        algorithm = registry.build("algorithm", config.algorithm, Run(tmp_path / name, config, {"policy": sft.model}))
+    for name, chosen in {"vllm": SPAWN, "local": ()}.items():
+        _, run = stages(recipe, *chosen, *(["algorithm.correction=none"] if name == "local" else []))
+        run.folder.mkdir()
+        algorithm = registry.build("algorithm", run.config.algorithm, run)
         groups[name], _ = algorithm.rollouts.draw(algorithm.model, 0)
-    assert len(kept.sent_s) >= 2
     for quantity in ("sampled_tokens", "ended", "surprise"):
         means = {name: np.array([_mean(group, quantity) for group in of]) for name, of in groups.items()}
         gap = means["vllm"] - means["local"]

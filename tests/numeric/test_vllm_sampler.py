@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,14 +27,16 @@ from torch import nn
 from transformers import Qwen2Config
 
 from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.models import lora
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import LoRA
+from rlhf_lab.models.weights import add_product, store
 from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.sampling.vllm.client import Client, ServerFailed
 from rlhf_lab.sampling.vllm.sampler import VllmSampler
-from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, free_port
+from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, free_port, server_rank
 from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
 
 STOPS = (EOS, *range(10, 60))
@@ -136,27 +139,148 @@ def test_weights_are_sent_when_they_have_changed_and_only_then():
 
 def test_the_fingerprint_knows_every_weight(model):
     policy = random_model(CONFIGS["gpt2"])
-    seen = {fingerprint_of(policy)}
+    seen = {fingerprint_of(policy, {})}
     for number, parameter in enumerate(policy.parameters(), start=1):
         parameter.data.view(-1)[0] += 1e-6
-        seen.add(fingerprint_of(policy))
+        seen.add(fingerprint_of(policy, {}))
         assert len(seen) == number + 1
-    assert fingerprint_of(model) == fingerprint_of(random_model(CONFIGS["llama"]))
-    assert fingerprint_of(policy.to(torch.bfloat16)) not in seen
+    assert fingerprint_of(model, {}) == fingerprint_of(random_model(CONFIGS["llama"]), {})
+    assert fingerprint_of(policy.to(torch.bfloat16), {}) not in seen
 
 
-def test_an_adapter_is_sent_merged():
-    peft = pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
-    from rlhf_lab.models.lora import add_adapter
+ADAPTERS = {"rank": 16, "layers": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]}
+"""What a server says that takes adapters."""
+SWAP = ["lab_describe", "/v1/load_lora_adapter"]
 
-    assert peft
-    policy = add_adapter(random_model(CONFIGS["llama"]), LoRA(rank=2, alpha=4.0), seed=0)
+
+def adapted(base: nn.Module, **settings: Any) -> nn.Module:
+    """A policy whose adapter is not zero."""
+    pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    policy = lora.add_adapter(base, LoRA(**{"rank": 2, "alpha": 4.0, **settings}), seed=0)
+    change_adapter(policy)
+    return policy
+
+
+def change_adapter(policy: nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:
                 parameter.add_(0.3)
-    with FakeVllm() as server:
-        assert_logps_of(policy, sampler_for(server).sample(policy, prompts(), 2, seed=1))
+
+
+@pytest.mark.parametrize("settings", [{}, {"rslora": True}, {"targets": ["q_proj", "down_proj"]}])
+def test_the_base_is_sent_once_and_adapters_by_themselves(settings):
+    policy = adapted(random_model(CONFIGS["llama"]), **settings)
+    base = lora.without_adapter(policy)
+    with FakeVllm(adapters=ADAPTERS, device="cuda") as server:
+        sampler = sampler_for(server)
+        assert_logps_of(base, sampler.sample(base, prompts(), 2, seed=1))
+        assert server.calls == SYNC
+        first = sampler.sample(policy, prompts(), 2, seed=1)
+        assert_logps_of(policy, first)
+        assert server.calls == [*SYNC, *SWAP], "described again, as something is sent"
+        (name,) = server.adapted
+        change_adapter(policy)
+        assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
+        assert server.calls == [*SYNC, *SWAP, "lab_describe", "/v1/unload_lora_adapter", "/v1/load_lora_adapter"]
+        assert list(server.adapted) != [name], "another adapter has another name, and the one before is gone"
+        assert_logps_of(base, sampler.sample(base, prompts(), 2, seed=1))
+        assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
+        assert server.calls.count("lab_load") == 1 and server.calls.count("/v1/load_lora_adapter") == 2
+        with torch.no_grad():
+            policy.get_output_embeddings().weight[7, 3] += 1.0
+        assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
+        assert server.calls.count("lab_load") == 2 and len(server.adapted) == 1
+
+
+@pytest.mark.parametrize(
+    ("adapters", "says"),
+    [
+        ({"rank": 0, "layers": []}, r"takes no adapters \(vllm serve adapter_rank=8\): the merged model is sent"),
+        ({**ADAPTERS, "rank": 1}, "takes adapters of rank 1 at most, and this one has 2"),
+        ({"rank": 16, "layers": ADAPTERS["layers"][1:]}, "cannot adapt down_proj"),
+    ],
+)
+def test_an_adapter_is_sent_merged_where_a_server_does_not_take_it(adapters, says, capsys):
+    policy = adapted(random_model(CONFIGS["llama"]))
+    on_gpu = {"device": "cuda"}
+    with FakeVllm(adapters=ADAPTERS, **on_gpu) as one, FakeVllm(adapters=adapters, **on_gpu) as other:
+        sampler = sampler_for(one, other)
+        assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
+        change_adapter(policy)
+        assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
+        assert one.calls == other.calls == SYNC * 2
+        printed = capsys.readouterr().out
+        with pytest.raises(ConfigError, match=r"rollout.adapters=swapped: .*write rollout.adapters=auto"):
+            sampler_for(one, other, adapters="swapped").sample(policy, prompts(), 2, seed=1)
+    assert len(re.findall(says, printed)) == 1, "said once"
+
+
+@pytest.mark.parametrize(("size", "lost"), [(1e-5, 0.89), (1e-4, 0.32), (1e-3, 0.03)])
+def test_what_a_merge_into_bfloat16_loses_of_an_adapter(size, lost):
+    """Weights of .02 lie 1.2e-4 apart in bfloat16 (between 2^-6 and 2^-5): most sums with less than half of it are the
+    weight. `lost` is the relative error of what was added, for a product of rank 16 with this standard deviation."""
+    generator = torch.Generator().manual_seed(0)
+    weight = (0.02 * torch.randn(512, 512, generator=generator)).bfloat16().float()
+    product = torch.randn(512, 16, generator=generator) @ torch.randn(16, 512, generator=generator)
+    product *= size / product.std()
+    added = (weight + product).bfloat16().float() - weight
+    assert float((added - product).norm() / product.norm()) == pytest.approx(lost, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "device", "stored", "is_swapped"),
+    [
+        ("auto", "cpu", "float32", False),
+        ("auto", "cuda", "float32", True),
+        ("auto", "cpu", "bfloat16", True),
+        ("swapped", "cpu", "float32", True),
+        ("merged", "cuda", "bfloat16", False),
+    ],
+)
+def test_where_adapters_are_sent_by_themselves(chosen, device, stored, is_swapped, capsys):
+    policy = adapted(store(random_model(CONFIGS["llama"]), stored, "cpu"))
+    with FakeVllm(adapters=ADAPTERS, device=device, dtype=stored) as server:
+        sampler_for(server, adapters=chosen).sample(policy, prompts(), 1, seed=1)
+        assert server.calls == (SYNC + SWAP[1:] if is_swapped else SYNC)
+        assert len(server.adapted) == is_swapped
+    assert not capsys.readouterr().out
+
+
+def test_rows_of_another_adapter_are_refused():
+    policy = adapted(random_model(CONFIGS["llama"]))
+    with FakeVllm(adapters=ADAPTERS) as server:
+        sampler = sampler_for(server, adapters="swapped")
+        reply = server.reply
+        server.reply = lambda body: {**reply(body), "model": "another"}
+        with pytest.raises(ServerFailed, match=r"\(another\) and not with .*another run uses it"):
+            sampler.sample(policy, prompts(), 1, seed=1)
+
+
+def test_adapters_of_earlier_stages_lie_on_four_bits_beside_the_new_one(tmp_path):
+    """Two policies on the same four bits differ in nothing that is packed: the fingerprint must know what lies on it.
+
+    With all of it taken away the numbers of the packed base are left, which both share."""
+    pytest.importorskip("bitsandbytes", reason="pip install 'rlhf_lab[quantized]'")
+    base = random_model(Qwen2Config(**{**LLAMA, "hidden_size": 64, "intermediate_size": 128}))
+    packed = store(base, "nf4", "cpu")
+    before = fingerprint_of(packed, lora.products_of(packed))
+    plain_base = lora.without_products(packed)
+    layer = packed.model.layers[0].mlp.down_proj
+    add_product(layer, torch.full((3, 128), 0.1), torch.full((64, 3), 0.1))
+    earlier = lora.products_of(packed)
+    assert fingerprint_of(packed, earlier)[0] == before[0] and fingerprint_of(packed, earlier) != before
+    policy = adapted(packed)
+    products = lora.products_of(policy)
+    assert fingerprint_of(policy, products)[0] == before[0]
+    name = "model.layers.0.mlp.down_proj"
+    a, b = products[name]
+    assert a.shape == (5, 128) and b.shape == (64, 5) and lora.rank_of(products) == 5
+    own = policy.get_submodule(name)
+    delta = 0.03 * torch.ones(64, 128) + own.get_delta_weight("default")  # 3 · 0.1 · 0.1 of the earlier stage
+    torch.testing.assert_close(b @ a, delta)
+    bare = lora.without_products(policy).get_submodule(name).weight
+    assert torch.equal(bare, plain_base.get_submodule(name).weight)
 
 
 def test_settings_reach_the_server_and_mean_the_same(model):
@@ -258,7 +382,9 @@ def test_a_server_with_the_weights_of_another_run_is_refused(model):
         sampler = sampler_for(server)
         sampler.sample(model, prompts(), 1, seed=1)
         server.version = "of another"
-        with pytest.raises(ServerFailed, match=r"with the weights of another and not with .*another run uses it"):
+        with pytest.raises(
+            ServerFailed, match=r"with the weights of another \(policy\) and not with .*another run uses it"
+        ):
             sampler.sample(model, prompts(), 1, seed=1)
 
 
@@ -267,6 +393,8 @@ def test_a_server_with_the_weights_of_another_run_is_refused(model):
     [
         ({"dtype": "bfloat16"}, "start it with --dtype float32, or set rollout.dtype=bfloat16"),
         ({"logprobs": "raw_logprobs"}, "start it with --logprobs-mode processed_logprobs"),
+        ({"config": {"rms_norm_eps": 1e-5, "hidden_act": "gelu"}}, "another model: .*hidden_act gelu in place of silu"),
+        ({"config": {"rope_parameters": {"rope_theta": 7.0}}}, r"rope_parameters.rope_theta 7.0 in place of 10000.0"),
         ({"positions": 20}, r"a row may have 24 tokens and the vLLM server holds 20; set rollout.context_tokens=24"),
     ],
 )
@@ -275,11 +403,17 @@ def test_a_server_that_does_not_fit_is_refused(model, described, says):
         sampler_for(server).sample(model, prompts(), 1, seed=1)
 
 
+def test_a_server_with_two_addresses_is_refused(model):
+    with FakeVllm(identity="one") as here, FakeVllm(identity="one") as there, pytest.raises(ConfigError) as error:
+        sampler_for(here, there).sample(model, prompts(), 1, seed=1)
+    assert f"one server twice: {here.url} and {there.url}" in str(error.value)
+
+
 def test_probabilities_that_are_not_finite_are_refused(model, monkeypatch):
     def without_logps(self, body):
         content = [{"token_id": 4, "logprob": None}]
         choice = {"token_ids": [4], "logprobs": {"content": content}, "weight_versions": [{"version": self.version}]}
-        return {"choices": [choice]}
+        return {"choices": [choice], "model": body["model"]}
 
     monkeypatch.setattr(FakeVllm, "reply", without_logps)
     with FakeVllm() as server, pytest.raises(NumericError, match="are not finite"):
@@ -360,7 +494,10 @@ def test_what_a_server_is_started_with(tmp_path):
     assert "--no-enable-chunked-prefill" in words and "--gpu-memory-utilization" not in words
     on_gpu = Serving(tmp_path, "bfloat16", "cuda", 128, gpu_memory=0.4).arguments("127.0.0.1", 8000)
     assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.4"
-    assert "--no-enable-chunked-prefill" not in on_gpu
+    assert "--no-enable-chunked-prefill" not in on_gpu and "--enable-lora" not in on_gpu
+    adapting = Serving(tmp_path, "float32", "cpu", 128, adapter_rank=server_rank(9)).arguments("127.0.0.1", 8000)
+    assert "--enable-lora" in adapting and adapting[adapting.index("--max-lora-rank") + 1] == "16"
+    assert [server_rank(rank) for rank in (0, 1, 512, 513)] == [0, 1, 512, 0]
 
 
 PROCESS = """

@@ -11,6 +11,7 @@ from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.sampling.vllm.client import ServerFailed
 from rlhf_lab.stages.execute import execute
 
+ADAPTERS = {"rank": 16, "layers": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]}
 SIZES = {
     "grpo": (
         "needs.reward=null",
@@ -67,6 +68,22 @@ def test_a_stage_samples_all_of_its_replies_from_the_server(recipe, stage, monke
         assert len(rows) == (3 if recipe == "grpo" else 2), "logged in every iteration"
         assert all(row["sampler_log_ratio_max"] < 1e-4 and row["sampler_ess"] > 0.999 for row in rows)
         assert server.calls.count("lab_load") >= len(rows)
+
+
+def test_a_stage_with_an_adapter_sends_the_base_once(stage):
+    """Training, and evaluations of the start and of the result, with one sending of the base."""
+    pytest.importorskip("peft", reason="pip install 'rlhf_lab[lora]'")
+    with FakeVllm(adapters=ADAPTERS) as server:
+        built = stage("grpo", "out", server, "model.lora.rank=2", "algorithm.lr=0.01", "rollout.adapters=swapped")
+        execute(built)
+        rows = [row for row in read_jsonl(built.folder / "metrics.jsonl") if "sampler_log_ratio" in row]
+        assert all(row["sampler_log_ratio_max"] < 1e-4 for row in rows) and len(rows) == 3
+        assert server.calls.count("lab_load") == 1
+        swaps = server.calls.count("/v1/load_lora_adapter")
+        asked = {request["model"] for request in server.requests}
+        assert len(asked) == swaps + 1 and "policy" in asked, "rows of the base, and of each adapter"
+        assert swaps >= 3 + 1, "before each update, and at the end"
+        assert len(server.adapted) == 1
 
 
 def test_a_stage_whose_server_died_resumes_exactly(stage):

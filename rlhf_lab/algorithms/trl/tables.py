@@ -309,6 +309,7 @@ SAMPLING = {
     "tensor_parallel": only(1, "TRL's colocated vLLM runs on one GPU; leave rollout.tensor_parallel at 1"),
     "context_tokens": only(0, "TRL's vLLM takes the model's own positions; leave rollout.context_tokens at 0"),
     "weights_folder": only("", "TRL sends weights over NCCL; leave rollout.weights_folder empty"),
+    "adapters": only("auto", "TRL sends whole models; leave rollout.adapters at auto"),
     "timeout_s": only(1800.0, "TRL has timeouts of its own; leave rollout.timeout_s at 1800"),
 }
 """Settings of `rollout=local` and `rollout=vllm`; those from `mode` on belong to vLLM. `batch_rows` and `dtype` also

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rlhf_lab.core.errors import LabError
 
 MODEL = "policy"
-"""The name by which servers know their model."""
+"""The name by which servers know their model; adapters on it have others."""
 
 
 class ServerFailed(LabError, RuntimeError):
@@ -68,11 +69,13 @@ class Turn:
     Attributes:
         logps: of each token under the sampled distribution, nats; NaN where the server could not say.
         versions: of the weights that drew the tokens.
+        model: MODEL, or the name of the adapter with which they were drawn.
     """
 
     token_ids: list[int]
     logps: list[float]
     versions: tuple[str, ...]
+    model: str
 
 
 class Client:
@@ -101,16 +104,20 @@ class Client:
             return False
         return True
 
-    def generate(self, prompt: Sequence[int], sampling: dict[str, Any]) -> Turn:
-        """Sample one row. The same request gives the same row, so it is safe to repeat."""
-        body = {"model": MODEL, "token_ids": list(prompt), "sampling_params": sampling}
+    def generate(self, model: str, prompt: Sequence[int], sampling: dict[str, Any]) -> Turn:
+        """Sample one row. The same request gives the same row, so it is safe to repeat.
+
+        Args:
+            model: MODEL, or the name of an adapter.
+        """
+        body = {"model": model, "token_ids": list(prompt), "sampling_params": sampling}
         answer = self.post("/inference/v1/generate", body)
         try:
             (choice,) = answer["choices"]
             content = choice["logprobs"]["content"]
             logps = [math.nan if item["logprob"] is None else float(item["logprob"]) for item in content]
             versions = tuple(span["version"] for span in choice["weight_versions"] or ())
-            turn = Turn(list(choice["token_ids"]), logps, versions)
+            turn = Turn(list(choice["token_ids"]), logps, versions, str(answer["model"]))
         except (KeyError, TypeError, ValueError) as error:
             raise self.failed(f"sent what is no reply of vLLM 0.32 ({error!r})") from error
         if not turn.token_ids or len(turn.logps) != len(turn.token_ids):
@@ -121,6 +128,19 @@ class Client:
         """Call a method of every worker of the server (plugin/lab_worker.py); a result for each."""
         answer = self.post("/collective_rpc", {"method": method, "args": list(arguments)})
         return list(answer["results"])
+
+    def adapters(self) -> list[str]:
+        """Names of the adapters that the server has."""
+        models = json.loads(self._request("GET", "/v1/models", None))["data"]
+        return [model["id"] for model in models if model["id"] != MODEL]
+
+    def add_adapter(self, name: str, folder: Path) -> None:
+        """Let the server load an adapter, in peft's format, under a new name."""
+        body = {"lora_name": name, "lora_path": str(folder)}
+        self._request("POST", "/v1/load_lora_adapter", json.dumps(body).encode())  # answered with text
+
+    def remove_adapter(self, name: str) -> None:
+        self._request("POST", "/v1/unload_lora_adapter", json.dumps({"lora_name": name}).encode())
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """POST → the answer's JSON; None where it has none. Raises ServerFailed."""

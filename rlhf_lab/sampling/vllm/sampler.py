@@ -174,11 +174,12 @@ class VllmSampler:
             # the first turn has the row's seed itself: one reply is drawn alike with and without an environment
             seed = seed_for(row.seed, "turn", turn) if turn else row.seed
             client = self.servers.client(row.url)
-            sampled = client.generate(row.context, sampling.values(min(self.settings.max_new_tokens, room), seed))
-            if set(sampled.versions) != {loaded.version}:
+            values = sampling.values(min(self.settings.max_new_tokens, room), seed)
+            sampled = client.generate(loaded.model, row.context, values)
+            if set(sampled.versions) != {loaded.version} or sampled.model != loaded.model:
                 raise client.failed(
-                    f"sampled with the weights {', '.join(sampled.versions) or 'of nobody'} and not with "
-                    f"{loaded.version}: another run uses it, or it was started again"
+                    f"sampled with the weights {', '.join(sampled.versions) or 'of nobody'} ({sampled.model}) and not "
+                    f"with {loaded.version} ({loaded.model}): another run uses it, or it was started again"
                 )
             return sampled
 

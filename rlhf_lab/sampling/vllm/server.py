@@ -21,9 +21,13 @@ from rlhf_lab.sampling.vllm.client import MODEL, Client, ServerFailed
 
 PLUGIN = Path(__file__).with_name("plugin")
 LAST_LINES = 12
+"""Of what the server printed, in an error's message."""
 MOST_PRINTED = 2**20
 """Bytes at the end of what a server printed that are looked through."""
-"""Of what the server printed, in an error's message."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Of adapters, that vLLM can be started for."""
+NO_ADAPTERS = "does not support LoRA"
+"""Of what vLLM prints when it is started for adapters with an architecture that it cannot adapt."""
 POLL_S = 0.5
 END_S = 15.0
 """Seconds that a server has to end by itself."""
@@ -40,6 +44,7 @@ class Serving:
         context_tokens: longest prompt with its reply.
         tensor_parallel: GPUs, or processes on a CPU, that a model is divided between.
         gpu_memory: share of a GPU's memory that the server takes.
+        adapter_rank: largest rank of an adapter that the server takes, one of RANKS; 0 takes none.
     """
 
     model: Path
@@ -48,6 +53,7 @@ class Serving:
     context_tokens: int
     tensor_parallel: int = 1
     gpu_memory: float = 0.3
+    adapter_rank: int = 0
 
     def arguments(self, host: str, port: int) -> list[str]:
         """The command line of vLLM's server."""
@@ -71,9 +77,13 @@ class Serving:
             flags += ["--enforce-eager"]
             # Rows with seeds crash a server on a CPU that computes prompts in several parts.
             flags += ["--no-enable-chunked-prefill"]
-            values["max-num-batched-tokens"] = max(16384, self.context_tokens)
+            # With an adapter vLLM copies its matrices for every token of a batch on a CPU.
+            values["max-num-batched-tokens"] = max(2048 if self.adapter_rank else 16384, self.context_tokens)
         else:
             values["gpu-memory-utilization"] = self.gpu_memory
+        if self.adapter_rank:
+            flags += ["--enable-lora"]
+            values |= {"max-lora-rank": self.adapter_rank, "max-loras": 1}
         if self.tensor_parallel == 1:
             values["distributed-executor-backend"] = "uni"
         return [word for name, value in values.items() for word in (f"--{name}", str(value))] + flags
@@ -149,6 +159,11 @@ class Server:
                 raise ServerFailed(f"{late}. It printed last:\n{self.last_lines()}")
             time.sleep(POLL_S)
         client.abort()
+
+
+def server_rank(rank: int) -> int:
+    """The rank that a server is started for to take an adapter of `rank`; 0 where it can take none."""
+    return next((most for most in RANKS if 0 < rank <= most), 0)
 
 
 def free_port() -> int:

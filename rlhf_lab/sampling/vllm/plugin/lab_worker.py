@@ -1,19 +1,28 @@
 """An extension of vLLM's workers (`--worker-extension-cls lab_worker.LabWorker`): new weights from a folder.
 
+Adapters need none of it: vLLM loads them itself (`/v1/load_lora_adapter`).
+
 Runs in vLLM's environment, where the lab is not installed. Written against vLLM 0.32.
 """
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from vllm.config import set_current_vllm_config
+from vllm.lora.layers import BaseLayerWithLoRA
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+IDENTITY = uuid.uuid4().hex
+"""Of this process: two addresses with one identity are one server."""
 
 
 class LabWorker:
@@ -30,7 +39,22 @@ class LabWorker:
             "positions": int(model.max_model_len),
             "logprobs": str(model.logprobs_mode),
             "vocabulary": int(model.get_vocab_size()),
+            "identity": IDENTITY,
+            "device": str(self.vllm_config.device_config.device_type),
+            # through text: what JSON does not know becomes its name
+            "config": json.loads(json.dumps(model.hf_text_config.to_dict(), default=str)),
+            "adapters": self._adapters(),
         }
+
+    def _adapters(self) -> dict[str, Any]:
+        """The largest rank of an adapter that the server takes, 0 if none, and the layers that it may be of."""
+        settings = self.vllm_config.lora_config
+        if settings is None:
+            return {"rank": 0, "layers": []}
+        manager = self.model_runner.lora_manager._adapter_manager
+        fused = manager.packed_modules_mapping  # q_proj, k_proj and v_proj are one layer here, named qkv_proj
+        layers = [name for module in manager.supported_lora_modules for name in fused.get(module, [module])]
+        return {"rank": int(settings.max_lora_rank), "layers": sorted(layers)}
 
     def lab_load(self, folder: str) -> dict[str, Any]:
         """Replace all weights by those in the folder's safetensors files, in Hugging Face's format and names.
@@ -43,8 +67,8 @@ class LabWorker:
         if not files:
             raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
         model = self.model_runner.get_model()
-        expected = {name for name, _ in model.named_parameters()}
-        with set_current_vllm_config(self.vllm_config), torch.no_grad():
+        with _without_adapters(model), set_current_vllm_config(self.vllm_config), torch.no_grad():
+            expected = {name for name, _ in model.named_parameters()}
             initialize_layerwise_reload(model)
             loaded = model.load_weights(_tensors(files))
             finalize_layerwise_reload(model, self.vllm_config.model_config)
@@ -53,6 +77,28 @@ class LabWorker:
         if missing := sorted(expected - set(loaded)):
             raise ValueError(f"{len(missing)} weights were not sent, such as {missing[0]}")
         return {"loaded": len(loaded)}
+
+
+@contextmanager
+def _without_adapters(model: torch.nn.Module) -> Iterator[None]:
+    """The layers themselves in place of those that vLLM has put around them to add an adapter's product.
+
+    A model reads weights by the names of its own layers.
+    """
+    wrapped = [
+        (parent, name, child)
+        for parent in model.modules()
+        if not isinstance(parent, BaseLayerWithLoRA)
+        for name, child in parent.named_children()
+        if isinstance(child, BaseLayerWithLoRA)
+    ]
+    for parent, name, child in wrapped:
+        setattr(parent, name, child.base_layer)
+    try:
+        yield
+    finally:
+        for parent, name, child in wrapped:
+            setattr(parent, name, child)
 
 
 def _tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
