@@ -45,6 +45,7 @@ class FakeVllm(ThreadingHTTPServer):
             "device": "cpu",
             "config": {},
             "adapters": {"rank": 0, "layers": []},
+            "heads": {"size": 16, "known": []},
         }
         self.described |= describes
         self.model: Any = None

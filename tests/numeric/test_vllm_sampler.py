@@ -394,6 +394,10 @@ def test_a_server_with_the_weights_of_another_run_is_refused(model):
         ({"dtype": "bfloat16"}, "start it with --dtype float32, or set rollout.dtype=bfloat16"),
         ({"logprobs": "raw_logprobs"}, "start it with --logprobs-mode processed_logprobs"),
         ({"config": {"rms_norm_eps": 1e-5, "hidden_act": "gelu"}}, "another model: .*hidden_act gelu in place of silu"),
+        (
+            {"heads": {"size": 16, "known": [32, 64]}},
+            r"attention heads of 32, 64 numbers, and the model has heads of 16",
+        ),
         ({"config": {"rope_parameters": {"rope_theta": 7.0}}}, r"rope_parameters.rope_theta 7.0 in place of 10000.0"),
         ({"positions": 20}, r"a row may have 24 tokens and the vLLM server holds 20; set rollout.context_tokens=24"),
     ],

@@ -50,6 +50,12 @@ def require(described: Described, dtype: str, config: Mapping[str, Any]) -> None
                 f"{where} was started with another model: {', '.join(differing)}; start it with the folder of the "
                 "policy (vllm serve model=FOLDER)"
             )
+        heads = server["heads"]
+        if heads["known"] and heads["size"] not in heads["known"]:
+            problems.append(
+                f"{where} computes attention heads of {', '.join(map(str, heads['known']))} numbers, and the model has "
+                f"heads of {heads['size']}; take another model (of model=tiny: model.heads=2), or rollout=local"
+            )
         if server["identity"] in by_identity:
             problems.append(f"rollout.urls names one server twice: {by_identity[server['identity']]} and {url}")
         by_identity[server["identity"]] = url

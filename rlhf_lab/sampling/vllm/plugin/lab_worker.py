@@ -44,7 +44,19 @@ class LabWorker:
             # through text: what JSON does not know becomes its name
             "config": json.loads(json.dumps(model.hf_text_config.to_dict(), default=str)),
             "adapters": self._adapters(),
+            "heads": {"size": int(model.get_head_size()), "known": self._head_sizes()},
         }
+
+    def _head_sizes(self) -> list[int]:
+        """Sizes of attention heads that are computed; none where vLLM refuses the others before it starts.
+
+        On a CPU vLLM 0.32 starts with any, and its engine ends at the first reply.
+        """
+        if self.vllm_config.device_config.device_type != "cpu":
+            return []
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+        return sorted(CPUAttentionBackend.get_supported_head_sizes())
 
     def _adapters(self) -> dict[str, Any]:
         """The largest rank of an adapter that the server takes, 0 if none, and the layers that it may be of."""
