@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.skeleton import Skeleton, receive
 
 Value = TypeVar("Value")
 
@@ -104,6 +105,8 @@ def divide(
 ) -> None:
     """Divide a model's parameters between the processes of a mesh, block by block, in place.
 
+    The values are those of the main process; the others may have none yet (`skeleton.placed`).
+
     Args:
         reshard: whether a block's parameters are freed after its forward pass.
         reshard_root: the same for what is outside the blocks: embeddings, last norm, head.
@@ -120,7 +123,9 @@ def divide(
     for block in blocks(model):
         if dtype:
             _normalise_in_float32(block)
+        receive(block, mesh.device_type)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    receive(model, mesh.device_type)  # what is outside the blocks
     model.__dict__[ROOT] = fully_shard(Root(model), mesh=mesh, reshard_after_forward=reshard_root)
     if dtype:
         compute_in(model, dtype)
@@ -195,45 +200,6 @@ def whole_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in model.state_dict().items():
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         yield name, whole.detach()
-
-
-class Skeleton:
-    """The module tree of a model with parameters on the meta device, which can be filled with values and emptied again.
-
-    Attributes:
-        tree: the model; its buffers are those of the original.
-        dtype: that the values are to have; None leaves them as they are.
-    """
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None):
-        self.dtype = dtype
-        # deepcopy takes from its memo what it should not copy: buffers stay shared, parameters become empty ones.
-        memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
-        for parameter in model.parameters():
-            without_values = torch.empty_like(parameter, device="meta")
-            memo[id(parameter)] = nn.Parameter(without_values, parameter.requires_grad)
-        self.tree = copy.deepcopy(model, memo)
-        self._empty_parameters = dict(self.tree.named_parameters())
-        self._owners: dict[int, list[tuple[nn.Module, str]]] = {}  # several per parameter where weights are tied
-        for module in self.tree.modules():
-            for attribute, empty in module._parameters.items():
-                if empty is not None:
-                    self._owners.setdefault(id(empty), []).append((module, attribute))
-
-    def fill(self, values: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Put (name, value) of each parameter into the tree."""
-        for name, value in values:
-            self._put(self._empty_parameters[name], nn.Parameter(value, requires_grad=False))
-
-    def clear(self) -> None:
-        """Put the empty parameters back, so that the values can be freed."""
-        for empty in self._empty_parameters.values():
-            self._put(empty, empty)
-
-    def _put(self, empty: nn.Parameter, parameter: nn.Parameter) -> None:
-        """Set `parameter` in every place that belongs to the empty one."""
-        for module, attribute in self._owners[id(empty)]:
-            module._parameters[attribute] = parameter
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from rlhf_lab.core import ranks
 from rlhf_lab.models.divided import divide, halve, settle
 from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.skeleton import receive
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.run import Run
 from rlhf_lab.training.sharding.engine import Engine
@@ -43,7 +44,8 @@ class Sharded(Engine):
             if dtype:  # the numbers of a divided model, so that policy and reference agree at step 0
                 halve(model, dtype)
             if self.settings.reference == "resident":
-                model.to(self.run.device)
+                receive(model, self.run.device)
+                model.to(self.run.device)  # its buffers
 
     def reshard(self) -> None:
         for module in self.parts.values():
