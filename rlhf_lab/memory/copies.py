@@ -179,13 +179,21 @@ def scored_rows(stage: Stage, tokens: int) -> Rows:
     return Rows(max(1, tokens // (prompt + reply)), prompt, reply)
 
 
-def whole_copy(models: list[Copy], training: Training, name: str, processes: int) -> int:
-    """Bytes of the undivided copy of a divided policy, which the sampler reads."""
-    if not STRATEGIES[name].weights or processes == 1:
+def gathered_to_sample(stage: Stage, models: list[Copy], training: Training, processes: int) -> int:
+    """Bytes of a divided policy that are whole while the sampler reads it: all, or what is outside and one block."""
+    name = strategy(stage)
+    policies = [model.shape for model in models if model.trained and not model.shape.outputs]
+    if not STRATEGIES[name].weights or processes == 1 or not policies:
         return 0
     bytes_each = 2 if STRATEGIES[name].rooted and training.precision == "bfloat16" else 4
-    policies = [model.shape.parameters for model in models if model.trained and not model.shape.outputs]
-    return bytes_each * policies[0] if policies else 0
+    shape = policies[0]
+    return bytes_each * (shape.root + shape.block if samples_by_block(stage, processes) else shape.parameters)
+
+
+def samples_by_block(stage: Stage, processes: int) -> bool:
+    """Whether the sampler gathers a divided policy block by block."""
+    sharding = stage.config.sharding
+    return processes > 1 and isinstance(sharding, FullySharded) and sharding.sampling == "block"
 
 
 def strategy(stage: Stage) -> str:

@@ -1,6 +1,7 @@
 """Settings of a stage that change memory and time but no result, made to fit the device: `runtime.fit=auto`.
 
-A stage that fits as it is written keeps its settings. Else it samples fewer rows at once, trains on smaller
+A stage that fits as it is written keeps its settings. Else it samples fewer rows at once, and where a divided policy
+does not fit whole even for one group of them, gathers it block by block (`sharding.sampling`); it trains on smaller
 micro-batches, and if one row at a time is still too much, keeps no activations (`sharding.checkpointing`). What a stage
 computes with is no part of its key: results are the same to the rounding of sums.
 """
@@ -19,9 +20,11 @@ from rlhf_lab.memory.fit import Change, changed, micro_batch_changes
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size
 from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.training.sharding.settings import FullySharded
 
 ROWS = "rollout.batch_rows"
 CHECKPOINTING = "sharding.checkpointing"
+BY_BLOCK: Change = {"sharding.sampling": "block"}
 
 
 def fitted(stage: Stage) -> tuple[Config, str]:
@@ -61,28 +64,40 @@ def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | N
 def _changes(stage: Stage, machine: Device, share: int) -> Iterator[Change]:
     """Combinations of changes: as many rows sampled at once as fit, then ever smaller micro-batches."""
     yield {}
-    rows = _fewer_rows(stage, machine, share)
+    rows = _to_sample(stage, machine, share)
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
         for micro in micro_batch_changes(stage, machine):
             yield {**rows, **checkpointing, **micro}
 
 
-def _fewer_rows(stage: Stage, machine: Device, share: int) -> Change:
-    """The most rows, halved again and again, whose sampling fits beside the models; none where all of them do."""
-    count = processes(stage.config, machine)
+def _to_sample(stage: Stage, machine: Device, share: int) -> Change:
+    """What makes sampling fit beside the models: fewer rows, else a divided policy gathered block by block."""
     sampled = copies.sampled(stage)
     if sampled is None:
         return {}
+    fewer = _fewer_rows(stage, sampled, machine, share)
+    if fewer is None and isinstance(stage.config.sharding, FullySharded):
+        by_block = changed(stage, BY_BLOCK)
+        fewer = _fewer_rows(by_block, sampled, machine, share)
+        if fewer is not None:
+            return {**BY_BLOCK, **fewer}
+    return {ROWS: sampled[1]} if fewer is None else fewer
+
+
+def _fewer_rows(stage: Stage, sampled: tuple[int, int], machine: Device, share: int) -> Change | None:
+    """The most rows, halved down to one group, whose sampling fits beside the models; None where one group does not."""
+    count = processes(stage.config, machine)
     group = sampled[1]
     rows = sampled[0] * group
-    while rows > group:
-        change = {ROWS: rows} if rows < stage.config.rollout.batch_rows else {}
+    while True:
+        change: Change = {ROWS: rows} if rows < stage.config.rollout.batch_rows else {}
         plan = plan_stage(changed(stage, change) if change else stage, count, cuda=machine.cuda)
         if plan.phases.get("sampling", 0) <= share:
             return change
+        if rows <= group:
+            return None
         rows = max(rows // 2, group)
-    return {ROWS: rows}
 
 
 def _checkpointing(stage: Stage) -> Iterator[dict[str, Any]]:

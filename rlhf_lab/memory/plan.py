@@ -106,10 +106,10 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     if rows:
         accumulates = copies.step_rows(stage, processes).rows > rows.rows
         plan.phases["update"] = always + _update_bytes(lines, accumulates)
-    plan.sampler = _sampler(stage, models)
+    plan.sampler = _sampler(stage, models, processes)
     if plan.sampler:
-        whole = copies.whole_copy(models, training, strategy, processes)
-        plan.phases["sampling"] = always + whole + plan.sampler.total
+        gathered = copies.gathered_to_sample(stage, models, training, processes)
+        plan.phases["sampling"] = always + gathered + plan.sampler.total
     scoring = max(_scoring_passes(stage, lines, how), default=0)
     if scoring:
         plan.phases["scoring"] = always + scoring
@@ -176,7 +176,7 @@ def _update_bytes(lines: list[Line], accumulates: bool) -> int:
     return most
 
 
-def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
+def _sampler(stage: Stage, models: list[Copy], processes: int) -> Sampling | None:
     """The sampler's own memory; None for a stage that does not sample."""
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
@@ -187,7 +187,9 @@ def _sampler(stage: Stage, models: list[Copy]) -> Sampling | None:
     in_place = _policy_stored(stage) != "float32"
     bytes_each = 2 if rollout.dtype == "bfloat16" or (rollout.dtype == "model" and in_place) else 4
     lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
-    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place)
+    # a stage that trains nothing has no divided policy: what it samples from is whole in every process
+    by_block = stage.config.algorithm.makes_model and copies.samples_by_block(stage, processes)
+    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place, by_block=by_block)
 
 
 def _policy_stored(stage: Stage) -> Stored:

@@ -280,7 +280,15 @@ class Sampling:
 
 
 def sampling(
-    shape: ModelShape, prompts: int, group: int, prompt: int, new: int, bytes_each: int, *, in_place: bool = False
+    shape: ModelShape,
+    prompts: int,
+    group: int,
+    prompt: int,
+    new: int,
+    bytes_each: int,
+    *,
+    in_place: bool = False,
+    by_block: bool = False,
 ) -> Sampling:
     """The sampler's bytes for `group` replies of up to `new` tokens to each of `prompts` prompts.
 
@@ -292,12 +300,18 @@ def sampling(
         bytes_each: per weight, logit, key and value of the sampler.
         in_place: it has no copy of the weights, but calls the model's own layers, and of those in four bits one at a
             time is numbers.
+        by_block: it has a copy of the head and of one block at a time, whose largest projection is put together in
+            float32: its parts, and the whole of them.
     """
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
     slots = cache_slots(new)
     largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
     weights = bytes_each * (largest if in_place else shape.multiplied)
+    if by_block:
+        outside = shape.multiplied - shape.layers * shape.block_matrices
+        projection = max(2 * h * m, h * (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+        weights = bytes_each * (outside + shape.block_matrices) + 2 * 4 * projection
     prompt_cache = shape.kv_bytes(prompts * prompt, bytes_each)
     old_slots, last_slots = [0, *slots][-2:]
     old_cache = shape.kv_bytes(rows * old_slots, bytes_each)

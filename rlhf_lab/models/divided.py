@@ -230,14 +230,19 @@ def _gather_parameters(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, whole parameter) of a divided model, one after another. All processes must iterate."""
     settle(model)
-    gather: Callable[[nn.Parameter], torch.Tensor] = model.__dict__.get(GATHER_PARAMETER, torch.Tensor.detach)
+    gather_parameter: Callable[[nn.Parameter], torch.Tensor] | None = model.__dict__.get(GATHER_PARAMETER)
     for name, parameter in model.named_parameters():
-        shard = parameter.detach().to(dtype or parameter.dtype)  # cast first: less to exchange
-        whole = shard.full_tensor() if isinstance(shard, DTensor) else gather(parameter)
+        whole = gather_parameter(parameter) if gather_parameter else gather(parameter, dtype)
         if not to_save:
             yield name, whole
         elif ranks.is_main():
             yield name, whole.cpu()  # at once: the device never holds more than one whole parameter
+
+
+def gather(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.Tensor:
+    """A parameter that FSDP has divided as a tensor of its own; None keeps its dtype. All processes must call it."""
+    shard = parameter.detach().to(dtype or parameter.dtype)  # cast first: less to exchange
+    return shard.full_tensor() if isinstance(shard, DTensor) else shard
 
 
 def checkpoint_blocks(model: nn.Module) -> Callable[[], None]:

@@ -34,7 +34,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         size = save_policy(Path(folder), options.layers, options.hidden, options.file)
-        print(f"policy of {size:.0f} MiB in float32 from files in {options.file}, and a reference as large, divided too")
+        print(
+            f"policy of {size:.0f} MiB in float32 from files in {options.file}, and a reference as large, divided too"
+        )
         together(load_and_divide, folder)
 
 

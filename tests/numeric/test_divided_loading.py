@@ -79,7 +79,8 @@ def load_and_compare(folders: Path, out: Path) -> None:
             "values": all(torch.equal(tensors[name], value) for name, value in expected.state_dict().items()),
             "buffers": all(torch.equal(a, b) for a, b in zip(model.buffers(), expected.buffers(), strict=True)),
             "tied": len([*model.parameters()]) == len([*expected.parameters()]),
-            "trained": [p.requires_grad for p in model.parameters()] == [p.requires_grad for p in expected.parameters()],
+            "trained": [p.requires_grad for p in model.parameters()]
+            == [p.requires_grad for p in expected.parameters()],
         }
         undivided = load(case, folders, MAIN)
         receive(undivided, "cpu")

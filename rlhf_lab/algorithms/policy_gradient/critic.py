@@ -12,7 +12,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.divided import blocks_dtype, compute_in, within
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import has_linear_head
+from rlhf_lab.models.logprobs import note_linear_head
 from rlhf_lab.models.lora import trainable
 from rlhf_lab.models.shared_prompt import hidden_states
 from rlhf_lab.rewards.learned.bt import ScoreScale
@@ -65,7 +65,7 @@ def build_critic(
     settings = run.config.model
     width = policy.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
     if kind == "shared":
-        if not within(policy, has_linear_head, policy):
+        if not note_linear_head(policy):
             raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
         return Critic(width, None, _device(policy))
     lora_seed = run.seed("critic/lora")
