@@ -179,21 +179,20 @@ def scored_rows(stage: Stage, tokens: int) -> Rows:
     return Rows(max(1, tokens // (prompt + reply)), prompt, reply)
 
 
-def gathered_to_sample(stage: Stage, models: list[Copy], training: Training, processes: int) -> int:
-    """Bytes of a divided policy that are whole while the sampler reads it: all, or what is outside and one block."""
-    name = strategy(stage)
+def gathered_to_sample(stage: Stage, models: list[Copy], training: Training, processes: int) -> tuple[int, int]:
+    """(bytes of a divided policy that are whole while it is sampled, bytes of a block that are so while it computes).
+
+    The whole policy and 0; or with `sharding.sampling=block` what is outside the blocks, and one of them.
+    """
+    plan = STRATEGIES[strategy(stage)]
     policies = [model.shape for model in models if model.trained and not model.shape.outputs]
-    if not STRATEGIES[name].weights or processes == 1 or not policies:
-        return 0
-    bytes_each = 2 if STRATEGIES[name].rooted and training.precision == "bfloat16" else 4
+    if not plan.weights or processes == 1 or not policies:
+        return 0, 0
     shape = policies[0]
-    return bytes_each * (shape.root + shape.block if samples_by_block(stage, processes) else shape.parameters)
-
-
-def samples_by_block(stage: Stage, processes: int) -> bool:
-    """Whether the sampler gathers a divided policy block by block."""
-    sharding = stage.config.sharding
-    return processes > 1 and isinstance(sharding, FullySharded) and sharding.sampling == "block"
+    bytes_each = 2 if plan.rooted and training.precision == "bfloat16" else 4
+    if getattr(stage.config.sharding, "sampling", "whole") == "block":
+        return bytes_each * shape.root, bytes_each * shape.block
+    return bytes_each * shape.parameters, 0
 
 
 def strategy(stage: Stage) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import ConfigError
@@ -77,7 +78,8 @@ def _to_sample(stage: Stage, machine: Device, share: int) -> Change:
     if sampled is None:
         return {}
     fewer = _fewer_rows(stage, sampled, machine, share)
-    if fewer is None and isinstance(stage.config.sharding, FullySharded):
+    is_local = registry.kind_of("rollout", stage.config.rollout) == "local"
+    if fewer is None and is_local and isinstance(stage.config.sharding, FullySharded):
         by_block = changed(stage, BY_BLOCK)
         fewer = _fewer_rows(by_block, sampled, machine, share)
         if fewer is not None:

@@ -106,9 +106,10 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     if rows:
         accumulates = copies.step_rows(stage, processes).rows > rows.rows
         plan.phases["update"] = always + _update_bytes(lines, accumulates)
-    plan.sampler = _sampler(stage, models, processes)
+    gathered, gathered_block = copies.gathered_to_sample(stage, models, training, processes)
+    gathered_low = gathered > 0 and STRATEGIES[strategy].rooted and training.precision == "bfloat16"
+    plan.sampler = _sampler(stage, models, gathered_block, gathered_low)
     if plan.sampler:
-        gathered = copies.gathered_to_sample(stage, models, training, processes)
         plan.phases["sampling"] = always + gathered + plan.sampler.total
     scoring = max(_scoring_passes(stage, lines, how), default=0)
     if scoring:
@@ -176,8 +177,12 @@ def _update_bytes(lines: list[Line], accumulates: bool) -> int:
     return most
 
 
-def _sampler(stage: Stage, models: list[Copy], processes: int) -> Sampling | None:
-    """The sampler's own memory; None for a stage that does not sample."""
+def _sampler(stage: Stage, models: list[Copy], gathered_block: int, gathered_low: bool) -> Sampling | None:
+    """The sampler's own memory; None for a stage that does not sample.
+
+    Args:
+        gathered_low: whether the policy is gathered in bfloat16.
+    """
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
     if batch is None:
@@ -185,11 +190,10 @@ def _sampler(stage: Stage, models: list[Copy], processes: int) -> Sampling | Non
     prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
-    bytes_each = 2 if rollout.dtype == "bfloat16" or (rollout.dtype == "model" and in_place) else 4
+    is_low = rollout.dtype == "bfloat16" or (rollout.dtype == "model" and (in_place or gathered_low))
+    bytes_each = 2 if is_low else 4
     lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
-    # a stage that trains nothing has no divided policy: what it samples from is whole in every process
-    by_block = stage.config.algorithm.makes_model and copies.samples_by_block(stage, processes)
-    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place, by_block=by_block)
+    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place, gathered_block=gathered_block)
 
 
 def _policy_stored(stage: Stage) -> Stored:

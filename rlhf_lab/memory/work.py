@@ -288,7 +288,7 @@ def sampling(
     bytes_each: int,
     *,
     in_place: bool = False,
-    by_block: bool = False,
+    gathered_block: int = 0,
 ) -> Sampling:
     """The sampler's bytes for `group` replies of up to `new` tokens to each of `prompts` prompts.
 
@@ -300,18 +300,20 @@ def sampling(
         bytes_each: per weight, logit, key and value of the sampler.
         in_place: it has no copy of the weights, but calls the model's own layers, and of those in four bits one at a
             time is numbers.
-        by_block: it has a copy of the head and of one block at a time, whose largest projection is put together in
-            float32: its parts, and the whole of them.
+        gathered_block: bytes of a block's parameters where a divided policy is gathered block by block, else 0. The
+            sampler then has a copy of the head alone, and makes that of a block when it computes.
     """
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
     slots = cache_slots(new)
     largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
     weights = bytes_each * (largest if in_place else shape.multiplied)
-    if by_block:
-        outside = shape.multiplied - shape.layers * shape.block_matrices
-        projection = max(2 * h * m, h * (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
-        weights = bytes_each * (outside + shape.block_matrices) + 2 * 4 * projection
+    block = 0
+    reading = 0
+    if gathered_block:
+        weights = bytes_each * (shape.multiplied - shape.layers * shape.block_matrices)
+        block = gathered_block + bytes_each * shape.block_matrices
+        reading = _reading_bytes(shape, bytes_each)
     prompt_cache = shape.kv_bytes(prompts * prompt, bytes_each)
     old_slots, last_slots = [0, *slots][-2:]
     old_cache = shape.kv_bytes(rows * old_slots, bytes_each)
@@ -321,12 +323,24 @@ def sampling(
     probabilities = rows * shape.vocabulary * (4 + running_sum)
     attention_scores = 3 * 4 * shape.heads * (prompt + last_slots)
     step = rows * (max(attention_scores, 12 * m) + 20 * h)
-    decode = logits + max(old_cache + cache, cache + step, cache + probabilities)
+    decode = logits + max(old_cache + cache, cache + block + max(step, reading), cache + probabilities)
     prefill = prompts * prompt * (8 * m + 25 * h if shape.family == "gpt2" else 12 * m + 24 * h)
     # When the sampler is made: the head is multiplied by the last norm in float32 before it is copied.
     fused_head = 4 * shape.vocabulary * h if shape.family == "llama" and not in_place else 0
-    total = weights + max(prompt_cache + max(decode, prefill), fused_head)
+    total = weights + max(prompt_cache + max(decode, block + max(prefill, reading)), fused_head)
     return Sampling(weights, prompt_cache + cache, logits + probabilities, total, bytes_each)
+
+
+def _reading_bytes(shape: ModelShape, bytes_each: int) -> int:
+    """Bytes beyond a block's copy when its largest projection is read.
+
+    Its parts are multiplied in float32, then joined, and if the copy is bfloat16 the joined ones are float32 at first.
+    Of a gated MLP that is the projection before the last one, whose copy is not there yet.
+    """
+    matrix = shape.hidden * shape.mlp
+    per_number = 4 if bytes_each == 4 else 8
+    last = per_number * matrix
+    return last if shape.family == "gpt2" else max(last, 2 * per_number * matrix - bytes_each * matrix)
 
 
 def update_peak(passes: Sequence[Pass], copies: int, gradients: int, *, accumulates: bool) -> int:

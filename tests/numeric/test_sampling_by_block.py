@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from processes import together
+from support import planned
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, Qwen3Config
 
@@ -23,6 +24,7 @@ from rlhf_lab.models.settings import LoRA
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local
+from rlhf_lab.stages import artifacts
 
 VOCABULARY, STOP, OTHER_STOP = 23, 1, 2
 SIZES: dict[str, Any] = {
@@ -152,3 +154,22 @@ def test_layers_of_a_whole_model_are_read_once() -> None:
     decoder = Decoder.of(build("llama", ""), torch.float32, 8)
     assert decoder is not None
     assert isinstance(decoder.layers, list)
+
+
+def test_how_a_policy_is_gathered_decides_no_result() -> None:
+    whole, block = (planned("grpo", "sharding=fsdp_full", f"sharding.sampling={how}") for how in ("whole", "block"))
+    assert whole.key == block.key
+
+
+def test_a_study_of_sharding_keeps_the_keys_it_had() -> None:
+    """`artifacts.distinct=[sharding]` puts the section into the key: the new setting is in it where it is set."""
+    study = ("grpo", "sharding=fsdp_full", "artifacts.distinct=[sharding]")
+    as_before, block = planned(*study), planned(*study, "sharding.sampling=block")
+    assert as_before.key != block.key
+    values = artifacts._keyed(as_before.config.sharding, {"kind": "fsdp", "sampling": "whole"})
+    assert values == {"kind": "fsdp"}
+
+
+def test_vllm_samples_from_a_model_of_its_own() -> None:
+    with pytest.raises(ConfigError, match=r"sharding\.sampling=block is how the lab's own sampler"):
+        planned("grpo", "sharding=fsdp_full", "sharding.sampling=block", "rollout=vllm", "rollout.mode=spawn")
