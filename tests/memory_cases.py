@@ -180,7 +180,7 @@ def update(
 def ppo_update(shape: ModelShape, rows: Rows, training: Training, device: str = "cpu") -> Found:
     """A step of policy and critic with reference and reward model on the device."""
     policy, frozen = build(shape, device=device), [build(shape, device=device) for _ in range(2)]
-    critic = Critic(shape.hidden, build(shape, device=device).base_model).to(device)
+    critic = Critic(shape.hidden, build(shape, device=device).base_model, torch.device(device))
     optimizers = _optimizers({"model": policy, "critic": critic}, training)
     batch, held = token_batch(rows, shape.vocabulary, device), tensors(policy, critic, *frozen)
     with Meter(device, held) as meter:

@@ -637,6 +637,11 @@ def _sharding_problems(root: Config) -> list[str]:
         )
     if root.engine != "native" and sharding != "none":
         problems.append(f"engine={root.engine} trains in one process here; use sharding=none, or engine=native")
+    if getattr(root.sharding, "sampling", "whole") == "block" and registry.kind_of("rollout", root.rollout) != "local":
+        problems.append(
+            "sharding.sampling=block is how the lab's own sampler reads a divided policy, and vLLM samples from a "
+            "model of its own; use sharding.sampling=whole, or rollout=local"
+        )
     divides = sharding in ("fsdp", "zero")
     if divides and any(root.model.stored(role) != "float32" for role in ("policy", "reference")):
         problems.append(

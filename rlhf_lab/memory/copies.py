@@ -179,12 +179,20 @@ def scored_rows(stage: Stage, tokens: int) -> Rows:
     return Rows(max(1, tokens // (prompt + reply)), prompt, reply)
 
 
-def whole_copy(models: list[Copy], training: Training, name: str, processes: int) -> int:
-    """Bytes of the undivided copy of a divided policy, which the sampler reads."""
-    if not STRATEGIES[name].weights or processes == 1:
-        return 0
-    policies = [model.shape.parameters for model in models if model.trained and not model.shape.outputs]
-    return gathered_number(training, name, processes) * policies[0] if policies else 0
+def gathered_to_sample(stage: Stage, models: list[Copy], training: Training, processes: int) -> tuple[int, int]:
+    """(bytes of a divided policy that are whole while it is sampled, bytes of a block that are so while it computes).
+
+    The whole policy and 0; or with `sharding.sampling=block` what is outside the blocks, and one of them.
+    """
+    name = strategy(stage)
+    policies = [model.shape for model in models if model.trained and not model.shape.outputs]
+    if not STRATEGIES[name].weights or processes == 1 or not policies:
+        return 0, 0
+    shape = policies[0]
+    bytes_each = gathered_number(training, name, processes)
+    if getattr(stage.config.sharding, "sampling", "whole") == "block":
+        return bytes_each * shape.root, bytes_each * shape.block
+    return bytes_each * shape.parameters, 0
 
 
 def gathered_number(training: Training, name: str, processes: int) -> int:

@@ -1,6 +1,7 @@
 """Settings of a stage that change memory and time but no result, made to fit the device: `runtime.fit=auto`.
 
-A stage that fits as it is written keeps its settings. Else it samples fewer rows at once, trains on smaller
+A stage that fits as it is written keeps its settings. Else it samples fewer rows at once, and where a divided policy
+does not fit whole even for one group of them, gathers it block by block (`sharding.sampling`); it trains on smaller
 micro-batches, and if one row at a time is still too much, keeps no activations (`sharding.checkpointing`). What a stage
 computes with is no part of its key: results are the same to the rounding of sums.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import ConfigError
@@ -19,9 +21,11 @@ from rlhf_lab.memory.fit import Change, changed, micro_batch_changes
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.show import size
 from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.training.sharding.settings import FullySharded
 
 ROWS = "rollout.batch_rows"
 CHECKPOINTING = "sharding.checkpointing"
+BY_BLOCK: Change = {"sharding.sampling": "block"}
 
 
 def fitted(stage: Stage) -> tuple[Config, str]:
@@ -58,7 +62,7 @@ def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | N
     written = plan_with({})
     if written.peak <= share:
         return {}, written
-    rows = _fewer_rows(stage, plan_with, share)
+    rows = _to_sample(stage, plan_with, share)
     # neither smaller micro-batches nor checkpointing help where the models or the sampler alone are too large
     if written.floor > share or plan_with(rows).phases.get("sampling", 0) > share:
         return {}, None
@@ -70,26 +74,43 @@ def neutral_change(stage: Stage, machine: Device) -> tuple[Change, StagePlan | N
 
 
 def _changes(stage: Stage, machine: Device, rows: Change) -> Iterator[Change]:
-    """Combinations of changes: fewer rows sampled at once, then ever smaller micro-batches."""
+    """Combinations of changes: what makes sampling fit, then ever smaller micro-batches."""
     for checkpointing in _checkpointing(stage):
         yield {**rows, **checkpointing}
         for micro in micro_batch_changes(stage, machine):
             yield {**rows, **checkpointing, **micro}
 
 
-def _fewer_rows(stage: Stage, plan_with: Callable[[Change], StagePlan], share: int) -> Change:
-    """The most rows, halved again and again, whose sampling fits beside the models; none where all of them do."""
+def _to_sample(stage: Stage, plan_with: Callable[[Change], StagePlan], share: int) -> Change:
+    """What makes sampling fit beside the models: fewer rows, else a divided policy gathered block by block."""
     sampled = copies.sampled(stage)
     if sampled is None:
         return {}
+    fewer = _fewer_rows(stage, sampled, {}, plan_with, share)
+    is_local = registry.kind_of("rollout", stage.config.rollout) == "local"
+    if fewer is None and is_local and isinstance(stage.config.sharding, FullySharded):
+        fewer = _fewer_rows(stage, sampled, BY_BLOCK, plan_with, share)
+    return {ROWS: sampled[1]} if fewer is None else fewer
+
+
+def _fewer_rows(
+    stage: Stage, sampled: tuple[int, int], beside: Change, plan_with: Callable[[Change], StagePlan], share: int
+) -> Change | None:
+    """The most rows, halved down to one group, whose sampling fits beside the models; None where one group does not.
+
+    Args:
+        sampled: (prompts, replies to each) sampled at once.
+        beside: another change, which is part of the result.
+    """
     group = sampled[1]
     rows = sampled[0] * group
-    while rows > group:
-        change = {ROWS: rows} if rows < stage.config.rollout.batch_rows else {}
+    while True:
+        change = {**beside, **({ROWS: rows} if rows < stage.config.rollout.batch_rows else {})}
         if plan_with(change).phases.get("sampling", 0) <= share:
             return change
+        if rows <= group:
+            return None
         rows = max(rows // 2, group)
-    return {ROWS: rows}
 
 
 def _checkpointing(stage: Stage) -> Iterator[dict[str, Any]]:

@@ -106,10 +106,11 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     if rows:
         accumulates = copies.step_rows(stage, processes).rows > rows.rows
         plan.phases["update"] = always + _update_bytes(lines, accumulates)
-    plan.sampler = _sampler(stage, models, copies.gathered_number(training, strategy, processes))
+    gathered, gathered_block = copies.gathered_to_sample(stage, models, training, processes)
+    policy_number = copies.gathered_number(training, strategy, processes)
+    plan.sampler = _sampler(stage, models, policy_number, gathered_block)
     if plan.sampler:
-        whole = copies.whole_copy(models, training, strategy, processes)
-        plan.phases["sampling"] = always + whole + plan.sampler.total
+        plan.phases["sampling"] = always + gathered + plan.sampler.total
     scoring = max(_scoring_passes(stage, lines, how), default=0)
     if scoring:
         plan.phases["scoring"] = always + scoring
@@ -176,11 +177,12 @@ def _update_bytes(lines: list[Line], accumulates: bool) -> int:
     return most
 
 
-def _sampler(stage: Stage, models: list[Copy], policy_number: int) -> Sampling | None:
+def _sampler(stage: Stage, models: list[Copy], policy_number: int, gathered_block: int) -> Sampling | None:
     """The sampler's own memory; None for a stage that does not sample.
 
     Args:
         policy_number: bytes of a number of the policy that it reads, unless that is stored in less than float32.
+        gathered_block: as in `work.sampling`.
     """
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
@@ -192,7 +194,7 @@ def _sampler(stage: Stage, models: list[Copy], policy_number: int) -> Sampling |
     own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
     lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
-    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place)
+    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place, gathered_block=gathered_block)
 
 
 def _policy_stored(stage: Stage) -> Stored:

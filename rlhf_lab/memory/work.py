@@ -292,7 +292,15 @@ class Sampling:
 
 
 def sampling(
-    shape: ModelShape, prompts: int, group: int, prompt: int, new: int, bytes_each: int, *, in_place: bool = False
+    shape: ModelShape,
+    prompts: int,
+    group: int,
+    prompt: int,
+    new: int,
+    bytes_each: int,
+    *,
+    in_place: bool = False,
+    gathered_block: int = 0,
 ) -> Sampling:
     """The sampler's bytes for `group` replies of up to `new` tokens to each of `prompts` prompts.
 
@@ -304,14 +312,22 @@ def sampling(
         bytes_each: per weight, logit, key and value of the sampler.
         in_place: it has no copy of the weights, but calls the model's own layers, and of those in four bits one at a
             time is numbers.
+        gathered_block: bytes of a block's parameters where a divided policy is gathered block by block, else 0. The
+            sampler then has a copy of the head alone, and makes that of a block when it computes.
     """
     if not shape.own_decoder:
-        return _sampling_by_the_model(shape, prompts, group, prompt, new)
+        return _sampling_by_the_model(shape, prompts, group, prompt, new, gathered_block)
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
     slots = cache_slots(new)
     largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
     weights = bytes_each * (largest if in_place else shape.multiplied)
+    block = 0
+    reading = 0
+    if gathered_block:
+        weights = bytes_each * (shape.multiplied - shape.layers * shape.block_matrices)
+        block = gathered_block + bytes_each * shape.block_matrices
+        reading = _reading_bytes(shape, bytes_each)
     prompt_cache = shape.kv_bytes(prompts * prompt, bytes_each)
     old_slots, last_slots = [0, *slots][-2:]
     old_cache = shape.kv_bytes(rows * old_slots, bytes_each)
@@ -321,15 +337,29 @@ def sampling(
     probabilities = rows * shape.vocabulary * (4 + running_sum)
     attention_scores = 3 * 4 * shape.heads * (prompt + last_slots)
     step = rows * (max(attention_scores, 12 * m) + 20 * h)
-    decode = logits + max(old_cache + cache, cache + step, cache + probabilities)
+    decode = logits + max(old_cache + cache, cache + block + max(step, reading), cache + probabilities)
     prefill = prompts * prompt * (8 * m + 25 * h if shape.family == "gpt2" else 12 * m + 24 * h)
     # When the sampler is made: the head is multiplied by the last norm in float32 before it is copied.
     fused_head = 4 * shape.vocabulary * h if shape.family == "llama" and not in_place else 0
-    total = weights + max(prompt_cache + max(decode, prefill), fused_head)
+    total = weights + max(prompt_cache + max(decode, block + max(prefill, reading)), fused_head)
     return Sampling(weights, prompt_cache + cache, logits + probabilities, total, bytes_each)
 
 
-def _sampling_by_the_model(shape: ModelShape, prompts: int, group: int, prompt: int, new: int) -> Sampling:
+def _reading_bytes(shape: ModelShape, bytes_each: int) -> int:
+    """Bytes beyond a block's copy when its largest projection is read.
+
+    Its parts are multiplied in float32, then joined, and if the copy is bfloat16 the joined ones are float32 at first.
+    Of a gated MLP that is the projection before the last one, whose copy is not there yet.
+    """
+    matrix = shape.hidden * shape.mlp
+    per_number = 4 if bytes_each == 4 else 8
+    last = per_number * matrix
+    return last if shape.family == "gpt2" else max(last, 2 * per_number * matrix - bytes_each * matrix)
+
+
+def _sampling_by_the_model(
+    shape: ModelShape, prompts: int, group: int, prompt: int, new: int, gathered_block: int
+) -> Sampling:
     """The same where the model's own forward pass decodes: no copy of weights, and a prompt's cache for every row.
 
     Keys and values are float32 (rotary embeddings have the dtype of the residual stream), and grow by a copy of one
@@ -345,7 +375,7 @@ def _sampling_by_the_model(shape: ModelShape, prompts: int, group: int, prompt: 
     prefill = prompts * prompt * (12 * shape.mlp_width + 24 * shape.hidden)
     if shape.capped_scores:
         prefill += 3 * 4 * prompts * shape.heads * prompt**2
-    total = cache + max(repeated, logits + probabilities, prefill)
+    total = cache + max(gathered_block + max(repeated, prefill), logits + probabilities)
     return Sampling(0, cache, logits + probabilities, total, 4)
 
 

@@ -36,6 +36,7 @@ from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
 from rlhf_lab.models.model_files import rope_limit, rope_problem
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
+from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
 from rlhf_lab.speech.stream import all_words
 
@@ -107,12 +108,17 @@ def load_policy(
     """A causal LM from a folder or hub id, dropout off. Raises ArtifactError when it cannot be loaded.
 
     Args:
+        device: or `skeleton.MAIN`.
         role: its weights are stored as `model.weights_of` says for it.
         trained: whether it will be trained: as a whole, and then in float32, unless `model.lora` adds an adapter.
     """
     weights = _weights(settings, role, trained)
-    model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights)
-    return _stored(model, source, weights, device)
+
+    def read(device: str) -> nn.Module:
+        model = _load(AutoModelForCausalLM, "a causal language model", source, settings, {}, weights)
+        return _stored(model, source, weights, device)
+
+    return _refusing_longer_rows(placed(read, device), source)
 
 
 def _stored(model: nn.Module, source: str | Path, weights: Stored, device: str) -> nn.Module:
@@ -191,13 +197,17 @@ def load_reward_model(
     From a policy folder the head is new: zero, so that every reply scores 0 at the start.
 
     Args:
-        trained: as in `load_policy`.
+        device, trained: as in `load_policy`.
     """
     description = "a model for a scalar head"
     options = {"num_labels": outputs}
     weights = _weights(settings, "policy" if trained else "reward", trained)
-    model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)
-    return _stored(model, source, weights, device)
+
+    def read(device: str) -> nn.Module:
+        model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)
+        return _stored(model, source, weights, device)
+
+    return _refusing_longer_rows(placed(read, device), source)
 
 
 def reward_scores(model: nn.Module, batch: TokenBatch) -> torch.Tensor:
@@ -261,7 +271,6 @@ def _load(
         nn.init.zeros_(model.score.weight)
     if weights != "float32":
         _read_unrounded(model, model_source)
-    _refuse_longer_rows(model, model_source)
     compute_under_autocast(model)
     return lora.apply_adapter(model, source) if base else model
 
@@ -280,25 +289,26 @@ def _read_unrounded(model: Any, source: str) -> None:
                     parameters[name].data = tensors.get_tensor(name)
 
 
-def _refuse_longer_rows(model: nn.Module, source: str) -> None:
-    """Let a rotary embedding raise ConfigError at lengths that change it (see `rope_limit`).
+def _refusing_longer_rows(model: nn.Module, source: str | Path) -> nn.Module:
+    """Let a model's rotary embedding raise ConfigError at lengths that change it (see `rope_limit`).
 
     Preflight compares settings with the config of a folder; of a hub model it may not have it yet.
     """
     limit = rope_limit(model.config.to_dict())  # type: ignore[operator, union-attr]
     if limit is None:
-        return
+        return model
     _, most_positions = limit
 
     def check_length(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         position_ids = kwargs["position_ids"] if "position_ids" in kwargs else args[1]
         length = int(position_ids.max()) + 1
         if length > most_positions:
-            raise ConfigError(rope_problem("a row's length", length, source, limit))
+            raise ConfigError(rope_problem("a row's length", length, str(source), limit))
 
     for name, module in model.named_modules():
         if name.endswith("rotary_emb"):
             module.register_forward_pre_hook(check_length, with_kwargs=True)
+    return model
 
 
 def revision_of(settings: Scratch | HuggingFace, source: str | Path) -> str | None:

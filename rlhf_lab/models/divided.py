@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.skeleton import Skeleton, receive
 
 Value = TypeVar("Value")
 
@@ -104,6 +105,8 @@ def divide(
 ) -> None:
     """Divide a model's parameters between the processes of a mesh, block by block, in place.
 
+    The values are those of the main process; the others may have none yet (`skeleton.placed`).
+
     Args:
         reshard: whether a block's parameters are freed after its forward pass.
         reshard_root: the same for what is outside the blocks: embeddings, last norm, head.
@@ -120,7 +123,9 @@ def divide(
     for block in blocks(model):
         if dtype:
             _normalise_in_float32(block)
+        receive(block, mesh.device_type)
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    receive(model, mesh.device_type)  # what is outside the blocks
     model.__dict__[ROOT] = fully_shard(Root(model), mesh=mesh, reshard_after_forward=reshard_root)
     if dtype:
         compute_in(model, dtype)
@@ -197,45 +202,6 @@ def whole_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, whole.detach()
 
 
-class Skeleton:
-    """The module tree of a model with parameters on the meta device, which can be filled with values and emptied again.
-
-    Attributes:
-        tree: the model; its buffers are those of the original.
-        dtype: that the values are to have; None leaves them as they are.
-    """
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None):
-        self.dtype = dtype
-        # deepcopy takes from its memo what it should not copy: buffers stay shared, parameters become empty ones.
-        memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
-        for parameter in model.parameters():
-            without_values = torch.empty_like(parameter, device="meta")
-            memo[id(parameter)] = nn.Parameter(without_values, parameter.requires_grad)
-        self.tree = copy.deepcopy(model, memo)
-        self._empty_parameters = dict(self.tree.named_parameters())
-        self._owners: dict[int, list[tuple[nn.Module, str]]] = {}  # several per parameter where weights are tied
-        for module in self.tree.modules():
-            for attribute, empty in module._parameters.items():
-                if empty is not None:
-                    self._owners.setdefault(id(empty), []).append((module, attribute))
-
-    def fill(self, values: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Put (name, value) of each parameter into the tree."""
-        for name, value in values:
-            self._put(self._empty_parameters[name], nn.Parameter(value, requires_grad=False))
-
-    def clear(self) -> None:
-        """Put the empty parameters back, so that the values can be freed."""
-        for empty in self._empty_parameters.values():
-            self._put(empty, empty)
-
-    def _put(self, empty: nn.Parameter, parameter: nn.Parameter) -> None:
-        """Set `parameter` in every place that belongs to the empty one."""
-        for module, attribute in self._owners[id(empty)]:
-            module._parameters[attribute] = parameter
-
-
 @contextmanager
 def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
     """The model itself, or an ordinary copy of a divided or halved one for the time of the block, of one dtype.
@@ -264,14 +230,19 @@ def _gather_parameters(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, whole parameter) of a divided model, one after another. All processes must iterate."""
     settle(model)
-    gather: Callable[[nn.Parameter], torch.Tensor] = model.__dict__.get(GATHER_PARAMETER, torch.Tensor.detach)
+    gather_parameter: Callable[[nn.Parameter], torch.Tensor] | None = model.__dict__.get(GATHER_PARAMETER)
     for name, parameter in model.named_parameters():
-        shard = parameter.detach().to(dtype or parameter.dtype)  # cast first: less to exchange
-        whole = shard.full_tensor() if isinstance(shard, DTensor) else gather(parameter)
+        whole = gather_parameter(parameter) if gather_parameter else gather(parameter, dtype)
         if not to_save:
             yield name, whole
         elif ranks.is_main():
             yield name, whole.cpu()  # at once: the device never holds more than one whole parameter
+
+
+def gather(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.Tensor:
+    """A parameter that FSDP has divided as a tensor of its own; None keeps its dtype. All processes must call it."""
+    shard = parameter.detach().to(dtype or parameter.dtype)  # cast first: less to exchange
+    return shard.full_tensor() if isinstance(shard, DTensor) else shard
 
 
 def checkpoint_blocks(model: nn.Module) -> Callable[[], None]:

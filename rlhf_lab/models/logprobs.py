@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlhf_lab.core import ranks
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.shared_prompt import hidden_states, within_vocabulary
@@ -185,6 +186,13 @@ def has_linear_head(model: nn.Module) -> bool:
         is_linear = _logits_are_head_of_backbone(causal)
         model.train(training)
         causal._rlhf_lab_linear_head = is_linear
+    return is_linear
+
+
+def note_linear_head(model: nn.Module) -> bool:
+    """`has_linear_head` of a model that only the main process may have the values of yet, known to all processes."""
+    is_linear: bool = ranks.on_main(lambda: within(model, has_linear_head, model))
+    model._rlhf_lab_linear_head = is_linear  # type: ignore[assignment]
     return is_linear
 
 

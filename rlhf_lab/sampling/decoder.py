@@ -15,7 +15,7 @@ a model it does not know, and the sampler then uses the model's own forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlhf_lab.models.by_block import BlockByBlock, gatherer
 from rlhf_lab.models.shared_prompt import attention_window
 from rlhf_lab.models.weights import stored_as
 from rlhf_lab.sampling.cache import GroupCache
@@ -70,7 +71,7 @@ class Decoder:
         cache_dtype: of keys and values.
     """
 
-    layers: list[Layer]
+    layers: Iterable[Layer]
     final_norm: Activation
     embed_Vd: Tensor
     head: Projection
@@ -187,7 +188,14 @@ class Reader:
 
     def __init__(self, model: nn.Module, dtype: torch.dtype):
         self.dtype = dtype
+        self.gatherer = gatherer(model)
         self.in_place = stored_as(model) != "float32"
+
+    def layers(self, blocks: Iterable[nn.Module], read: Callable[[Any], Layer]) -> Iterable[Layer]:
+        """The layers of a model's blocks; of one that is gathered block by block, read anew in every pass."""
+        if self.gatherer is None:
+            return [read(block) for block in blocks]
+        return GatheredLayers(blocks, read, self.gatherer)
 
     def projection(self, *sources: Source, norm_d: Tensor | None = None) -> Projection:
         """One projection in place of several that have the same input; either all of them have a bias or none.
@@ -201,6 +209,23 @@ class Reader:
         biases = [bias for source in sources if (bias := source.bias) is not None]
         bias = torch.cat(biases).to(self.dtype) if biases else None
         return Linear(torch.cat(weights).to(self.dtype), bias)
+
+
+@dataclass
+class GatheredLayers:
+    """Layers that are read when their block has been gathered, and forgotten before the next one is."""
+
+    blocks: Iterable[nn.Module]
+    read: Callable[[Any], Layer]
+    gatherer: BlockByBlock
+
+    def __iter__(self) -> Iterator[Layer]:
+        for block in self.blocks:
+            with self.gatherer.gathered(block):
+                layer = self.read(block)
+                yield layer
+                # whoever iterates holds on to the layer until it gets the next one
+                vars(layer).clear()
 
 
 def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
@@ -260,7 +285,7 @@ def read_llama(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
     position = torch.arange(positions, device=body.embed_tokens.weight.device)[None]
     cos, sin = body.rotary_emb(body.embed_tokens.weight.new_zeros(1, dtype=torch.float32), position)
     return Decoder(
-        layers=[read_layer(block) for block in body.layers],
+        layers=reader.layers(body.layers, read_layer),
         final_norm=read_norm(body.norm),
         embed_Vd=body.embed_tokens.weight.detach(),
         head=reader.projection(Source(model.lm_head), norm_d=after_norm(body.norm)),
@@ -293,8 +318,8 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
         scale_D[:hidden] = attention.scaling  # of queries only
         return reader.projection(Source(attention.c_attn, scale_D))
 
-    layers = [
-        Layer(
+    def read_layer(block: Any) -> Layer:
+        return Layer(
             norm_1=read_norm(block.ln_1),
             qkv=read_qkv(block.attn),
             head_norm=None,
@@ -303,10 +328,9 @@ def _read_gpt2(model: Any, dtype: torch.dtype, positions: int) -> Decoder:
             up=reader.projection(Source(block.mlp.c_fc)),
             down=reader.projection(Source(block.mlp.c_proj)),
         )
-        for block in body.h
-    ]
+
     return Decoder(
-        layers=layers,
+        layers=reader.layers(body.h, read_layer),
         final_norm=read_norm(body.ln_f),
         embed_Vd=body.wte.weight.detach(),
         head=reader.projection(Source(model.lm_head)),

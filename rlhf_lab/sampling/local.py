@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.models.by_block import gatherer, readable
 from rlhf_lab.models.codec_lm import CodecConfig
-from rlhf_lab.models.divided import at_hand, plain, within
+from rlhf_lab.models.divided import at_hand, within
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.truncation import EVERYTHING, Truncation
 from rlhf_lab.sampling.codec import CodecDecoder
@@ -137,10 +138,10 @@ class LocalSampler:
         order = own_prompts(prompts)
         own_rows: dict[int, RowTokens] = {}
         # a process without prompts of its own also helps to gather a divided model
-        with at_hand([model]), plain(model) as whole_model:
+        with at_hand([model]), readable(model) as readable_model:
             if order:
                 own_rows = self._sample_rows(
-                    whole_model, prompts, order, group, noise, temperature, next_turn, max_turns
+                    readable_model, prompts, order, group, noise, temperature, next_turn, max_turns
                 )
         return Samples.gathered(prompts, group, own_rows)
 
@@ -173,8 +174,9 @@ class LocalSampler:
                     batch = [prompts[i] for i in batch_order]
                     _generate_batch(decoder, batch, group, turns, temperature, self.truncation, device)
             except torch.OutOfMemoryError:
-                # an environment has seen the turns of these rows already, and cannot see them again
-                if next_turn is not None or len(batch_order) == 1:
+                # an environment has seen the turns of these rows already, and cannot see them again; and the other
+                # processes wait for this one where blocks are gathered together
+                if next_turn is not None or len(batch_order) == 1 or gatherer(model) is not None:
                     raise
                 out_of_memory = True
             if out_of_memory:  # outside the handler: the error holds on to the tensors of the batch

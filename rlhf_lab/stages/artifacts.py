@@ -146,7 +146,8 @@ class Stage:
                 material["judge"]["content"] = model_identity(self.config.judge.path)
         if self.config.runs_code:
             material["sandbox"] = self.config.sandbox.limits
-        material |= {f"distinct/{name}": values[name] for name in self.config.artifacts.distinct}
+        for name in self.config.artifacts.distinct:
+            material[f"distinct/{name}"] = _keyed(getattr(self.config, name), values[name])
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
         return _hash(material, 12)

@@ -26,6 +26,7 @@ from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.core.types import AnswerChecking, Corpus, Pair
 from rlhf_lab.data.made import read_made
 from rlhf_lab.data.mixture import mixed
+from rlhf_lab.models.skeleton import MAIN
 from rlhf_lab.trackers.tracking import Tracking
 from rlhf_lab.training import peak_memory
 
@@ -120,9 +121,9 @@ class Run:
 
     @property
     def load_device(self) -> str:
-        """Where trained models are built: FSDP moves them from host memory to the device shard by shard."""
+        """Where trained models are built: FSDP moves them from host memory of the main process shard by shard."""
         is_sharded = registry.kind_of("sharding", self.config.sharding) == "fsdp" and ranks.world() > 1
-        return "cpu" if is_sharded else self.device
+        return MAIN if is_sharded else self.device
 
     def autocast(self) -> torch.autocast:
         """The arithmetic of forward passes; see Runtime.dtype."""

@@ -15,6 +15,7 @@ from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.settings import HuggingFace, Scratch
+from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer
 from rlhf_lab.models.weights import count
 from rlhf_lab.training.run import Run
@@ -33,8 +34,11 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
     # Replies with a space before them, as the encoder puts one between prompt and reply.
     texts = (text for pair in vocabulary_rows(run) for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
     tokenizer = train_tokenizer(texts, settings.vocabulary)
-    model = scratch_policy(settings, tokenizer, run.seed("init")).to(run.load_device)
-    return model, Encoder(tokenizer)
+
+    def build(device: str) -> nn.Module:
+        return scratch_policy(settings, tokenizer, run.seed("init")).to(device)
+
+    return placed(build, run.load_device), Encoder(tokenizer)
 
 
 def vocabulary_rows(run: Run) -> list[Pair]:
@@ -57,9 +61,12 @@ def _new_codec_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
         )
     prompts = (pair.prompt for pairs in (run.own_corpus.train, run.own_corpus.test) for pair in pairs)
     tokenizer = code_tokenizer(prompts, renderer.sizes)
-    model = scratch_policy(settings, tokenizer, run.seed("init"), renderer.sizes, renderer.fingerprint)
-    model = model.to(run.load_device)
-    return model, Encoder(tokenizer)
+
+    def build(device: str) -> nn.Module:
+        model = scratch_policy(settings, tokenizer, run.seed("init"), renderer.sizes, renderer.fingerprint)
+        return model.to(device)
+
+    return placed(build, run.load_device), Encoder(tokenizer)
 
 
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
@@ -76,7 +83,9 @@ def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     is_divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
     if has_adapter(model) and not is_divided:
         return model, without_adapter(model), load_encoder(source, settings)
-    reference = load_policy(source, settings, device=run.load_device, role="reference").requires_grad_(False)
+    # in host memory every process holds a reference of its own
+    reference_device = "cpu" if sharding.reference == "offload" and is_divided else run.load_device
+    reference = load_policy(source, settings, device=reference_device, role="reference").requires_grad_(False)
     return model, reference, load_encoder(source, settings)
 
 

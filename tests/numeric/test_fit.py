@@ -134,3 +134,19 @@ def test_the_sampler_draws_the_same_rows_in_smaller_batches(monkeypatch: Any) ->
     again, logps_again_N = flat(sample(model))
     assert sizes == [5, 2, 2, 1]
     assert again == rows and torch.allclose(logps_again_N, logps_N, atol=1e-5)
+
+
+def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:
+    """70B with an adapter on 16 cards: 17.6 GB of base and of reference each; 141 GB in bfloat16 if it were whole."""
+    name = "meta-llama/Llama-3.1-70B-Instruct"
+    stage = planned(
+        *("grpo", "model=hf", f"model.path={name}", f"needs.policy={name}", "data=mini_hh", "reward=length"),
+        *("needs.reward=null", "model.lora.rank=16", "runtime.dtype=bfloat16", "runtime.device=cpu"),
+        *("sharding=fsdp_full", "sharding.processes=16", "sharding.reference=sharded"),
+    )
+    card = Device("a card", 80 * 10**9, cuda=True)
+    whole = plan_stage(stage, 16, cuda=True).phases["sampling"]
+    assert whole > 141e9 + 2 * 17.6e9
+    change, plan = neutral_change(stage, card)
+    assert change["sharding.sampling"] == "block"
+    assert plan is not None and plan.phases["sampling"] <= 80e9

@@ -58,15 +58,17 @@ STRATEGIES = {
     "checkpointing": (FULL, "sharding.checkpointing=true"),
     "reference_sharded": (FULL, "sharding.reference=sharded"),
     "reference_offload": (FULL, "sharding.reference=offload"),
+    "by_block": (FULL, "sharding.sampling=block", "sharding.reference=sharded"),
     "bfloat16": (FULL, "runtime.dtype=bfloat16", "sharding.reference=sharded"),
 }
 PLAN = {
     **{("sft", strategy): 2e-6 for strategy in ("ddp", "fsdp_grad_op", "fsdp_full", "checkpointing")},
-    **{("dpo", strategy): 5e-6 for strategy in STRATEGIES if strategy != "bfloat16"},
+    **{("dpo", strategy): 5e-6 for strategy in STRATEGIES if strategy not in ("bfloat16", "by_block")},
     **{(case, strategy): 5e-6 for case in ("kto", "lora", "grpo") for strategy in ("ddp", "fsdp_full")},
     **{(case, strategy): 5e-5 for case in ("ppo", "ppo_shared") for strategy in ("ddp", "fsdp_full")},
     **{("reward_model", strategy): 5e-5 for strategy in ("ddp", "fsdp_full")},
     **{("dpo_iterative", strategy): 5e-5 for strategy in ("ddp", "reference_sharded")},
+    ("grpo", "by_block"): 5e-6,
     ("muon", "fsdp_full"): 1e-3,  # its iteration runs in bfloat16
     **{(case, "bfloat16"): 5e-4 for case in ("sft", "gpt2")},
     ("dpo", "bfloat16"): 5e-3,

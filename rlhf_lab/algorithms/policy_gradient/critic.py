@@ -12,7 +12,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
 from rlhf_lab.models.divided import blocks_dtype, compute_in, within
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import has_linear_head
+from rlhf_lab.models.logprobs import note_linear_head
 from rlhf_lab.models.lora import trainable
 from rlhf_lab.models.shared_prompt import hidden_states
 from rlhf_lab.rewards.learned.bt import ScoreScale
@@ -20,12 +20,16 @@ from rlhf_lab.training.run import Run
 
 
 class Critic(nn.Module):
-    """A linear head with a bias on hidden states; its own trunk, or that of the policy (`trunk=None`)."""
+    """A linear head with a bias on hidden states; its own trunk, or that of the policy (`trunk=None`).
 
-    def __init__(self, width: int, trunk: nn.Module | None):
+    Args:
+        device: of the head.
+    """
+
+    def __init__(self, width: int, trunk: nn.Module | None, device: torch.device):
         super().__init__()
         self.trunk = trunk
-        self.head = nn.Linear(width, 1)
+        self.head = nn.Linear(width, 1, device=device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -61,13 +65,13 @@ def build_critic(
     settings = run.config.model
     width = policy.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
     if kind == "shared":
-        if not within(policy, has_linear_head, policy):
+        if not note_linear_head(policy):
             raise ConfigError("algorithm.critic=shared needs a plain linear output head; use algorithm.critic=zero")
-        return Critic(width, None).to(run.load_device)
+        return Critic(width, None, _device(policy))
     lora_seed = run.seed("critic/lora")
     if kind == "zero":
         source: Any = load_policy(run.needs["policy"], settings, device=run.load_device, trained=True)
-        return _critic_on(trainable(source, settings.lora, lora_seed), width, run.load_device)
+        return _critic_on(trainable(source, settings.lora, lora_seed), width)
     if "reward" not in run.needs:
         raise ConfigError("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
     if load_encoder(run.needs["reward"], settings).tokenizer.get_vocab() != vocabulary:
@@ -81,7 +85,7 @@ def build_critic(
         run.needs["reward"], settings, outputs=len(attributes), device=run.load_device, trained=True
     )
     score_Ad = source.score.weight
-    critic = _critic_on(trainable(source, settings.lora, lora_seed), score_Ad.shape[1], run.load_device)
+    critic = _critic_on(trainable(source, settings.lora, lora_seed), score_Ad.shape[1])
     mean, sd = scale
     with torch.no_grad():  # (w·x − mean)/sd: the standardised score as one linear head
         weight_1d = score_Ad.new_tensor([attributes]) @ score_Ad
@@ -90,10 +94,15 @@ def build_critic(
     return critic
 
 
-def _critic_on(model: Any, width: int, device: str) -> Critic:
+def _critic_on(model: Any, width: int) -> Critic:
     """A critic with the trunk of a model, which is ready to train: as a whole or by an adapter."""
-    critic = Critic(width, model.base_model).to(device)
+    critic = Critic(width, model.base_model, _device(model))
     dtype = blocks_dtype(model)
     if dtype:
         compute_in(critic, dtype)
     return critic
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Where a model's parameters are: on the meta device where only the main process has their values."""
+    return next(model.parameters()).device

@@ -7,11 +7,14 @@ gradients are added up in float32.
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhf_lab.core import ranks
+from rlhf_lab.models.by_block import sample_by_block
 from rlhf_lab.models.divided import divide, halve, settle
 from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.skeleton import receive
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.run import Run
 from rlhf_lab.training.sharding.engine import Engine
@@ -32,18 +35,25 @@ class Sharded(Engine):
         mesh = init_device_mesh(torch.device(self.run.device).type, (ranks.world(),))
         dtype = torch.bfloat16 if self.run.config.runtime.dtype == "bfloat16" else None
         reshard = self.settings.reshard_after_forward
+        divided: list[nn.Module] = []
         for module in self.parts.values():
             forbid_sharing(module)  # not undone in `close`: the module stays divided, also for evaluations
             divide(module, mesh, reshard=reshard, dtype=dtype)
+            divided.append(module)
         for model in self.algorithm.frozen():
             forbid_sharing(model)
             if self.settings.reference == "sharded":
                 divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
+                divided.append(model)
                 continue
             if dtype:  # the numbers of a divided model, so that policy and reference agree at step 0
                 halve(model, dtype)
             if self.settings.reference == "resident":
-                model.to(self.run.device)
+                receive(model, self.run.device)
+                model.to(self.run.device)  # its buffers
+        if self.settings.sampling == "block":
+            for model in divided:
+                sample_by_block(model)
 
     def reshard(self) -> None:
         for module in self.parts.values():

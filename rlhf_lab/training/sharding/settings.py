@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
@@ -50,10 +50,15 @@ class FullySharded(Single):
         reshard_after_forward: free a block's gathered parameters after its forward pass and gather them again for the
             backward pass (ZeRO-3); off keeps them until the backward pass is done (ZeRO-2 with gathered parameters).
         reference: `sharded` divides the reference like the policy.
+        sampling: how the lab's own sampler reads a divided model: `whole` gathers all of it in every process, once for
+            all replies; `block` gathers each block while it computes, at every token, which is slower by far: for a
+            model that fits no device whole.
     """
 
+    keyed_if_set: ClassVar[tuple[str, ...]] = ("sampling",)
     reshard_after_forward: bool = True
     reference: Literal["resident", "offload", "sharded"] = "resident"  # type: ignore[assignment]
+    sampling: Literal["whole", "block"] = "whole"
 
 
 @register("sharding", "zero")

@@ -1,0 +1,100 @@
+"""The module tree of a model without the values of its parameters.
+
+Two uses. A divided model has one that can be filled with gathered values and emptied again (`divided.plain`). And a
+model that is about to be divided is read by the main process alone (`placed`): the others get its tree, and its values
+part by part when they divide it (`receive`), so that no two processes of a machine hold all of it in host memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from rlhf_lab.core import ranks
+
+MAIN = "main"
+"""In place of a device, for a model that is about to be divided: the host memory of the main process alone."""
+
+
+class Skeleton:
+    """A model with parameters on the meta device, which can be filled with values and emptied again.
+
+    Attributes:
+        tree: the model; its buffers are those of the original.
+        dtype: that the values are to have; None leaves them as they are.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None):
+        self.dtype = dtype
+        # deepcopy takes from its memo what it should not copy: buffers stay shared, parameters become empty ones.
+        memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+        for parameter in model.parameters():
+            without_values = torch.empty_like(parameter, device="meta")
+            memo[id(parameter)] = nn.Parameter(without_values, parameter.requires_grad)
+        self.tree = copy.deepcopy(model, memo)
+        self._empty_parameters = dict(self.tree.named_parameters())
+        self._owners: dict[int, list[tuple[nn.Module, str]]] = {}  # several per parameter where weights are tied
+        for module in self.tree.modules():
+            for attribute, empty in module._parameters.items():
+                if empty is not None:
+                    self._owners.setdefault(id(empty), []).append((module, attribute))
+
+    def fill(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Put (name, value) of each parameter into the tree."""
+        for name, value in values:
+            self._put(self._empty_parameters[name], nn.Parameter(value, requires_grad=False))
+
+    def clear(self, names: Iterable[str] | None = None) -> None:
+        """Put the empty parameters back, so that the values can be freed; all of them, or those named."""
+        for name in self._empty_parameters if names is None else names:
+            empty = self._empty_parameters[name]
+            self._put(empty, empty)
+
+    def _put(self, empty: nn.Parameter, parameter: nn.Parameter) -> None:
+        """Set `parameter` in every place that belongs to the empty one."""
+        for module, attribute in self._owners[id(empty)]:
+            module._parameters[attribute] = parameter
+
+
+def placed(build: Callable[[str], nn.Module], device: str) -> nn.Module:
+    """The model that `build` makes on a device.
+
+    For `MAIN` the main process builds it in host memory, and the others get its module tree with buffers, and with
+    parameters that have no values until `receive`. All processes must call it then; an error is raised in all of them.
+    """
+    if device != MAIN:
+        return build(device)
+    models: list[nn.Module] = []
+
+    def build_on_main() -> nn.Module:
+        models.append(build("cpu"))
+        return Skeleton(models[0], None).tree
+
+    tree = ranks.on_main(build_on_main)
+    return models[0] if models else tree
+
+
+def receive(module: nn.Module, device: torch.device | str) -> None:
+    """Give a module's parameters the values of the main process, on `device`. All processes must call it.
+
+    Parameters that are divided have theirs already.
+    """
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            continue
+        if ranks.is_main():
+            value = parameter.detach().to(device).contiguous()
+        else:
+            value = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        dist.broadcast(value, src=0)
+        if parameter.is_meta:
+            # tied weights stay one parameter: it is exchanged in every module that has it
+            torch.utils.swap_tensors(parameter, nn.Parameter(value, parameter.requires_grad))
+        else:
+            parameter.data = value
