@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import planned
 
-from rlhf_lab.memory.copies import whole_copy
+from rlhf_lab.memory.copies import gathered_to_sample
 from rlhf_lab.memory.device import Device
 from rlhf_lab.memory.devices import GIB
 from rlhf_lab.memory.fit import changed, least_devices
@@ -65,6 +65,7 @@ def test_a_policy_divided_in_bfloat16_is_sampled_from_in_bfloat16() -> None:
     shape = PUBLISHED["gpt2-medium"]
     divided, alone = plan_stage(stage, 2), plan_stage(stage, 1)
     assert divided.sampler is not None and alone.sampler is not None
-    assert whole_copy([line.copy for line in divided.lines], divided.training, "fsdp_full", 2) == 2 * shape.parameters
+    models = [line.copy for line in divided.lines]
+    assert gathered_to_sample(stage, models, divided.training, 2) == (2 * shape.parameters, 0)
     assert divided.sampler.weights == 2 * shape.multiplied and alone.sampler.weights == 4 * shape.multiplied
     assert 2 * divided.sampler.cache == alone.sampler.cache
