@@ -16,7 +16,7 @@ from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory.device import Device
 from rlhf_lab.memory.devices import MOST_DEVICES
 from rlhf_lab.memory.fit import MICRO, Change, can_be_packed, changed, has_frozen_models, sharding_changes
-from rlhf_lab.memory.neutral import CHECKPOINTING, ROWS, neutral_change
+from rlhf_lab.memory.neutral import BY_BLOCK, CHECKPOINTING, ROWS, neutral_change
 from rlhf_lab.memory.plan import StagePlan
 from rlhf_lab.memory.show import size
 from rlhf_lab.stages.artifacts import Stage
@@ -38,6 +38,10 @@ class Placement:
     fitted: Change
     plan: StagePlan
 
+    @property
+    def samples_by_block(self) -> bool:
+        return BY_BLOCK.items() <= self.fitted.items()
+
     def text(self) -> str:
         """The devices, how the stage fits them, and the peak of one."""
         words = []
@@ -47,6 +51,8 @@ class Placement:
             words.append(f"reward {self.written[REWARD_WEIGHTS]}")
         if REFERENCE in self.written:
             words.append(f"reference {self.written[REFERENCE]}")
+        if self.samples_by_block:
+            words.append("sampled by block")
         if ROWS in self.fitted:
             words.append(f"{self.fitted[ROWS]} rows")
         if MICRO in self.fitted:
@@ -67,15 +73,22 @@ def place(stage: Stage, memory: int, fewest: int = 1) -> Placement | None:
     card = Device("card", memory, cuda=True)
     single = registry.settings_class("sharding", "none")()
     alone = dataclasses.replace(stage, config=dataclasses.replace(stage.config, sharding=single))
+    by_block: Placement | None = None
     for written in _written(alone, fewest):
+        if by_block and written["sharding.processes"] != by_block.plan.processes:
+            break
         try:
             candidate = changed(alone, written)
         except ConfigError:  # settings that do not go together
             continue
         fitted, plan = neutral_change(candidate, card)
-        if plan is not None:
-            return Placement(written, fitted, plan)
-    return None
+        if plan is None:
+            continue
+        placement = Placement(written, fitted, plan)
+        if not placement.samples_by_block:
+            return placement
+        by_block = by_block or placement  # slow: other settings for as many devices come first
+    return by_block
 
 
 def _written(stage: Stage, fewest: int) -> Iterator[Change]:

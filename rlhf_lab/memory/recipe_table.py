@@ -61,8 +61,8 @@ def page(grids: Sequence[Grid]) -> str:
         "**Before**: `model.weights=float32`, as the recipe is written / with everything that costs time alone, "
         "written by hand (checkpointing, one row or pair at a time, 64 sampled replies). **After**: the settings to "
         "write (`model.weights`, or on several cards `model.weights_of.reward` and `sharding.reference`), then what "
-        "`runtime.fit=auto` does by itself (rows that are sampled at once, tokens of a micro-batch, checkpointing), "
-        "and the peak of a card.\n"
+        "`runtime.fit=auto` does by itself (`sharding.sampling=block`, rows that are sampled at once, tokens of a "
+        "micro-batch, checkpointing), and the peak of a card.\n"
     )
     return head + "\n" + "\n\n".join(grid.markdown() for grid in grids) + "\n"
 

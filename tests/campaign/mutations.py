@@ -143,8 +143,8 @@ LOG_PROBABILITIES = (
     Mutant(
         "trainer_temperature_inverted",
         LOGPROBS,
-        "self.target_N, 1.0 / temperature, truncation)",
-        "self.target_N, temperature, truncation)",
+        "self.target_N, 1.0 / temperature, truncation, self.cap)",
+        "self.target_N, temperature, truncation, self.cap)",
         "ratios compare two temperatures",
     ),
     Mutant(
@@ -224,8 +224,8 @@ SAMPLING = (
     Mutant(
         "fallback_positions_off_by_one",
         SAMPLER,
-        "(self.mask_RT.cumsum(1) - 1).clamp(min=0)",
-        "self.mask_RT.cumsum(1)",
+        "(mask_BT.cumsum(1) - 1).clamp(min=0)",
+        "mask_BT.cumsum(1)",
         "architectures without a decoder of the lab's own sample from shifted positions",
     ),
 )
@@ -262,8 +262,8 @@ CREDIT = (
     Mutant(
         "kl_in_reward_by_k3",
         ON_POLICY,
-        "penalty_N = self.beta * k1_N",
-        "penalty_N = self.beta * k3_N",
+        "penalty_N = self.beta * k1(tokens",
+        "penalty_N = self.beta * k3(tokens",
         "the reward's KL penalty does not push a token back up that has become too unlikely",
     ),
     Mutant(

@@ -55,6 +55,7 @@ ON_POLICY_CASES = {
     "dtype": ("rollout.dtype=float32",),
     "mode": ("rollout=vllm", "rollout.mode=spawn"),
     "urls": ("rollout=vllm", "rollout.urls=[http://127.0.0.1:9]"),
+    "adapters": ("rollout=vllm", "rollout.adapters=swapped"),
     "tensor_parallel": ("rollout=vllm", "rollout.tensor_parallel=2"),
     "context_tokens": ("rollout=vllm", "rollout.context_tokens=2048"),
     "weights_folder": ("rollout=vllm", "rollout.weights_folder=shared"),

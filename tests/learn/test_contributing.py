@@ -106,9 +106,8 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "recipe", [name if name == "grpo" else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ALGORITHMS)
 def test_the_second_turn_is_learned(workplace, recipe):
     """Only it earns. The colour is named in the environment's message, so a reply that ignores it earns a half."""
     out = lab(workplace, f"+recipe={recipe.partition(',')[0]}", *TURNS, *ALGORITHMS[recipe])

@@ -63,9 +63,9 @@ def test_approx_kl_is_that_of_the_sampling_policy_from_the_new_one() -> None:
     """
     batch = TokenBatch.from_rows([([0], [0, 1])])
     micro = Micro(batch, {"old": torch.tensor(logits(*OLD)), "advantage": torch.zeros(2)}, torch.ones(2))
-    settings = SimpleNamespace(steps_per_iteration=2, policy_loss="ppo_clip", kl_in="reward")
+    settings = SimpleNamespace(policy_loss="ppo_clip", kl_in="reward")
     algorithm: Any = SimpleNamespace(
-        settings=settings, temperature=1.0, truncation=EVERYTHING, beta=0.0, clip=Clip(0.2, 0.2)
+        settings=settings, temperature=1.0, truncation=EVERYTHING, beta=0.0, clip=Clip(0.2, 0.2), _ratio_is_one=False
     )
     moved_N = OnPolicy.policy_loss(algorithm, micro, reply_states(model_of(*logits(*NEW)), batch)).metrics["approx_kl"]
     assert moved_N.tolist() == pytest.approx([0.0950, 0.5837], abs=1e-4)

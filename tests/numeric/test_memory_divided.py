@@ -16,6 +16,8 @@ from rlhf_lab.core.files import read_json
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.work import Rows
 
+pytestmark = pytest.mark.slow
+
 SHAPES = {
     "llama": ModelShape("llama", 128, 4, 8, 2, 16, 352, 1000),
     "gpt2": ModelShape("gpt2", 128, 4, 8, 8, 16, 512, 1000, 512),

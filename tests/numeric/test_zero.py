@@ -24,6 +24,7 @@ from rlhf_lab.stages.launch.processes import check_launch
 from rlhf_lab.training.loop import Interrupted
 from rlhf_lab.training.sharding import zero
 
+pytestmark = pytest.mark.slow
 installed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs rlhf_lab[deepspeed]")
 PLAN = {
     **{("sft", name): 2e-6 for name in ("zero1", "zero2", "zero3")},
