@@ -21,7 +21,7 @@ from transformers import (
 
 TEXTS = [text for row in toy_rows(40) for text in row]
 SIZES: dict[str, Any] = {
-    "hidden_size": 64,
+    "hidden_size": 96,  # √96 is no bfloat16 number, by which Gemma multiplies embeddings
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "prompts_per_round": 12,
     "samples_per_prompt": 2,
     "rounds": 2,
-    "iterations": 4,
+    "iterations": 5,
     "prompts_per_iteration": 8,
     "group_size": 2,
     "samples": 4,

@@ -39,6 +39,11 @@ def launched() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if was_launched else 1
 
 
+def machines() -> int:
+    """Machines that the processes of a launcher are on, where all have equally many."""
+    return max(1, launched() // int(os.environ.get("LOCAL_WORLD_SIZE", launched())))
+
+
 def local_rank() -> int:
     """Number of this process on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))

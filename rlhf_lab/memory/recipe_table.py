@@ -19,8 +19,8 @@ from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.artifacts import Stage
 
 COMMAND = "python -m rlhf_lab plan table recipes"
-CARDS_GIB = {"24 GB": 22.35, "80 GB": 79.1, "141 GB": 139.0}
-"""Memory of a card as its driver reports it: what is left of an A10, an H100 and an H200."""
+CARDS_GIB = {"24 GB": 21.4, "80 GB": 78.4, "141 GB": 138.3}
+"""Of an L4, an H100 and an H200: what the driver reports, less .7 GiB for CUDA's context."""
 RECIPES = {"sft": "SFT", "dpo": "DPO", "reward_model": "Reward model", "grpo": "GRPO, learned reward", "ppo": "PPO"}
 MODELS = (
     "Qwen/Qwen2.5-0.5B-Instruct",
@@ -56,7 +56,8 @@ def page(grids: Sequence[Grid]) -> str:
         f"Arithmetic, not measurement: `{COMMAND} to=docs/results/memory_recipes.md`. It asks the planner that every "
         f"run asks ([docs/memory.md](../memory.md)). {MEASURED}\n\n"
         f"Fewest cards in powers of two, `sharding=fsdp_full` where there are several; “–”: more than {MOST_DEVICES}. "
-        f"A card has what its driver reports: {sizes}. Lengths are those of the recipes (512 tokens), "
+        f"A card has what its driver reports less .7 GiB for CUDA's context: {sizes}. Lengths are those of the recipes "
+        "(512 tokens), "
         "`runtime.dtype=bfloat16`, AdamW; the policy, its reference and the reward model are of the same shape.\n\n"
         "**Before**: `model.weights=float32`, as the recipe is written / with everything that costs time alone, "
         "written by hand (checkpointing, one row or pair at a time, 64 sampled replies). **After**: the settings to "

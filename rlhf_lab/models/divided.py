@@ -153,9 +153,16 @@ def halve(model: nn.Module, dtype: torch.dtype) -> None:
     """Keep the blocks of a frozen model in `dtype`: it computes what a divided one does and takes half the memory."""
     for block in blocks(model):
         _normalise_in_float32(block)
-        block.to(dtype)
+        _with_parameters_in(block, dtype)
     model.__dict__[HALVED] = True
     compute_in(model, dtype)
+
+
+def _with_parameters_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Round a module's parameters, in place. Buffers stay: frequencies of rotary embeddings need all their digits."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return module
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
@@ -214,8 +221,11 @@ def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
     """
     skeleton: Skeleton | None = model.__dict__.get(SKELETON)
     if skeleton is None:
-        is_halved = HALVED in model.__dict__
-        yield copy.deepcopy(model).to(model.__dict__[BLOCKS_DTYPE]) if is_halved else model
+        yield (
+            _with_parameters_in(copy.deepcopy(model), model.__dict__[BLOCKS_DTYPE])
+            if HALVED in model.__dict__
+            else model
+        )
         return
     dtype = None if to_save else skeleton.dtype
     skeleton.fill(_gather_parameters(model, dtype, to_save))

@@ -73,7 +73,8 @@ def placed(build: Callable[[str], nn.Module], device: str) -> nn.Module:
     models: list[nn.Module] = []
 
     def build_on_main() -> nn.Module:
-        models.append(build("cpu"))
+        with torch.random.fork_rng(devices=[]):  # the others draw nothing
+            models.append(build("cpu"))
         return Skeleton(models[0], None).tree
 
     tree = ranks.on_main(build_on_main)

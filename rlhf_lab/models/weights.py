@@ -141,9 +141,16 @@ def _round_matrices(model: nn.Module) -> None:
         parameter.data = parameter.data.to(torch.bfloat16 if is_rounded else torch.float32)
 
 
-def _as_float32(_: nn.Module, __: Any, embedded: Tensor) -> Tensor:
-    """Embeddings start the residual stream, which is float32."""
-    return embedded.float()
+def _as_float32(embedding: nn.Module, inputs: tuple[Tensor, ...], embedded: Tensor) -> Tensor:
+    """Embeddings start the residual stream, which is float32.
+
+    Gemma multiplies them by √d, rounded to the weights' dtype: it is done again with all digits.
+    """
+    scale = getattr(embedding, "embed_scale", None)
+    if scale is None:
+        return embedded.float()
+    weight: Any = embedding.weight
+    return nn.functional.embedding(inputs[0], weight).float() * scale.float()
 
 
 def _as_bfloat16(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

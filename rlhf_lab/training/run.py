@@ -126,9 +126,13 @@ class Run:
         return MAIN if is_sharded else self.device
 
     def autocast(self) -> torch.autocast:
-        """The arithmetic of forward passes; see Runtime.dtype."""
+        """The arithmetic of forward passes; see Runtime.dtype.
+
+        Rounded weights are not kept for the time of the context: that would be a bfloat16 copy of every block, also
+        where checkpointing and passes without gradient need one block at a time. A pass rounds each weight once.
+        """
         enabled = self.config.runtime.dtype == "bfloat16"
-        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=enabled)
+        return torch.autocast(self.device, dtype=torch.bfloat16, enabled=enabled, cache_enabled=False)
 
     def seed(self, purpose: str, index: int = 0) -> int:
         """A seed for one purpose, different for every run seed, purpose and index."""

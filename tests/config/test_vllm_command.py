@@ -61,9 +61,11 @@ def test_a_server_in_the_foreground(tmp_path, monkeypatch):
 def test_a_server_does_not_take_over_the_packages_of_the_lab(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "/lab")
     monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
     variables = process_environment("cpu", tmp_path)
     assert variables["PYTHONPATH"] == str(tmp_path) and "RANK" not in variables
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in variables, "the server would wait for torchrun's store"
     assert variables["VLLM_CPU_KVCACHE_SPACE"] == "7", "what the user says goes first"
     assert variables["VLLM_SERVER_DEV_MODE"] == "1" and variables["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert "VLLM_CPU_OMP_THREADS_BIND" not in process_environment("cuda")

@@ -25,7 +25,7 @@ QUICK_STUDIES = ("study/model_scale", "study/rubric_vs_bt")
 
 def study_folder(lab, out: str) -> Path:
     """Where the last lines of a study say its table is."""
-    return (lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table"))).parent
+    return (lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table "))).parent
 
 
 def test_the_glob_finds_the_recipes():
@@ -92,7 +92,7 @@ def test_study(lab, sized, name):
         more.append("study.size=quick")
     out = run(f"+recipe={name}", *sized(name), "seed=0", *more)
     folder = (
-        lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table")).rpartition("/")[0]
+        lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table ")).rpartition("/")[0]
     )
     study = json.loads((folder / "study.json").read_text())
     for job in study["jobs"]:
@@ -116,7 +116,7 @@ def test_a_failed_job_is_a_row_and_the_partial_study_is_reported(launcher, lab, 
     out = run("+recipe=dpo", *settings, f"hydra/launcher={launcher}", status=1)
     assert "is not finite" in out
     folder = (
-        lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table")).rpartition("/")[0]
+        lab.folder / next(line.split()[1] for line in out.splitlines() if line.startswith("table ")).rpartition("/")[0]
     )
     records = [json.loads((folder / "jobs" / str(i) / "job.json").read_text()) for i in range(2)]
     assert [record["status"] for record in records] == ["completed", "failed"]

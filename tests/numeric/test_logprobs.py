@@ -224,6 +224,8 @@ def test_a_halved_reference_computes_what_autocast_does(family: str) -> None:
     torch.testing.assert_close(token_logps(model, batch).logps_N, expected, atol=1e-6, rtol=0)
     with plain(model) as whole:
         assert {p.dtype for p in whole.parameters()} == {torch.bfloat16}
+        # a rounded frequency of a rotary embedding is .1 nats at position 500
+        assert all(torch.equal(a, b) for a, b in zip(whole.buffers(), model.buffers(), strict=True))
         torch.testing.assert_close(token_logps(whole, batch).logps_N, expected, atol=0.05, rtol=0)
 
 

@@ -573,3 +573,12 @@ def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not after {seconds:g} s"
         time.sleep(0.1)
+
+
+def test_a_server_is_not_started_for_several_machines(model, monkeypatch):
+    """Its address would be another server's, or nobody's, on the second one."""
+    for name, value in {"RANK": "0", "MASTER_ADDR": "here", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    options = Vllm(mode="spawn")
+    with pytest.raises(ConfigError, match=r"on its loopback interface, and the processes of this stage are on 2"):
+        VllmSampler(options, STOPS, servers=Servers(options)).sample(model, prompts(), 1, seed=1)

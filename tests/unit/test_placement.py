@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs/results/memory_recipes.md"
     [
         ("dpo", LLAMA_8B, 16, "24 GB", 1),
         ("grpo", QWEN_7B, 16, "24 GB", 1),
-        ("grpo", LLAMA_8B, 0, "80 GB", 8),
+        ("grpo", LLAMA_8B, 0, "80 GB", 4),
         ("ppo", LLAMA_8B, 0, "80 GB", 8),
     ],
 )
@@ -37,7 +37,7 @@ def test_large_models_fit_the_cards_that_people_have(
     stage = recipe_stage(recipe, model, rank)
     memory = int(CARDS_GIB[card] * GIB)
     assert least_devices(stage, memory, frugal=True) is None
-    placement = place(stage, memory, fewest=devices)
+    placement = place(stage, memory, fewest=max(1, devices // 2))  # half as many do not suffice
     assert placement is not None and placement.plan.processes == devices
     assert placement.plan.peak <= memory
     # the settings that are printed lead to this plan, by the way that every run takes

@@ -29,7 +29,8 @@ class Critic(nn.Module):
     def __init__(self, width: int, trunk: nn.Module | None, device: torch.device):
         super().__init__()
         self.trunk = trunk
-        self.head = nn.Linear(width, 1, device=device)
+        with torch.random.fork_rng(devices=[]):  # on the meta device nothing is drawn
+            self.head = nn.Linear(width, 1, device=device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 

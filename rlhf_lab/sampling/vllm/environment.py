@@ -44,8 +44,16 @@ VARIABLES = {
 NOT_INHERITED = (
     *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"),
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"),
 )
+OF_TORCHRUN = "TORCHELASTIC_"
+"""Variables of torchrun begin so; with them the server's own process group waits for a store of torchrun's."""
 """Of the lab's process: its packages are not the server's, and its number among processes is none of the server's."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a variable of the process environment is of the lab's process alone."""
+    return name in NOT_INHERITED or name.startswith(OF_TORCHRUN)
 
 
 def device_here() -> Device:
@@ -86,7 +94,7 @@ def process_environment(device: Device, *path: Path) -> dict[str, str]:
     Args:
         path: folders that it imports from, beside its own packages.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    inherited = {name: value for name, value in os.environ.items() if not is_own(name)}
     defaults = CPU_VARIABLES if device == "cpu" else {}
     fixed = {"PYTHONNOUSERSITE": "1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     if path:

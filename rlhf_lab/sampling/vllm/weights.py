@@ -77,6 +77,7 @@ class Servers:
         self.clients: dict[str, Client] = {}
         self.sent_s: list[float] = []  # seconds of each time that weights were sent
         self._run = uuid.uuid4().hex[:8]
+        self._names = 0  # given to weights and adapters, also to those that servers did not take
         self._loaded: Loaded | None = None
         self._fingerprint: Hashable = None  # of the model that they have
         self._weights: Hashable = None  # fingerprint of their weights, and below of their adapter
@@ -253,7 +254,8 @@ class Servers:
 
     def _next_name(self) -> str:
         """A version of weights, or the name of an adapter, that there was not before."""
-        return f"{self._run}-{len(self.sent_s) + 1}"
+        self._names += 1
+        return f"{self._run}-{self._names}"
 
     def _dtype(self, model: nn.Module) -> str:
         name = self.settings.dtype
@@ -263,6 +265,11 @@ class Servers:
         """The servers; `spawn` starts one when it is first needed, and anew for another architecture or larger rank."""
         if self.settings.mode == "server":
             return self.settings.urls
+        if ranks.machines() > 1:
+            raise ConfigError(
+                "rollout.mode=spawn starts a server on one machine, on its loopback interface, and the processes of "
+                f"this stage are on {ranks.machines()}; start servers there (vllm serve) and use rollout.mode=server"
+            )
         architecture = _architecture(model, self._dtype(model))
         rank = server_rank(rank) if self._swaps(model, _device(model)) else 0
         is_right = architecture == self._architecture and rank <= self._rank
