@@ -115,7 +115,7 @@ def _print_size_table(words: Sequence[str]) -> None:
         raise ConfigError(f"plan table takes to=FILE and nothing else, not {' '.join(options)}")
     tables = recipe_table.recipe_grids() if of_recipes else grids()
     if target:
-        write_text(Path(target), recipe_table.page(tables) if of_recipes else page())
+        write_text(Path(target), (recipe_table.page if of_recipes else page)(tables))
         console.print(f"table: {target}")
         return
     for grid in tables:

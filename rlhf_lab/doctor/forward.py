@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail, within
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.logprobs import exact_kl, has_linear_head, head_cap, token_logps
+from rlhf_lab.models.logprobs import capped, exact_kl, has_linear_head, head_cap, token_logps
 from rlhf_lab.models.shared_prompt import can_share
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
@@ -65,9 +65,7 @@ def output_head(subject: Subject) -> Finding:
     ids = torch.tensor([[*prompt, *reply]], device=subject.device)
     with torch.no_grad():
         hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        ours = causal.get_output_embeddings()(hidden)[0]
-        cap = head_cap(causal)
-        ours = ours if cap is None else (ours / cap).tanh() * cap
+        ours = capped(causal.get_output_embeddings()(hidden)[0], head_cap(causal))
     advice = "it looked linear on a short input and is not on this row: the log-probabilities above are wrong"
     return within(_largest_gap(ours, expected), subject.tolerance, "in the logits", advice)
 

@@ -59,7 +59,7 @@ def grids() -> list[Grid]:
     ]
 
 
-def page() -> str:
+def page(tables: Sequence[Grid]) -> str:
     """The tables as a Markdown page that names its command."""
     head = (
         "# Memory plan, 117M to 70B\n\n"
@@ -68,7 +68,7 @@ def page() -> str:
         "nothing was downloaded.\n\n"
         "A card's GB are 10⁹ bytes (80 GB = 74.5 GiB); all other sizes are GiB and MiB.\n"
     )
-    return head + "\n" + "\n\n".join(grid.markdown() for grid in grids()) + "\n"
+    return head + "\n" + "\n\n".join(grid.markdown() for grid in tables) + "\n"
 
 
 def row_of(shape: ModelShape) -> Rows:

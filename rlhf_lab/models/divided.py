@@ -221,11 +221,9 @@ def plain(model: nn.Module, *, to_save: bool = False) -> Iterator[nn.Module]:
     """
     skeleton: Skeleton | None = model.__dict__.get(SKELETON)
     if skeleton is None:
-        yield (
-            _with_parameters_in(copy.deepcopy(model), model.__dict__[BLOCKS_DTYPE])
-            if HALVED in model.__dict__
-            else model
-        )
+        if HALVED in model.__dict__:
+            model = _with_parameters_in(copy.deepcopy(model), model.__dict__[BLOCKS_DTYPE])
+        yield model
         return
     dtype = None if to_save else skeleton.dtype
     skeleton.fill(_gather_parameters(model, dtype, to_save))

@@ -172,6 +172,10 @@ def head_cap(model: nn.Module) -> float | None:
     return cap
 
 
+def capped(logits: torch.Tensor, cap: float | None) -> torch.Tensor:
+    return logits if cap is None else (logits / cap).tanh() * cap
+
+
 @torch.no_grad()
 def has_linear_head(model: nn.Module) -> bool:
     """True when logits = head(backbone(x)) exactly, capped as `head_cap` says; checked once per model on a short input.
@@ -217,9 +221,7 @@ def _logits_are_head_of_backbone(causal: Any) -> bool:
     hidden = causal.base_model(input_ids=ids, use_cache=False).last_hidden_state
     if not head_inputs or head_inputs[0].shape != hidden.shape:
         return False
-    cap = head_cap(causal)
-    expected = planted[0] if cap is None else (planted[0] / cap).tanh() * cap
-    nothing_follows = torch.equal(logits.float(), expected.float())
+    nothing_follows = torch.equal(logits.float(), capped(planted[0], head_cap(causal)).float())
     return nothing_follows and torch.allclose(head_inputs[0], hidden, atol=1e-5, rtol=1e-4)
 
 

@@ -84,7 +84,7 @@ def test_the_table_covers_all_sizes_and_cards() -> None:
 def test_the_accepted_page_is_what_the_command_writes(tmp_path: Path) -> None:
     run(["table", f"to={tmp_path / 'memory_plan.md'}"])
     written = (tmp_path / "memory_plan.md").read_text(encoding="utf-8")
-    assert written == page()
+    assert written == page(grids())
     assert written == (ROOT / "docs/results/memory_plan.md").read_text(encoding="utf-8")
 
 

@@ -46,9 +46,9 @@ NOT_INHERITED = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"),
 )
+"""Of the lab's process: its packages are not the server's, and its number among processes is none of the server's."""
 OF_TORCHRUN = "TORCHELASTIC_"
 """Variables of torchrun begin so; with them the server's own process group waits for a store of torchrun's."""
-"""Of the lab's process: its packages are not the server's, and its number among processes is none of the server's."""
 
 
 def is_own(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -89,22 +90,14 @@ class VllmSampler:
         return Samples.gathered(prompts, group, sample_rows())
 
     def submit(
-        self,
-        model: nn.Module,
-        prompts: Sequence[list[int]],
-        group: int,
-        seed: int | Sequence[int],
-        *,
-        temperature: float | None = None,
-        next_turn: NextTurn | None = None,
-        max_turns: int = 1,
+        self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any
     ) -> Callable[[], Samples]:
         """Let the servers sample with the weights that the model has now. Returns what waits for the samples.
 
-        Everything that all processes do together is done here and in waiting, so that training has the collectives to
-        itself; the environment behind `next_turn` is asked in another thread.
+        Takes what `sample` takes. Everything that all processes do together is done here and in waiting, so that
+        training has the collectives to itself; the environment behind `next_turn` is asked in another thread.
         """
-        sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns)
+        sample_rows = self._prepared(model, prompts, group, seed, **options)
         wait = self.servers.begin(sample_rows)
         return lambda: Samples.gathered(prompts, group, wait())
 
@@ -118,9 +111,9 @@ class VllmSampler:
         prompts: Sequence[list[int]],
         group: int,
         seed: int | Sequence[int],
-        temperature: float | None,
-        next_turn: NextTurn | None,
-        max_turns: int,
+        temperature: float | None = None,
+        next_turn: NextTurn | None = None,
+        max_turns: int = 1,
     ) -> Callable[[], dict[int, RowTokens]]:
         """Send the weights; what samples the rows of this process is left to be called."""
         temperature = self.settings.temperature if temperature is None else temperature
