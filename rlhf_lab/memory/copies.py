@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rlhf_lab.config import registry
 from rlhf_lab.judges.backends.settings import LocalModel
@@ -164,12 +165,27 @@ def micro_rows(stage: Stage, processes: int) -> Rows:
     return Rows(micro_batch, rows.prompt, rows.reply, prompts)
 
 
-def sampled(stage: Stage) -> tuple[int, int] | None:
-    """(prompts, replies to each) that the sampler decodes together, of the larger of rollouts and evaluation."""
+class SampledBatch(NamedTuple):
+    """What the sampler decodes together: `group` replies to each of `prompts`, and whether further rows wait."""
+
+    prompts: int
+    group: int
+    refilled: bool
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.group
+
+
+def sampled(stage: Stage) -> SampledBatch | None:
+    """The larger batch of rollouts and evaluation; None where nothing is sampled. As in `sampling/decoding.py`."""
     limit = stage.config.rollout.batch_rows
-    requests = stage.config.algorithm.sampled(stage.config.evaluation, limit)
-    batches = [(min(prompts, max(1, limit // group)), group) for prompts, group in requests]
-    return max(batches, key=lambda batch: batch[0] * batch[1], default=None)
+    batches = []
+    for prompts, group in stage.config.algorithm.sampled(stage.config.evaluation, limit):
+        groups = min(prompts, limit // group)
+        together = (groups, group) if groups else (1, min(limit, group))
+        batches.append(SampledBatch(together[0], together[1], refilled=together != (prompts, group)))
+    return max(batches, key=lambda batch: (batch.rows, batch.refilled), default=None)
 
 
 def scored_rows(stage: Stage, tokens: int) -> Rows:

@@ -90,27 +90,29 @@ def _to_sample(stage: Stage, plan_with: Callable[[Change], StagePlan], share: in
     is_local = registry.kind_of("rollout", stage.config.rollout) == "local"
     if fewer is None and is_local and isinstance(stage.config.sharding, FullySharded):
         fewer = _fewer_rows(stage, sampled, BY_BLOCK, plan_with, share)
-    return {ROWS: sampled[1]} if fewer is None else fewer
+    return {ROWS: 1} if fewer is None else fewer
 
 
 def _fewer_rows(
-    stage: Stage, sampled: tuple[int, int], beside: Change, plan_with: Callable[[Change], StagePlan], share: int
+    stage: Stage,
+    sampled: copies.SampledBatch,
+    beside: Change,
+    plan_with: Callable[[Change], StagePlan],
+    share: int,
 ) -> Change | None:
-    """The most rows, halved down to one group, whose sampling fits beside the models; None where one group does not.
+    """The most rows, halved down to one, whose sampling fits beside the models; None where one row does not.
 
     Args:
-        sampled: (prompts, replies to each) sampled at once.
         beside: another change, which is part of the result.
     """
-    group = sampled[1]
-    rows = sampled[0] * group
+    rows = sampled.rows
     while True:
         change = {**beside, **({ROWS: rows} if rows < stage.config.rollout.batch_rows else {})}
         if plan_with(change).phases.get("sampling", 0) <= share:
             return change
-        if rows <= group:
+        if rows == 1:
             return None
-        rows = max(rows // 2, group)
+        rows //= 2
 
 
 def _checkpointing(stage: Stage) -> Iterator[dict[str, Any]]:

@@ -188,13 +188,21 @@ def _sampler(stage: Stage, models: list[Copy], policy_number: int, gathered_bloc
     rollout = stage.config.rollout
     if batch is None:
         return None
-    prompts, group = batch
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"
     own = 2 if in_place and shape.own_decoder else policy_number
     bytes_each = {"model": own, "bfloat16": 2, "float32": 4}[rollout.dtype]
     lengths = rollout.max_prompt_tokens, copies.reply_tokens(stage)
-    return sampling(shape, prompts, group, *lengths, bytes_each, in_place=in_place, gathered_block=gathered_block)
+    return sampling(
+        shape,
+        batch.prompts,
+        batch.group,
+        *lengths,
+        bytes_each,
+        refilled=batch.refilled,
+        in_place=in_place,
+        gathered_block=gathered_block,
+    )
 
 
 def _policy_stored(stage: Stage) -> Stored:

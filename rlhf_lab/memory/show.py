@@ -94,10 +94,10 @@ def derivation(plan: StagePlan) -> list[str]:
                 activations = line.work.activations
                 per_token = activations / rows.tokens
                 lines.append(f"{line.copy.name}: {activations:,} B activations, {per_token:,.0f} per token")
-    if plan.sampler:
-        prompts, group = copies.sampled(plan.stage) or (0, 0)
+    batch = copies.sampled(plan.stage)
+    if plan.sampler and batch:
         dtype = "bfloat16" if plan.sampler.bytes_each == 2 else "float32"
-        lines.append(f"sampler: {prompts} prompts × {group} replies at once, keys and values in {dtype}")
+        lines.append(f"sampler: {batch.prompts} prompts × {batch.group} replies at once, keys and values in {dtype}")
     return lines
 
 

@@ -19,6 +19,7 @@ computes in float32: 16m in place of 10m.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -33,8 +34,10 @@ SHARE_FROM = 0.1
 """As in `models/shared_prompt.py`: share of token slots that has to be saved for a prompt to be computed once."""
 CACHE_SLOTS = 16
 """As in `sampling/cache.py`: slots by which the cache of generated tokens grows, at least."""
+OVERDUE = 1.25
+"""As in `sampling/decoding.py`: slots in use, in those of the longest reply, before the oldest are let go."""
 SEARCHED = 2048
-"""As in `sampling/local.py`: largest vocabulary with a running sum of its own."""
+"""As in `sampling/drawing.py`: largest vocabulary with a running sum of its own."""
 
 
 @dataclass(frozen=True)
@@ -299,17 +302,20 @@ def sampling(
     new: int,
     bytes_each: int,
     *,
+    refilled: bool = False,
     in_place: bool = False,
     gathered_block: int = 0,
 ) -> Sampling:
     """The sampler's bytes for `group` replies of up to `new` tokens to each of `prompts` prompts.
 
-    Keys and values of a prompt are shared by its group. While the cache of generated tokens grows, the old one exists
-    too. A pass over the prompts peaks in the MLP, measured: 12m + 24h bytes per token, GPT-2 8m + 25h.
+    Keys and values of a prompt are shared by its group. While the cache of generated tokens grows, or rows join and
+    leave, the old one of a layer exists too. A pass over the prompts peaks in the MLP, measured: 12m + 24h bytes per
+    token, GPT-2 8m + 25h.
 
     Args:
         prompt, new: tokens of a prompt and of a reply.
         bytes_each: per weight, logit, key and value of the sampler.
+        refilled: further rows take the places of those that are over, so that slots are in use a little longer.
         in_place: it has no copy of the weights, but calls the model's own layers, and of those in four bits one at a
             time is numbers.
         gathered_block: bytes of a block's parameters where a divided policy is gathered block by block, else 0. The
@@ -319,7 +325,7 @@ def sampling(
         return _sampling_by_the_model(shape, prompts, group, prompt, new, gathered_block)
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
-    slots = cache_slots(new)
+    slots = cache_slots(math.ceil(OVERDUE * new) + 1 if refilled else new)
     largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
     weights = bytes_each * (largest if in_place else shape.multiplied)
     block = 0
@@ -330,8 +336,9 @@ def sampling(
         reading = _reading_bytes(shape, bytes_each)
     prompt_cache = shape.kv_bytes(prompts * prompt, bytes_each)
     old_slots, last_slots = [0, *slots][-2:]
-    old_cache = shape.kv_bytes(rows * old_slots, bytes_each)
     cache = shape.kv_bytes(rows * last_slots, bytes_each)
+    # of one layer; where rows join, the prompts are copied too
+    old_cache = (cache + prompt_cache if refilled else shape.kv_bytes(rows * old_slots, bytes_each)) // shape.layers
     logits = rows * shape.vocabulary * bytes_each
     running_sum = 4 if shape.vocabulary <= SEARCHED else 0
     probabilities = rows * shape.vocabulary * (4 + running_sum)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 CHUNK = 16  # slots by which the cache of generated tokens grows, at least
+
+
+class StepCost(NamedTuple):
+    """What a step of decoding costs, in any unit: by itself, with each row, and with each copy of a prompt."""
+
+    step: int
+    row: int
+    prompt: int
 
 
 @dataclass
@@ -25,6 +34,7 @@ class GroupCache:
         generated: per layer keys and values (2, B·kv·G, slots, h) of generated tokens.
         mask_BT: over the slots of the prompt, then of generated tokens: 0 where a token is, −inf elsewhere.
         used: slots of generated tokens that are filled.
+        first_B: slot of the first token that the rows of each prompt have generated; later ones joined later.
     """
 
     prompts: list[Tensor]
@@ -33,16 +43,30 @@ class GroupCache:
     group: int
     kv_heads: int
     used: int = 0
+    first_B: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first_B = torch.zeros(len(self.mask_BT), dtype=torch.long, device=self.mask_BT.device)
+
+    @property
+    def width(self) -> int:
+        """Slots of the longest prompt."""
+        return self.prompts[0].shape[2]
+
+    @property
+    def slots(self) -> int:
+        """Slots of generated tokens."""
+        return self.generated[0].shape[2]
 
     def open_slot(self) -> None:
         """Make room for the next token of every row."""
-        slots = self.generated[0].shape[2]
-        if self.used == slots:
+        if self.used == self.slots:
             # growing copies the whole buffer: a quarter of its size at a time keeps the copies of long replies few
-            new_slots = max(CHUNK, slots // 4 // CHUNK * CHUNK)
-            self.generated = [F.pad(keys_values, (0, 0, 0, new_slots)) for keys_values in self.generated]
+            new_slots = max(CHUNK, self.slots // 4 // CHUNK * CHUNK)
+            for layer, keys_values in enumerate(self.generated):  # one by one: the old buffer of one layer is alive
+                self.generated[layer] = F.pad(keys_values, (0, 0, 0, new_slots))
             self.mask_BT = F.pad(self.mask_BT, (0, new_slots), value=-torch.inf)
-        self.mask_BT[:, self.prompts[0].shape[2] + self.used] = 0.0
+        self.mask_BT[:, self.width + self.used] = 0.0
         self.used += 1
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
@@ -78,12 +102,42 @@ class GroupCache:
         return attended.reshape(rows, heads * dim).float()
 
     def keep(self, row_Bg: Tensor) -> None:
-        """Drop all but these rows; the g rows of a line share one copy of their prompt from here on."""
+        """Drop all but these rows; the g rows of a line share one copy of their prompt from here on.
+
+        Slots before the first token of the oldest line are dropped as well.
+        """
         kv = self.kv_heads
         prompt_B = row_Bg[:, 0] // self.group
         prompt_head = prompt_B[:, None] * kv + torch.arange(kv, device=row_Bg.device)  # (lines, kv)
         generated_head = prompt_head[..., None] * self.group + (row_Bg % self.group)[:, None]  # (lines, kv, g)
-        self.prompts = [keys_values[:, prompt_head.flatten()] for keys_values in self.prompts]
-        self.generated = [keys_values[:, generated_head.flatten()] for keys_values in self.generated]
-        self.mask_BT = self.mask_BT[prompt_B]
+        prompt_heads, generated_heads = prompt_head.flatten(), generated_head.flatten()
+        first_B = self.first_B[prompt_B]
+        unread = int(first_B.min())
+        self.first_B = first_B - unread
+        self.used -= unread
+        mask_BT = self.mask_BT[prompt_B]
+        self.mask_BT = torch.cat([mask_BT[:, : self.width], mask_BT[:, self.width + unread :]], dim=1)
+        for layer in range(len(self.prompts)):
+            self.prompts[layer] = self.prompts[layer][:, prompt_heads]
+            self.generated[layer] = self.generated[layer][:, generated_heads, unread:]
         self.group = row_Bg.shape[1]
+
+    def join(self, lines: GroupCache) -> None:
+        """Add lines, of as many rows each, that have generated nothing yet: their first token is the next one."""
+        width = max(self.width, lines.width)
+        self.mask_BT = torch.cat([self._wider_mask(width, 0), lines._wider_mask(width, self.slots)])
+        self.first_B = torch.cat([self.first_B, torch.full_like(lines.first_B, self.used)])
+        for layer, (prompts, generated) in enumerate(zip(lines.prompts, lines.generated, strict=True)):
+            both = [
+                F.pad(keys_values, (0, 0, 0, width - keys_values.shape[2]))
+                for keys_values in (self.prompts[layer], prompts)
+            ]
+            self.prompts[layer] = torch.cat(both, dim=1)
+            nothing = F.pad(generated, (0, 0, 0, self.generated[layer].shape[2]))
+            self.generated[layer] = torch.cat([self.generated[layer], nothing], dim=1)
+
+    def _wider_mask(self, width: int, slots: int) -> Tensor:
+        """`mask_BT` for prompts of `width` slots and `slots` more of generated tokens."""
+        prompt_BT = F.pad(self.mask_BT[:, : self.width], (0, width - self.width), value=-torch.inf)
+        generated_BT = F.pad(self.mask_BT[:, self.width :], (0, slots), value=-torch.inf)
+        return torch.cat([prompt_BT, generated_BT], dim=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlhf_lab.models.codec_lm import delay_pattern
-from rlhf_lab.sampling.cache import GroupCache
+from rlhf_lab.sampling.cache import GroupCache, StepCost
 from rlhf_lab.sampling.decoder import read_llama
 
 
@@ -44,6 +44,8 @@ class ColumnCache:
 
 class CodecDecoder:
     """The interface of `decoder.Decoder` for a `CodecLM`, of which `start` and `step` return logits."""
+
+    refills = False  # all rows are at the same place of their streams
 
     def __init__(self, model: Any, dtype: torch.dtype, positions: int):
         self.llama = read_llama(model, dtype, positions)
@@ -87,5 +89,5 @@ class CodecDecoder:
         K = self.pattern.codebooks
         return self.pattern.states(place_R, recent_RJ[:, -2], recent_RJ[:, -K], recent_RJ[:, -K - 1])
 
-    def row_cost(self, cache: ColumnCache) -> tuple[int, int]:
-        return self.llama.row_cost(cache.positions)
+    def step_cost(self, cache: ColumnCache) -> StepCost:
+        return self.llama.step_cost(cache.positions)

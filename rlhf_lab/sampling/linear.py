@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, tuple[Activation, str, str]] = {
     "relu": (F.relu, "relu", ""),
 }
 # Below these sizes a call of oneDNN costs more in setup than its matmul saves over a plain float32 product.
-PACK_FROM = {torch.float32: 2**18, torch.bfloat16: 2**16}
+PACK_FROM = {torch.float32: 2**18, torch.bfloat16: 2**15}
 
 
 @cache

@@ -1,8 +1,7 @@
-"""The lab's own sampler: groups of replies per prompt, exact log-probabilities, finished rows dropped.
+"""The lab's own sampler: groups of replies per prompt, exact log-probabilities.
 
 Each turn of a row draws its noise from a row of its own in a uniform matrix, so a sample does not depend on which other
-rows share its batch, nor on how long anyone else speaks. Sampling inverts the cumulative distribution, which costs a
-tenth of `torch.multinomial`.
+rows share its batch, nor on how long anyone else speaks.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from rlhf_lab.models.by_block import gatherer, readable
 from rlhf_lab.models.codec_lm import CodecConfig
 from rlhf_lab.models.divided import at_hand, within
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.models.truncation import EVERYTHING, Truncation
+from rlhf_lab.models.truncation import Truncation
+from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.codec import CodecDecoder
 from rlhf_lab.sampling.decoder import Decoder
+from rlhf_lab.sampling.decoding import Decoding
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import NextTurn, OneTurn, RowTokens, SeveralTurns, Turns
 from rlhf_lab.training.run import seed_for
-
-# measured, see docs/design/003-speed.md
-DROP_BELOW = 0.75  # finished rows are dropped when the share of live rows is at most this
-ONE_LEVEL = 2048  # largest vocabulary searched in one running sum
 
 STOP_MARGIN = 8  # tokens read before a stop text, so that decoding begins at a whole character
 
@@ -162,31 +159,37 @@ class LocalSampler:
         device = next(model.parameters()).device
         # inference mode is a few percent faster, but a module's own forward may keep a tensor that training needs later
         guard = torch.inference_mode if isinstance(decoder, Decoder | CodecDecoder) else torch.no_grad
-        rows: dict[int, RowTokens] = {}
-        prompts_per_batch = max(1, self.settings.batch_rows // group)
-        remaining = order
-        while remaining:
-            batch_order = remaining[:prompts_per_batch]
-            turns = self._turns(batch_order, group, noise, device, next_turn, most_tokens)
+        turns = self._turns(order, group, noise, device, next_turn, most_tokens)
+        decoding = Decoding(
+            decoder,
+            [prompts[i] for i in order],
+            group,
+            turns,
+            temperature=temperature,
+            truncation=self.truncation,
+            slots=most_tokens,
+            device=device,
+        )
+        most_rows = self.settings.batch_rows
+        while True:
             out_of_memory = False
             try:
                 with guard():
-                    batch = [prompts[i] for i in batch_order]
-                    _generate_batch(decoder, batch, group, turns, temperature, self.truncation, device)
+                    decoding.run(most_rows)
             except torch.OutOfMemoryError:
                 # an environment has seen the turns of these rows already, and cannot see them again; and the other
                 # processes wait for this one where blocks are gathered together
-                if next_turn is not None or len(batch_order) == 1 or gatherer(model) is not None:
+                if next_turn is not None or decoding.asked <= 1 or gatherer(model) is not None:
                     raise
                 out_of_memory = True
-            if out_of_memory:  # outside the handler: the error holds on to the tensors of the batch
-                torch.cuda.empty_cache()
-                prompts_per_batch = len(batch_order) // 2
-                continue
-            remaining = remaining[len(batch_order) :]
-            batch_rows = turns.rows()
-            require_finite(batch_rows)
-            rows |= batch_rows
+            if not out_of_memory:
+                break
+            # outside the handler: the error holds on to the tensors of the batch
+            most_rows = decoding.asked // 2
+            decoding.restart()
+            torch.cuda.empty_cache()
+        rows = turns.rows()
+        require_finite(rows)
         return rows
 
     def _turns(
@@ -283,112 +286,10 @@ def require_finite(rows: Mapping[int, RowTokens]) -> None:
         )
 
 
-def _generate_batch(
-    decoder: Any,
-    prompts: Sequence[list[int]],
-    group: int,
-    turns: Turns,
-    temperature: float,
-    truncation: Truncation,
-    device: torch.device,
-) -> None:
-    """Draw tokens for prompts·group rows until `turns` says that all of them are over."""
-    hidden_Bd, cache = decoder.start(prompts, group, device)
-    position_R = torch.tensor([len(p) for p in prompts], device=device).repeat_interleave(group)
-    logits_RV = decoder.logits(hidden_Bd).repeat_interleave(group, dim=0)
-    while True:
-        token_R, logp_R = draw(logits_RV, turns.noise(), temperature, truncation)
-        token_R, live_R = turns.take(token_R, logp_R)
-        rows = len(live_R)
-        live_count = int(live_R.sum())
-        if live_count == 0:
-            return
-        if live_count <= DROP_BELOW * rows:
-            lines_Bg = regroup(live_R.view(-1, group), *decoder.row_cost(cache))
-            remaining = lines_Bg.flatten()
-            # lines may carry finished or repeated rows, so that regrouping need not make the batch smaller
-            if len(remaining) <= DROP_BELOW * rows:
-                cache.keep(lines_Bg)
-                turns.keep(remaining)
-                group = lines_Bg.shape[1]
-                position_R = position_R[remaining]
-                token_R = token_R[remaining]
-        logits_RV = decoder.logits(decoder.step(token_R, position_R, cache))
-        position_R = position_R + 1
-
-
-def regroup(live_BG: Tensor, row_cost: int, prompt_cost: int) -> Tensor:
-    """Indices of the live rows as (lines, g): the g rows of a line go on sharing one copy of their prompt.
-
-    Small g drops every finished row and copies prompts more often; the cheapest g by the given costs per step is taken.
-    A line that is short of live rows repeats one, which draws the same tokens twice.
-    """
-    live_counts = live_BG.sum(1).tolist()
-    group = live_BG.shape[1]
-
-    def step_cost(size: int) -> int:
-        lines = sum(-(-count // size) for count in live_counts)  # of each prompt, rounded up
-        return lines * (size * row_cost + prompt_cost)
-
-    # candidates: powers of two, and the group as it is
-    sizes = [size for size in range(1, group + 1) if size == group or size & (size - 1) == 0]
-    g = min(sizes, key=step_cost)
-    lines = []
-    for prompt, live in enumerate(live_BG.tolist()):
-        rows = [prompt * group + sample for sample, is_live in enumerate(live) if is_live]
-        rows += rows[-1:] * (-len(rows) % g)
-        lines += [rows[begin : begin + g] for begin in range(0, len(rows), g)]
-    return torch.tensor(lines, device=live_BG.device)
-
-
-def draw(
-    logits_RV: Tensor, noise_R: Tensor, temperature: float, truncation: Truncation = EVERYTHING
-) -> tuple[Tensor, Tensor]:
-    """One token per row by inverting the cumulative distribution at `noise_R` in [0, 1), and its log-probability.
-
-    A large vocabulary is searched in two levels, √V classes of √V tokens, because a running sum over all of it takes
-    longer than the softmax. Class c holds the tokens c, c + classes, c + 2·classes, …; its mass adds up whole rows.
-
-    Temperature 0 takes the most likely token; its log-probability is then at temperature 1.
-    """
-    scaled_RV = logits_RV if temperature in (0, 1) else logits_RV / temperature
-    if truncation:
-        scaled_RV = truncation.apply_(scaled_RV.to(torch.float32, copy=True))
-    if temperature == 0:
-        token_R = scaled_RV.argmax(1)
-        return token_R, scaled_RV.log_softmax(1, dtype=torch.float32).gather(1, token_R[:, None])[:, 0]
-    p_RV = scaled_RV.softmax(1, dtype=torch.float32)
-    vocab = p_RV.shape[1]
-    noise_R1 = noise_R[:, None]
-    if vocab <= ONE_LEVEL:
-        token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]
-        return token_R1[:, 0], p_RV.gather(1, token_R1).log_()[:, 0]
-    classes = 16 * math.ceil(vocab**0.5 / 16)  # √V, rounded up to a multiple of 16
-    in_full_rows = vocab // classes * classes  # tokens; the last row of the (…, classes) table may be incomplete
-    mass_RC = p_RV[:, :in_full_rows].unflatten(1, (-1, classes)).sum(1)
-    mass_RC[:, : vocab - in_full_rows] += p_RV[:, in_full_rows:]
-    class_R1, mass_above_R1 = _find_share(mass_RC.cumsum(1), noise_R1)
-    members = class_R1 + torch.arange(0, vocab, classes, device=p_RV.device)
-    member_p = p_RV.gather(1, members.clamp(max=vocab - 1)).masked_fill_(members >= vocab, 0.0)
-    # where the target lies within the class is as good as fresh noise: the token needs no second random number
-    share_within_R1 = 1 - mass_above_R1 / mass_RC.gather(1, class_R1)
-    token_R1 = class_R1 + classes * _find_share(member_p.cumsum(1), share_within_R1)[0]
-    return token_R1[:, 0], p_RV.gather(1, token_R1).log_()[:, 0]
-
-
-def _find_share(cumulative_RN: Tensor, noise_R1: Tensor) -> tuple[Tensor, Tensor]:
-    """Index i of the entry that holds the share `noise_R1` of the total, and the mass left above it within entry i.
-
-    The target stays below the total, so an index of weight 0 is never drawn.
-    """
-    # clamped, because rounding can bring the share of the second level to 1 or out of [0, 1)
-    target_R1 = noise_R1.clamp(0.0, 1 - 2**-23) * cumulative_RN[:, -1:]
-    index_R1 = torch.searchsorted(cumulative_RN, target_R1, right=True).clamp_(max=cumulative_RN.shape[1] - 1)
-    return index_R1, cumulative_RN.gather(1, index_R1) - target_R1
-
-
 class ModelDecoder:
     """The same interface through the model's own forward and cache, for architectures `Decoder` does not know."""
+
+    refills = False
 
     def __init__(self, model: nn.Module):
         self.model: Any = model
@@ -434,5 +335,5 @@ class ModelDecoder:
         self.mask_RT = self.mask_RT[row_R]
         self.cache.batch_select_indices(row_R)
 
-    def row_cost(self, cache: ModelDecoder) -> tuple[int, int]:
-        return 1, 0  # every row has a copy of its prompt anyway
+    def step_cost(self, cache: ModelDecoder) -> StepCost:
+        return StepCost(step=0, row=1, prompt=0)  # every row has a copy of its prompt anyway

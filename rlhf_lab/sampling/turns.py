@@ -17,6 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+STEPS_PER_CHECK = 8
+"""Tokens between two looks at which rows are over, on a GPU: each makes the host wait for the device."""
+
 NextTurn = Callable[[int, list[int]], Sequence[int]]
 """(row, tokens of its turn) → the tokens that follow before its next turn; none where the row is over."""
 
@@ -55,7 +58,17 @@ def end_turn(
 
 
 class Turns(Protocol):
-    """The rows of a batch, from the first token to the last."""
+    """The rows that are sampled, from the first token to the last. Rows are numbered 0, 1, 2, … in the queue.
+
+    Attributes:
+        steps_per_check: tokens after which it is worth looking which rows are over.
+    """
+
+    steps_per_check: int
+
+    def join(self, rows: Sequence[int]) -> None:
+        """Add rows to the batch, behind those that are in it; one that is repeated draws the same tokens twice."""
+        ...
 
     def noise(self) -> Tensor:
         """A number in [0, 1) for each row now in the batch, (R,), from which its token is drawn."""
@@ -69,8 +82,12 @@ class Turns(Protocol):
         """Only these rows of the batch go on; one that is repeated draws the same tokens twice."""
         ...
 
+    def give_up(self) -> list[int]:
+        """Empty the batch. Returns its rows that were not over; they will join again and be drawn anew."""
+        ...
+
     def rows(self) -> dict[int, RowTokens]:
-        """Row → its tokens, when all are over."""
+        """Row → its tokens, when all are over. The keys are the `numbers` that the rows have elsewhere."""
         ...
 
 
@@ -84,41 +101,54 @@ class OneTurn:
 
     def __init__(self, numbers: Sequence[int], noise_RT: Tensor, stop_ids: Sequence[int], device: torch.device):
         rows, self.slots = noise_RT.shape
+        self.steps_per_check = 1 if device.type == "cpu" else STEPS_PER_CHECK
         self.numbers = numbers
         self.noise_TR = noise_RT.T.to(device)
         self.stop_ids = frozenset(stop_ids)
         self.stop_S = torch.tensor(stop_ids, device=device)
-        self.tokens_TR = torch.full((self.slots, rows), stop_ids[0], device=device)
-        self.logps_TR = torch.zeros(self.slots, rows, device=device)
-        self.row_R = torch.arange(rows, device=device)
-        self.live_R = torch.ones(rows, dtype=torch.bool, device=device)
-        self.t = 0
+        # one place more than a reply has: rows that are over write there until they are dropped
+        self.tokens_TR = torch.full((self.slots + 1, rows), stop_ids[0], device=device)
+        self.logps_TR = torch.zeros(self.slots + 1, rows, device=device)
+        self.row_R = torch.empty(0, dtype=torch.long, device=device)  # of the batch
+        self.place_R = torch.empty(0, dtype=torch.long, device=device)  # of each one's next token
+        self.live_R = torch.empty(0, dtype=torch.bool, device=device)
+
+    def join(self, rows: Sequence[int]) -> None:
+        row_R = torch.tensor(rows, device=self.row_R.device)
+        self.row_R = torch.cat([self.row_R, row_R])
+        self.place_R = torch.cat([self.place_R, torch.zeros_like(row_R)])
+        self.live_R = torch.cat([self.live_R, torch.ones_like(row_R, dtype=torch.bool)])
 
     def noise(self) -> Tensor:
-        return self.noise_TR[self.t, self.row_R]
+        return self.noise_TR[self.place_R.clamp(max=self.slots - 1), self.row_R]
 
     def take(self, token_R: Tensor, logp_R: Tensor) -> tuple[Tensor, Tensor]:
-        self.tokens_TR[self.t, self.row_R] = token_R
-        self.logps_TR[self.t, self.row_R] = logp_R
-        self.live_R &= (token_R[:, None] != self.stop_S).all(1)
-        self.t += 1
-        if self.t == self.slots:
-            self.live_R = torch.zeros_like(self.live_R)
+        self.tokens_TR[self.place_R, self.row_R] = token_R
+        self.logps_TR[self.place_R, self.row_R] = logp_R
+        self.place_R = (self.place_R + 1).clamp_(max=self.slots)
+        self.live_R = self.live_R & (token_R[:, None] != self.stop_S).all(1) & (self.place_R < self.slots)
         return token_R, self.live_R
 
     def keep(self, index_R: Tensor) -> None:
         self.row_R = self.row_R[index_R]
+        self.place_R = self.place_R[index_R]
         self.live_R = self.live_R[index_R]
+
+    def give_up(self) -> list[int]:
+        live = self.row_R[self.live_R].tolist()
+        self.keep(self.row_R.new_empty(0))
+        return live
 
     def rows(self) -> dict[int, RowTokens]:
         result = {}
-        columns = zip(self.numbers, self.tokens_TR.T.tolist(), self.logps_TR.T.tolist(), strict=True)
-        for number, tokens, logps in columns:
+        replies = self.tokens_TR[: self.slots].T.tolist()
+        logps = self.logps_TR[: self.slots].T.tolist()
+        for number, tokens, token_logps in zip(self.numbers, replies, logps, strict=True):
             # behind the token that ends a row the columns mean nothing
             ends = (place for place, token in enumerate(tokens) if token in self.stop_ids)
             length = next(ends, len(tokens) - 1) + 1
             ended = tokens[length - 1] in self.stop_ids
-            result[number] = RowTokens(tokens[:length], [True] * length, logps[:length], ended)
+            result[number] = RowTokens(tokens[:length], [True] * length, token_logps[:length], ended)
         return result
 
 
@@ -134,6 +164,8 @@ class SeveralTurns:
         ends_text: whether the tokens of a turn end it, beside a stop token.
         most_tokens: that a row may add to its prompt, the environment's included.
     """
+
+    steps_per_check = 1  # every token is looked at on the host anyway
 
     def __init__(
         self,
@@ -154,12 +186,23 @@ class SeveralTurns:
         self.ends_text = ends_text
         self.slots = slots
         self.most_tokens = most_tokens
-        self.batch = list(numbers)  # the row in each place of the batch
-        self.finished: dict[int, RowTokens] = {number: RowTokens() for number in numbers}
-        self.turn = dict.fromkeys(numbers, 0)
-        self.spoken: dict[int, list[int]] = {number: [] for number in numbers}  # tokens of the row's current turn
-        self.forced: dict[int, deque[int]] = {number: deque() for number in numbers}
-        self.live = set(numbers)
+        self.numbers = list(numbers)
+        self.batch: list[int] = []  # the number of the row in each place of the batch
+        self.finished: dict[int, RowTokens] = {}
+        self.turn: dict[int, int] = {}
+        self.spoken: dict[int, list[int]] = {}  # tokens of the row's current turn
+        self.forced: dict[int, deque[int]] = {}
+        self.live: set[int] = set()
+
+    def join(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            number = self.numbers[row]
+            self.batch.append(number)
+            self.finished[number] = RowTokens()
+            self.turn[number] = 0
+            self.spoken[number] = []
+            self.forced[number] = deque()
+            self.live.add(number)
 
     def noise(self) -> Tensor:
         values = [0.0] * len(self.batch)
@@ -209,6 +252,12 @@ class SeveralTurns:
 
     def keep(self, index_R: Tensor) -> None:
         self.batch = [self.batch[place] for place in index_R.tolist()]
+
+    def give_up(self) -> list[int]:
+        live = [row for row, number in enumerate(self.numbers) if number in self.live]
+        self.batch = []
+        self.live.clear()
+        return live
 
     def rows(self) -> dict[int, RowTokens]:
         return self.finished

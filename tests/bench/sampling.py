@@ -1,4 +1,7 @@
-"""The sampler against Hugging Face `generate`: same model, prompts, batch and number of new tokens."""
+"""The sampler against Hugging Face `generate`: same model, prompts, batch and number of new tokens.
+
+And against itself: replies of very different lengths, a quarter of them at a time, refilled or batch by batch.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import torch
 from shapes import build_model, scale
 from timing import Row, compare, race
 
+from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
 PROMPT_TOKENS, NEW_TOKENS, VOCABULARY = 32, 48, 1000
 BAR = 3.0
+MEAN_TOKENS = 48  # of a reply that may end, see `_refilled`
 NO_EOS = -1  # no row ends early: the worst case for a sampler that drops finished rows
 
 
@@ -46,4 +51,28 @@ def rows(rounds: int) -> list[Row]:
                 work = f"sample {scale.prompts}×{scale.group}, {PROMPT_TOKENS}+{NEW_TOKENS} tokens, {family} {size}"
                 against = "HF generate, bfloat16 autocast" if scale.bfloat16 else "HF generate float32"
                 found.append(compare(f"{work}, {dtype}", against, seconds[dtype], seconds["theirs"], BAR))
-    return found
+    return [*found, _refilled(rounds)]
+
+
+def _refilled(rounds: int) -> Row:
+    """Four batches of replies that end with one token in `MEAN_TOKENS`, at most 4 times as long as that."""
+    model = build_model("llama", scale.sizes[0], VOCABULARY)
+    prompts = torch.randint(5, 900, (4 * scale.prompts, PROMPT_TOKENS)).tolist()
+    stop_ids = range(VOCABULARY - VOCABULARY // MEAN_TOKENS, VOCABULARY)  # weights are random: all are about as likely
+    settings = Local(
+        max_new_tokens=4 * MEAN_TOKENS, max_prompt_tokens=PROMPT_TOKENS, batch_rows=scale.prompts * scale.group
+    )
+
+    def sample(refills: bool) -> None:
+        own = Decoder.refills
+        Decoder.refills = refills
+        try:
+            LocalSampler(settings, stop_ids).sample(model, prompts, scale.group, 1)
+        finally:
+            Decoder.refills = own
+
+    contestants = {"refilled": lambda: sample(True), "batch by batch": lambda: sample(False)}
+    with torch.no_grad():
+        seconds = race(contestants, rounds)
+    work = f"sample {4 * scale.prompts}×{scale.group}, {scale.prompts * scale.group} rows at a time, refilled"
+    return compare(work, "batch by batch", seconds["refilled"], seconds["batch by batch"], None)

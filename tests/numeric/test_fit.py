@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned
-from test_sampler import CONFIGS, flat, random_model, sample
+from test_sampler import CONFIGS, eager_eos, flat, random_model, sample
 
 from rlhf_lab.core.errors import DeviceMemoryError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.memory.device import Device
 from rlhf_lab.memory.neutral import fitted, neutral_change
 from rlhf_lab.memory.plan import plan_stage
-from rlhf_lab.sampling import local
+from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training.sharding.engine import Engine
 
@@ -118,22 +118,25 @@ def test_one_row_that_does_not_fit_ends_the_run(monkeypatch: Any, tmp_path: Path
         execute(stage)
 
 
-def test_the_sampler_draws_the_same_rows_in_smaller_batches(monkeypatch: Any) -> None:
-    model = random_model(CONFIGS["llama"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_sampler_draws_the_same_rows_in_smaller_batches(steps: int, monkeypatch: Any) -> None:
+    """Out of memory at once, or when some rows have ended already: half as many go on, from their prompts."""
+    model = eager_eos(random_model(CONFIGS["llama"]), 4.0)
     rows, logps_N = flat(sample(model))
-    generate = local._generate_batch
     sizes: list[int] = []
+    step = Decoder.step
 
-    def limited(decoder: Any, prompts: Any, *rest: Any) -> None:
-        sizes.append(len(prompts))
-        if len(prompts) > 2:
+    def limited(self: Any, token_R: Any, position_R: Any, cache: Any) -> Any:
+        sizes.append(len(token_R))
+        if len(sizes) == steps + 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        generate(decoder, prompts, *rest)
+        return step(self, token_R, position_R, cache)
 
-    monkeypatch.setattr(local, "_generate_batch", limited)
+    monkeypatch.setattr(Decoder, "step", limited)
     again, logps_again_N = flat(sample(model))
-    assert sizes == [5, 2, 2, 1]
     assert again == rows and torch.allclose(logps_again_N, logps_N, atol=1e-5)
+    rows_at_once, *later = sizes[steps:]
+    assert 2 <= max(later) <= rows_at_once // 2
 
 
 def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:

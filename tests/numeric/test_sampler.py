@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,9 +22,13 @@ from transformers import (
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.sampling import linear
+from rlhf_lab.sampling.cache import StepCost
 from rlhf_lab.sampling.decoder import Decoder
-from rlhf_lab.sampling.local import LocalSampler, ModelDecoder, Samples, draw, regroup
+from rlhf_lab.sampling.decoding import Room, arrange
+from rlhf_lab.sampling.drawing import draw
+from rlhf_lab.sampling.local import LocalSampler, ModelDecoder, Samples
 from rlhf_lab.sampling.settings import Local
+from rlhf_lab.sampling.turns import OneTurn
 
 VOCABULARY, EOS = 300, 3
 LLAMA: dict[str, Any] = {
@@ -241,11 +246,96 @@ def test_greedy_draw_takes_the_mode() -> None:
     assert torch.allclose(logp_R, logits_RV.log_softmax(1).amax(1))
 
 
-def test_regroup_weighs_copies_of_the_prompt_against_idle_rows() -> None:
-    live_BG = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()
-    assert regroup(live_BG, row_cost=100, prompt_cost=1).tolist() == [[0], [2], [3], [9]]
+ROOM = Room(rows=64, slots=1, width=1, tokens=128)
+
+
+def test_lines_weigh_copies_of_the_prompt_against_idle_rows() -> None:
+    live_lines = [[0, 2, 3], [], [9]]
+    kept, _ = arrange(live_lines, [], 4, ROOM, StepCost(step=0, row=100, prompt=1))
+    assert kept == [[0], [2], [3], [9]]
     # a long prompt: two lines of four rows, short of live rows, cost 2·(4 + 1000) instead of 4·(1 + 1000)
-    assert regroup(live_BG, row_cost=1, prompt_cost=1000).tolist() == [[0, 2, 3, 3], [9, 9, 9, 9]]
+    kept, _ = arrange(live_lines, [], 4, ROOM, StepCost(step=0, row=1, prompt=1000))
+    assert kept == [[0, 2, 3, 3], [9, 9, 9, 9]]
+
+
+def test_rows_join_in_their_order_as_long_as_there_is_room() -> None:
+    """Rows 4 to 11 wait, four of a prompt. Two live rows leave six places of eight, in tokens as in rows."""
+    room = Room.of_groups(8, group=4, slots=10, width=5)
+    assert room.tokens == 8 * 10 + 2 * 5
+    cheap_prompts = StepCost(step=0, row=100, prompt=1)
+    kept, newcomers = arrange([[0], [2]], range(4, 12), 4, room, cheap_prompts)
+    # lines of one row: 6·(10 + 5) = 90 places hold four newcomers beside the two
+    assert kept == [[0], [2]] and newcomers == [[4], [5], [6], [7]]
+    # one row is alive and a prompt is dear: lines of four, of which the room has two; that of the live row repeats it
+    kept, newcomers = arrange([[2]], range(4, 12), 4, room, StepCost(step=0, row=1, prompt=1000))
+    assert kept == [[2, 2, 2, 2]] and newcomers == [[4, 5, 6, 7]]
+
+
+def test_what_a_step_costs_by_itself_fills_the_batch() -> None:
+    """Of lines of one row, 50 tokens each, four fit into 240; of lines of two, 60 tokens, four with all five rows."""
+    room = Room(rows=8, slots=10, width=40, tokens=240)
+    live_lines, waiting = [[0], [2], [4]], [8, 9]
+    # 4·(10 + 1) for four rows against 4·(2·10 + 1) for five
+    kept, newcomers = arrange(live_lines, waiting, 2, room, StepCost(step=0, row=10, prompt=1))
+    assert kept == live_lines and newcomers == [[8]]
+    # with 1,000 more: 1,044 for four rows against 1,084 for five
+    kept, newcomers = arrange(live_lines, waiting, 2, room, StepCost(step=1000, row=10, prompt=1))
+    assert kept == [[0, 0], [2, 2], [4, 4]] and newcomers == [[8, 9]]
+
+
+def rows_in_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(rows, slots of the cache) of every step that is decoded from now on."""
+    seen: list[tuple[int, int]] = []
+    step = Decoder.step
+
+    def watched(self: Decoder, token_R: torch.Tensor, position_R: torch.Tensor, cache: Any) -> torch.Tensor:
+        hidden = step(self, token_R, position_R, cache)
+        seen.append((len(token_R), cache.used))
+        return hidden
+
+    monkeypatch.setattr(Decoder, "step", watched)
+    return seen
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_a_batch_that_is_refilled_draws_the_same_rows(family: str, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = eager_eos(random_model(CONFIGS[family]), 4.0)
+    at_once, logps_N = flat(sample(model, group))
+    seen = rows_in_steps(monkeypatch)
+    refilled, refilled_logps_N = flat(sample(model, group, batch_rows=4))
+    assert refilled == at_once
+    assert (refilled_logps_N - logps_N).abs().max() < 1e-5
+    rows = [count for count, _ in seen]
+    assert max(rows) <= 4
+    joined = [after - before for before, after in pairwise(rows)]
+    assert any(0 < more < 4 for more in joined)  # rows joined others that went on
+
+
+def test_rows_that_end_one_by_one_keep_the_cache_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies of up to 12 tokens; 40 of them through a batch of 4, which never has more than 1.25 times 12 slots."""
+    model = eager_eos(random_model(CONFIGS["llama"]), 3.0)
+    seen = rows_in_steps(monkeypatch)
+    samples = sample(model, 8, batch_rows=4, max_new_tokens=12)
+    assert max(used for _, used in seen) <= 15 + 1
+    assert {len(reply) for replies in samples.replies_BG for reply in replies} >= {1, 12}
+
+
+def test_finished_rows_may_be_looked_for_every_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: rows that are over go on for a while, which changes no reply, not even at the last position."""
+    model = eager_eos(random_model(CONFIGS["gpt2"]), 4.0)
+    settings: dict[str, Any] = {"max_new_tokens": 128 - max(LENGTHS), "batch_rows": 8}  # all of the model's positions
+    each_token, logps_N = flat(sample(model, **settings))
+    own_init = OneTurn.__init__
+
+    def seldom(self: OneTurn, *args: Any) -> None:
+        own_init(self, *args)
+        self.steps_per_check = 8
+
+    monkeypatch.setattr(OneTurn, "__init__", seldom)
+    seldom_looked, seldom_logps_N = flat(sample(model, **settings))
+    assert seldom_looked == each_token
+    assert (seldom_logps_N - logps_N).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

@@ -11,7 +11,8 @@ from test_sampler import CONFIGS, EOS, flat, prompts, random_model
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import _LinearLogProb, token_logps
 from rlhf_lab.models.truncation import Truncation
-from rlhf_lab.sampling.local import LocalSampler, draw
+from rlhf_lab.sampling.drawing import draw
+from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
 P = torch.tensor([[0.5, 0.3, 0.15, 0.05]])

@@ -101,8 +101,8 @@ def test_rows_of_a_step() -> None:
 
 
 def test_what_is_sampled_at_once() -> None:
-    """The evaluation samples 384 · 4 replies, 512 at a time: 128 prompts."""
-    assert sampled(planned("ppo")) == (128, 4)
+    """The evaluation samples 384 · 4 replies, 512 at a time: 128 prompts, and the others take their places."""
+    assert sampled(planned("ppo")) == (128, 4, True)
     assert sampled(planned("sft")) is None
 
 
