@@ -293,7 +293,11 @@ def test_a_critic_has_an_adapter_on_a_trunk_of_its_own(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path)
     settings = HuggingFace(path=str(folder), weights="nf4", lora=LoRA(4))
     run: Any = SimpleNamespace(
-        config=SimpleNamespace(model=settings), needs={"policy": str(folder)}, load_device="cpu", seed=lambda purpose: 7
+        config=SimpleNamespace(model=settings),
+        needs={"policy": str(folder)},
+        load_device="cpu",
+        seed=lambda purpose: 7,
+        base=None,
     )
     policy = loaded(folder, "nf4", rank=4)
     critic = build_critic("zero", run, policy, {}, (0.0, 1.0))
