@@ -45,7 +45,7 @@ def reward_adapter(stage: Stage, need: Stage | External, member: int = 0) -> Tra
         record = Record.read(adapter)
         settings: Any = read_json(adapter / ADAPTER)
         identity = base_identity(start.model, cached_commit(start.model))
-        return record and Trained(record, identity, settings["r"], settings["target_modules"])
+        return Trained(record, identity, settings["r"], settings["target_modules"]) if record else None
     if not isinstance(need, Stage) or folder.is_dir():
         return None
     model = need.config.model

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from support import gpt2_tokenizer
+from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned
 from test_sampler import CONFIGS, prompts, random_model
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.critic import Critic, build_critic
+from rlhf_lab.algorithms.policy_gradient.ppo import ProximalPolicyOptimisation
+from rlhf_lab.core.files import read_json, read_jsonl
+from rlhf_lab.memory.plan import plan_stage
 from rlhf_lab.models import lora
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_outputs, reward_scores, save_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -22,6 +25,10 @@ from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.reward_ensemble import averaged, stackable
 from rlhf_lab.models.settings import HuggingFace, LoRA, RoleWeights
 from rlhf_lab.models.weights import weight_of
+from rlhf_lab.stages.artifacts import Stage
+from rlhf_lab.stages.execute import execute
+from rlhf_lab.training import start
+from rlhf_lab.training.checkpoint import trained_state
 from rlhf_lab.training.optim import Optimizers, Part
 from rlhf_lab.training.settings import TrainingSettings
 
@@ -237,3 +244,70 @@ def test_a_critic_learns_as_one_with_a_copy_of_its_own(
     assert (shared.values(BATCH) - values[0]).abs().max() > 0.01
     assert torch.equal(tokens(policy), policy_before) and torch.equal(tokens(base.model), reference_before)
     assert all(parameter.grad is None for parameter in base.model.parameters())
+
+
+ADAPTERS = (
+    *(*SMALL_WORLD, *ONE_LAYER, "model.lora.rank=4", "stages.sft.model.lora.rank=0", "algorithm.batch_size=16"),
+    *("algorithm.iterations=4", "algorithm.critic_warmup=1", "stages.sft.algorithm.epochs=1"),
+    *("stages.reward_model.algorithm.epochs=1", "checkpoint.every_steps=2"),
+)
+
+
+def ppo(outputs: Path) -> Stage:
+    return planned("ppo", *ADAPTERS, f"outputs={outputs}")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of outputs with an SFT policy, and a reward model that is an adapter on it."""
+    folder = tmp_path_factory.mktemp("built")
+    for needed in ppo(folder).needs.values():
+        assert isinstance(needed, Stage)
+        execute(needed)
+    return folder
+
+
+def test_the_usual_chain_shares_one_base_and_learns_the_same(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SFT, then a reward model that is an adapter on it, then PPO: as with a base for each to rounding."""
+    shared, separate = (ppo(Path(shutil.copytree(built, tmp_path / name))) for name in ("shared", "separate"))
+    lines = {line.copy.name: line.copy.beside is not None for line in plan_stage(shared).lines}
+    assert lines == {"policy": False, "critic": True, "reward bt": True}
+    execute(shared)
+    with monkeypatch.context() as alone:
+        alone.setattr(start, "OneBase", lambda model, note: None)
+        execute(separate)
+    rows, other_rows = (read_jsonl(stage.folder / "metrics.jsonl") for stage in (shared, separate))
+    for key in ("reward", "kl", "explained_variance", "value_loss"):
+        values = [row[key] for row in rows if key in row]
+        assert values and values == pytest.approx([row[key] for row in other_rows if key in row], abs=1e-4)
+    notes = read_json(shared.folder / "result.json")["notes"]
+    assert not any("a base of its own" in note for note in notes)
+
+
+def test_a_resumed_run_on_one_base_ends_where_an_uninterrupted_one_does(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    whole, cut = (ppo(Path(shutil.copytree(built, tmp_path / name))) for name in ("whole", "cut"))
+    execute(whole)
+    collect = ProximalPolicyOptimisation.collect
+
+    def trap(self: ProximalPolicyOptimisation, step: int) -> Any:
+        assert own_tensors(self.critic, self.model) == set(trained_state(self.critic))
+        if step == 5:
+            raise Stopped
+        return collect(self, step)
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(ProximalPolicyOptimisation, "collect", trap)
+        with pytest.raises(Stopped):
+            execute(cut)
+    execute(cut)
+    for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        assert (Path(whole.model) / name).read_bytes() == (Path(cut.model) / name).read_bytes()
+    first, second = (read_json(stage.folder / "result.json") for stage in (whole, cut))
+    assert first["policies"] == second["policies"]
