@@ -24,7 +24,7 @@ from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.reward_ensemble import averaged, stackable
 from rlhf_lab.models.settings import HuggingFace, LoRA, RoleWeights
-from rlhf_lab.models.weights import weight_of
+from rlhf_lab.models.weights import products, weight_of
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import execute
 from rlhf_lab.training import start
@@ -77,6 +77,14 @@ def own_tensors(model: nn.Module, other: nn.Module) -> set[str]:
     """Names of the parameters that a model does not share with another."""
     others = {id(parameter) for parameter in other.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) not in others}
+
+
+def held_bytes(*models: nn.Module) -> int:
+    """Bytes of all parameters, and of the adapters beside them, each counted once."""
+    tensors = {id(parameter): parameter for model in models for parameter in model.parameters()}
+    for layer in (layer for model in models for layer in model.modules()):
+        tensors |= {id(factor): factor for pair in products(layer) for factor in pair}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 @torch.no_grad()
@@ -294,10 +302,14 @@ def test_a_resumed_run_on_one_base_ends_where_an_uninterrupted_one_does(
 
     whole, cut = (ppo(Path(shutil.copytree(built, tmp_path / name))) for name in ("whole", "cut"))
     execute(whole)
+    planned_bytes = plan_stage(cut).resident
     collect = ProximalPolicyOptimisation.collect
 
     def trap(self: ProximalPolicyOptimisation, step: int) -> Any:
+        reward_model = self.evaluator.reward.terms["bt"]._reward.scorers[0].model  # type: ignore[union-attr]
         assert own_tensors(self.critic, self.model) == set(trained_state(self.critic))
+        held = held_bytes(self.model, self.reference, self.critic, reward_model)
+        assert held == planned_bytes + 4  # the bias of the critic's head
         if step == 5:
             raise Stopped
         return collect(self, step)
