@@ -274,8 +274,9 @@ def load(
     base: OneBase | None = None,
 ) -> BTReward:
     """The reward model in a folder; see `load_members`. Raises ConfigError when `ensemble` does not fit its members."""
-    if settings.ensemble == "warm":
-        base = None  # the mean of the members' weights is a model of its own
+    if settings.ensemble == "warm" and base:
+        note("reward.terms.bt.ensemble=warm: the mean of the members' weights is no adapter on the policy's base")
+        base = None
     scorers = load_members(source, model_settings, device, settings.batch_tokens, note, base)
     if len(scorers) == 1 and settings.ensemble != "mean":
         raise ConfigError(
