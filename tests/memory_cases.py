@@ -25,7 +25,7 @@ from rlhf_lab.memory.work import Arithmetic, Rows, divergence_bytes, sampling, s
 from rlhf_lab.models.divided import checkpoint_blocks
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
-from rlhf_lab.models.lora import add_adapter
+from rlhf_lab.models.lora import add_adapter, twin, without_adapter
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import can_share
 from rlhf_lab.sampling.local import LocalSampler
@@ -178,9 +178,19 @@ def update(
 
 
 def ppo_update(shape: ModelShape, rows: Rows, training: Training, device: str = "cpu") -> Found:
-    """A step of policy and critic with reference and reward model on the device."""
-    policy, frozen = build(shape, device=device), [build(shape, device=device) for _ in range(2)]
-    critic = Critic(shape.hidden, build(shape, device=device).base_model, torch.device(device))
+    """A step of policy and critic with reference and reward model on the device.
+
+    Adapters lie on one base, which is the reference too; no reward model is held beside them.
+    """
+    policy = build(shape, device=device)
+    if training.rank:
+        adapter = LoRA(rank=training.rank)
+        base = without_adapter(add_adapter(policy, adapter, 0))
+        frozen, value_model = [], add_adapter(twin(base), adapter, 1)
+    else:
+        frozen, value_model = [build(shape, device=device) for _ in range(2)], build(shape, device=device)
+    critic = Critic(shape.hidden, value_model.base_model, torch.device(device))  # type: ignore[arg-type]
+    del value_model  # with its output head
     optimizers = _optimizers({"model": policy, "critic": critic}, training)
     batch, held = token_batch(rows, shape.vocabulary, device), tensors(policy, critic, *frozen)
     with Meter(device, held) as meter:
@@ -196,11 +206,11 @@ def ppo_update(shape: ModelShape, rows: Rows, training: Training, device: str = 
             optimizers.step(1.0)
         measured = meter.peak
     how = Arithmetic(training.precision, "sdpa", False, device == "cuda")
-    models = (shape, shape.scalar())
-    states = [trained_state(each, training) for each in models]
+    models = {shape: None, shape.scalar(): 0 if training.rank else None}
+    states = [trained_state(each, training, beside=beside) for each, beside in models.items()]
     passes = [train_pass(each, rows, how, training) for each in models]
     peak = update_peak(passes, sum(s.copy for s in states), sum(s.gradients for s in states), accumulates=False)
-    always = sum(state.always for state in states) + 2 * frozen_state(shape).total
+    always = sum(state.always for state in states) + len(frozen) * frozen_state(shape).total
     return Found("ppo", always + peak, measured)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_lab.config import registry
 from rlhf_lab.judges.backends.settings import LocalModel
+from rlhf_lab.memory.one_base import reward_adapter, why_apart
 from rlhf_lab.memory.shapes import need_shape, policy_shape, source_shape
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import STRATEGIES, Training, ceil_div
@@ -30,6 +31,9 @@ class Copy:
         reference: whether `sharding.reference` says where it lies.
         together: number of the backward pass that trains it; copies with the same number share one.
         stored: its weights, if it is frozen.
+        beside: numbers of a frozen adapter and its head that lie on the base of the policy's adapter, and are all of
+            its own that is frozen; None for a model with weights of its own.
+        apart: why an adapter has a base of its own all the same; empty for anything else.
     """
 
     name: str
@@ -38,18 +42,27 @@ class Copy:
     reference: bool = False
     together: int = 0
     stored: Stored = "float32"
+    beside: int | None = None
+    apart: str = ""
 
 
 def copies(stage: Stage) -> list[Copy]:
     """All models that are in memory at once while a stage trains, or evaluates."""
     policy = policy_shape(stage)
     settings = stage.config.algorithm
-    # An adapter's base is its reference already, unless it is divided: see training.start.load_policy_twice.
-    adapter = bool(stage.config.model.lora.rank) and not STRATEGIES[strategy(stage)].weights
-    algorithm_copies = [_copy_of(model, stage, policy) for model in settings.held(adapter=adapter)]
+    algorithm_copies = [_copy_of(model, stage, policy) for model in settings.held(adapter=shares_base(stage))]
     if "reward" in settings.uses and settings.calls_reward:
         algorithm_copies += reward_copies(stage)
     return algorithm_copies + gold_copies(stage) + judge_copies(stage)
+
+
+def shares_base(stage: Stage) -> bool:
+    """Whether the base of the policy's adapter serves as its reference and as the base of other adapters.
+
+    That of a divided policy does not: see training.start.load_policy_twice.
+    """
+    trains_adapter = bool(stage.config.model.lora.rank) and stage.config.algorithm.makes_model
+    return trains_adapter and "policy" in stage.needs and not STRATEGIES[strategy(stage)].weights
 
 
 def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
@@ -58,7 +71,28 @@ def _copy_of(model: Held, stage: Stage, policy: ModelShape) -> Copy:
     if model.outputs:
         shape = shape.scalar(model.outputs)
     stored = _stored(stage, "reference" if model.reference else "policy", shape)
-    return Copy(model.name, shape, model.trained, model.reference, model.together, stored)
+    copy = Copy(model.name, shape, model.trained, model.reference, model.together, stored)
+    if model.starts_from == "policy" and shares_base(stage):
+        return replace(copy, beside=0)
+    if model.starts_from == "reward":  # its head is trained
+        return _on_base(copy, stage, stage.needs["reward"], stage.config.model.stored("policy"), head=0)
+    return copy
+
+
+def _on_base(copy: Copy, stage: Stage, need: Stage | External, wanted: Stored, *, head: int, member: int = 0) -> Copy:
+    """The copy of a reward model, or of a critic that starts from it, on the base of the policy's adapter if it can be.
+
+    Args:
+        wanted: how its role is to be stored.
+        head: numbers of a frozen head.
+    """
+    adapter = reward_adapter(stage, need, member) if shares_base(stage) else None
+    if adapter is None:
+        return copy
+    reason = why_apart(stage, adapter, wanted)
+    if reason:
+        return replace(copy, apart=reason)
+    return replace(copy, beside=adapter.parameters(copy.shape) + head)
 
 
 def _stored(stage: Stage, role: WeightsOf, shape: ModelShape) -> Stored:
@@ -82,7 +116,11 @@ def reward_copies(stage: Stage) -> list[Copy]:
         count = 1 if averages_weights else _member_count(need)
         for member in range(count):
             label = f"reward {name} {member}" if count > 1 else f"reward {name}"
-            models.append(Copy(label, shape, stored=_stored(stage, "policy", shape)))
+            copy = Copy(label, shape, stored=_stored(stage, "policy", shape))
+            if shape.outputs and not averages_weights:  # a mean of weights is a model of its own
+                head = shape.outputs * shape.hidden
+                copy = _on_base(copy, stage, need, copy.stored, head=head, member=member)
+            models.append(copy)
     return models
 
 

@@ -11,7 +11,16 @@ from rlhf_lab.memory import copies
 from rlhf_lab.memory.copies import SCORING_TOKENS, Copy
 from rlhf_lab.memory.devices import work_of
 from rlhf_lab.memory.sizes import ModelShape
-from rlhf_lab.memory.state import STRATEGIES, State, Training, ceil_div, frozen_state, gathered_bytes, trained_state
+from rlhf_lab.memory.state import (
+    STRATEGIES,
+    WEIGHT,
+    State,
+    Training,
+    ceil_div,
+    frozen_state,
+    gathered_bytes,
+    trained_state,
+)
 from rlhf_lab.memory.work import (
     Arithmetic,
     Attention,
@@ -137,9 +146,11 @@ def _plan_copy(
     divided = processes > 1 and STRATEGIES[strategy].weights
     gathered = gathered_bytes(model.shape, strategy, training.precision) if divided else 0
     if model.trained and rows:
-        state = trained_state(model.shape, training, strategy, processes)
+        state = trained_state(model.shape, training, strategy, processes, beside=model.beside)
         work = work_of(model.shape, rows, how, training, strategy, processes)
         return Line(model, state, work, gathered=gathered)
+    if model.beside is not None:
+        return Line(model, State(WEIGHT * model.beside))
     where = stage.config.sharding.reference
     if not model.reference:
         return Line(model, frozen_state(model.shape, stored=model.stored))

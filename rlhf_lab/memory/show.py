@@ -52,7 +52,11 @@ def _cells(line: Line) -> list[str]:
     """Cells of a model copy, in the order of COLUMNS."""
     state = line.state
     work = line.work
-    name = f"{line.copy.name} (host)" if line.away else line.copy.name
+    name = line.copy.name
+    if line.away:
+        name += " (host)"
+    if line.copy.beside is not None:
+        name += " (policy's base)"
     activations_and_logits = (work.activations, work.logits) if work else (0, 0)
     sizes = (state.weights, state.copy, state.gradients, state.optimizer, *activations_and_logits, 0)
     return [name, number(line.copy.shape.parameters), *map(size, sizes)]
@@ -94,6 +98,9 @@ def derivation(plan: StagePlan) -> list[str]:
                 activations = line.work.activations
                 per_token = activations / rows.tokens
                 lines.append(f"{line.copy.name}: {activations:,} B activations, {per_token:,.0f} per token")
+    for line in plan.lines:
+        if line.copy.apart:
+            lines.append(f"{line.copy.name}: an adapter, and has a base of its own, {line.copy.apart}")
     batch = copies.sampled(plan.stage)
     if plan.sampler and batch:
         dtype = "bfloat16" if plan.sampler.bytes_each == 2 else "float32"

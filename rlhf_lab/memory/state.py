@@ -150,16 +150,21 @@ def frozen_state(shape: ModelShape, *, halved: bool = False, stored: Stored = "f
     return State(weight_bytes(shape, stored) - halved * 2 * shape.layers * shape.block)
 
 
-def trained_state(shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1) -> State:
+def trained_state(
+    shape: ModelShape, training: Training, strategy: str = "none", processes: int = 1, *, beside: int | None = None
+) -> State:
     """One process's bytes of a model that is trained.
+
+    Args:
+        beside: frozen numbers of an adapter that lies on the base of another model; None for a base of its own.
 
     Only matrices that hidden states are multiplied by have a copy in the arithmetic of the matmuls; with activation
     checkpointing, which makes it again, one block's and the head's at a time.
     """
     plan = STRATEGIES[strategy if processes > 1 else "none"]
     trained = training.trained(shape)
-    beside_it = WEIGHT * trained if training.rank else 0
-    weights = weight_bytes(shape, training.stored) + beside_it
+    adapter = WEIGHT * trained if training.rank else 0
+    weights = adapter + (weight_bytes(shape, training.stored) if beside is None else WEIGHT * beside)
     moment = MOMENT_8BIT if training.optimizer == "adamw_8bit" else MOMENT
     optimizer = round(moment * training.moments(shape))
     if plan.master:

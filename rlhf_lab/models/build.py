@@ -35,6 +35,7 @@ from rlhf_lab.models.divided import plain, within
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.experts import compute_under_autocast
 from rlhf_lab.models.model_files import rope_limit, rope_problem
+from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch, Stored, WeightsOf
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
@@ -127,7 +128,7 @@ def _stored(model: nn.Module, source: str | Path, weights: Stored, device: str) 
     if weights == "nf4":
         for folder in lora.adapter_chain(source)[1]:
             lora.add_products(model, folder)
-        model.name_or_path = str(source)  # type: ignore[assignment]  # an adapter that is trained now lies on all of it
+    model.name_or_path = str(source)  # type: ignore[assignment]  # an adapter that is trained now lies on all of it
     return model
 
 
@@ -191,6 +192,7 @@ def load_reward_model(
     outputs: int = 1,
     device: str = "cpu",
     trained: bool = False,
+    base: OneBase | None = None,
 ) -> nn.Module:
     """A reward model with `outputs` numbers per reply.
 
@@ -198,10 +200,14 @@ def load_reward_model(
 
     Args:
         device, trained: as in `load_policy`.
+        base: a model in memory that it shares its tensors with where it is an adapter on that.
     """
     description = "a model for a scalar head"
     options = {"num_labels": outputs}
     weights = _weights(settings, "policy" if trained else "reward", trained)
+    on_base = base.reward_model(str(source), outputs, weights) if base else None
+    if on_base is not None:
+        return on_base
 
     def read(device: str) -> nn.Module:
         model = _load(AutoModelForSequenceClassification, description, source, settings, options, weights)

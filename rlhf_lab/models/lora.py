@@ -24,8 +24,19 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.core.files import write_json
+from rlhf_lab.models.model_files import Record, adapter_folder, base_identity
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.weights import add_product, has_packed_weight, numbers_of, products, unpacked, weight_of
+from rlhf_lab.models.weights import (
+    EARLIER,
+    add_beside,
+    add_product,
+    has_packed_weight,
+    numbers_of,
+    products,
+    stored_as,
+    unpacked,
+    weight_of,
+)
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -33,6 +44,8 @@ PREFIX = "base_model.model."  # of every tensor name in an adapter file, by peft
 NAME = "default"  # of the one adapter a model has; peft allows several
 Products = Mapping[str, tuple[Tensor, Tensor]]
 """What adapters add to layers: (A, s·B) by a layer's name, A of (rank, in), s·B of (out, rank)."""
+RECORD = "_rlhf_lab_adapter_on"
+"""Key in a model's `__dict__`, see `divided.ROOT`: what its adapter is trained on, a `Record`."""
 BASE_LAYER = "base_layer"  # peft's name of the layer that it puts an adapter around
 HEAD = "score"  # of a reward model: new, hence trained whole and stored with the adapter
 
@@ -66,6 +79,7 @@ def add_adapter(model: nn.Module, settings: LoRA, seed: int) -> nn.Module:
         a_weight.data.copy_(initial)
     if hasattr(model, HEAD):
         _untyped(model).score.requires_grad_(True)
+    model.__dict__[RECORD] = Record(identity_of(model), stored_as(model))
     return model.train(model.training)  # the adapter's new modules take the mode of the model
 
 
@@ -76,6 +90,12 @@ def _attach(model: nn.Module, config: Any) -> None:
     for layer in _adapted_layers(model):  # peft gives an adapter the dtype of its base
         layer.lora_A.float()
         layer.lora_B.float()
+
+
+def identity_of(model: nn.Module) -> str:
+    """What `model_files.base_identity` says of the folder or hub model that a model was loaded from."""
+    loaded = _untyped(model)
+    return base_identity(loaded.name_or_path, getattr(loaded.config, "_commit_hash", None))
 
 
 def has_adapter(model: nn.Module) -> bool:
@@ -113,18 +133,24 @@ def without_adapter(model: nn.Module) -> nn.Module:
     return _with_layers(model, bases).requires_grad_(False)
 
 
+def twin(model: nn.Module) -> nn.Module:
+    """Another module tree around the very same tensors, so that an adapter in one is none in the other."""
+    return _with_layers(model, {})
+
+
 def merged(model: nn.Module) -> nn.Module:
     """A plain model that computes the same (to rounding): adapted weights are new, all else is shared.
 
     Weights of four bits are numbers in it. A model that has neither is returned as it is.
     """
     adapted = _adapted_layers(model)
-    if not adapted and not any(map(has_packed_weight, model.modules())):
+    bases = {base_layer(layer) for layer in adapted}
+    others = [
+        layer for layer in model.modules() if layer not in bases and (has_packed_weight(layer) or products(layer))
+    ]
+    if not adapted and not others:
         return model
-    bases = [base_layer(layer) for layer in adapted]
-    packed = [layer for layer in model.modules() if has_packed_weight(layer) and layer not in bases]
-    plain_layers = {layer: _merged_layer(layer) for layer in adapted}
-    return _with_layers(model, plain_layers | {layer: unpacked(layer, weight_of(layer)) for layer in packed})
+    return _with_layers(model, {layer: _merged_layer(layer) for layer in (*adapted, *others)})
 
 
 def products_of(model: nn.Module) -> Products:
@@ -189,13 +215,19 @@ def _merged_layer(layer: Any) -> nn.Module:
     if has_packed_weight(base):
         return unpacked(base, effective_weight(layer).detach())
     weight = nn.Parameter(effective_weight(layer).detach(), requires_grad=False)
-    return copy.deepcopy(base, {id(base.weight): weight})
+    plain = copy.deepcopy(base, {id(base.weight): weight})
+    plain.__dict__.pop(EARLIER, None)
+    return plain
 
 
 def _with_layers(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """A copy of the module tree around the very same tensors, with other layers in place of some."""
     # deepcopy takes what its memo holds instead of copying it: tensors are shared, adapted layers exchanged.
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    shared: list[Any] = [*model.parameters(), *model.buffers()]
+    for layer in model.modules():
+        shared += [factor for pair in products(layer) for factor in pair]
+        shared += [layer.quant_state] if hasattr(layer, "quant_state") else []  # the scales of four bits
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
     memo |= {id(layer): replacement for layer, replacement in replacements.items()}
     plain_model = copy.deepcopy(model, memo)
     # With these attributes left on it, transformers would take the copy for a model with an adapter.
@@ -222,6 +254,7 @@ def save_adapter(model: nn.Module, folder: Path) -> None:
     config.save_pretrained(str(folder))
     stored = {f"{PREFIX}{name}": tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
+    model.__dict__[RECORD].write(folder)
 
 
 def adapter_base(source: str | Path) -> str | None:
@@ -247,9 +280,7 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
     adapters: list[Path] = []
     here = str(source)
     while True:
-        folder = Path(here)
-        whole_with_adapter = (folder / "adapter" / CONFIG).is_file()
-        adapter = folder / "adapter" if whole_with_adapter else folder
+        adapter = adapter_folder(here)
         base = adapter_base(adapter)
         if base is None:
             return here, adapters[::-1]
@@ -262,8 +293,13 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
         here = base
 
 
-def add_products(model: nn.Module, folder: Path) -> None:
-    """Add a stored adapter, and its head if it has one, to a frozen model: beside weights of four bits, into others."""
+def add_products(model: nn.Module, folder: Path, *, shared: bool = False) -> None:
+    """Add a stored adapter, and its head if it has one, to a frozen model: beside weights of four bits, into others.
+
+    Args:
+        shared: other models have the same weights, so that it is added beside all of them.
+    """
+    add = add_beside if shared else add_product
     config, tensors, head_tensors = _read_adapter(folder)
     if hasattr(model, HEAD):
         model.load_state_dict(head_tensors, strict=False)
@@ -272,7 +308,7 @@ def add_products(model: nn.Module, folder: Path) -> None:
         layer_name, is_a, _ = name.partition(".lora_A.weight")
         if is_a:
             b = tensors[f"{layer_name}.lora_B.weight"]
-            add_product(model.get_submodule(layer_name), a.float(), scale * b.float())
+            add(model.get_submodule(layer_name), a.float(), scale * b.float())
 
 
 def apply_adapter(model: nn.Module, folder: str | Path) -> nn.Module:

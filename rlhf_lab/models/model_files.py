@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
-from rlhf_lab.core.files import read_json
+from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.models.settings import Stored
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 ADAPTER = "adapter_config.json"
@@ -24,6 +26,8 @@ HEAD = "score."
 """Prefix of the names of a reward model's head among its tensors."""
 FILE_END_BYTES = 2**22
 """Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
+RECORD = "trained_on.json"
+"""File beside those of an adapter that a stage has trained."""
 LARGEST_HEADER = 2**28
 """Bytes. A safetensors file opens with the length of its header; in another kind of file that number is anything."""
 
@@ -131,6 +135,51 @@ def rope_problem(where: str, length: int, source: str, limit: tuple[str, int]) -
         f"batches of other lengths, would compute different probabilities; lower it to {most}, or give config.json a "
         "rope_type that is the same at every length, such as yarn or linear"
     )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an adapter was trained on.
+
+    Attributes:
+        identity: `base_identity` of the model.
+        weights: how that model was stored meanwhile.
+    """
+
+    identity: str
+    weights: Stored
+
+    @classmethod
+    def read(cls, folder: Path) -> Record | None:
+        """That of an adapter's folder; None where there is none, as of adapters that others have made."""
+        values = read_json(folder / RECORD)
+        return cls(**values) if values else None
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / RECORD, asdict(self))
+
+    def why_apart(self, identity: str, held: Stored, wanted: Stored) -> str:
+        """Why an adapter cannot lie on a model in memory, in words that follow on a comma; empty where it can.
+
+        Args:
+            identity: `base_identity` of the model in memory.
+            held: how that is stored.
+            wanted: how the role of the adapter is to be stored.
+        """
+        if not identity or self.identity != identity:
+            return "since it was trained on another model than the policy starts from"
+        if wanted != held:
+            return f"since model.weights_of stores it as {wanted} and the policy's base as {held}"
+        if self.weights == "nf4" and held != "nf4":
+            return f"since it was trained on weights of four bits, and the policy's base is {held}"
+        return ""
+
+
+def adapter_folder(source: str | Path) -> Path:
+    """Where the adapter of a model's folder is: in `adapter/` beside merged weights, else the folder itself."""
+    folder = Path(source)
+    beside_merged = folder / "adapter"
+    return beside_merged if (beside_merged / ADAPTER).is_file() else folder
 
 
 def _folder_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
@@ -249,10 +298,19 @@ def model_identity(source: str) -> str:
     if base and not (folder / "config.json").is_file() and base != source:
         digest.update(model_identity(base).encode())
     if folder.is_dir():
-        for path in sorted([*folder.glob("*"), *folder.glob("members/*/*")]):  # members/ of an ensemble
+        # Of a large model only ends of files are read, and an adapter that was merged into it may leave those alone.
+        inside = [*folder.glob("adapter/*"), *folder.glob("members/*/*")]  # members of an ensemble
+        for path in sorted([*folder.glob("*"), *inside]):
             if path.is_file() and not path.name.startswith("."):
                 _hash_file_ends(digest, path, str(path.relative_to(folder)))
     return digest.hexdigest()[:16]
+
+
+def base_identity(source: str, commit: str | None = None) -> str:
+    """What identifies the model in a folder, or that of a hub id at a commit; empty where that is not known."""
+    if source and Path(source).is_dir():  # a new model comes from nowhere
+        return model_identity(source)
+    return f"{source}@{commit}" if commit else ""
 
 
 def pinned_identity(source: str) -> str:
@@ -260,11 +318,16 @@ def pinned_identity(source: str) -> str:
 
     A hub id alone names another model once its owner uploads one.
     """
-    config = None if Path(source).is_dir() else _cached_config(source)
-    if config is None:
+    commit = cached_commit(source)
+    if commit is None:
         return model_identity(source)
-    commit = Path(config).parent.name  # …/snapshots/COMMIT/config.json
     return sha256(f"{model_identity(source)} {commit}".encode()).hexdigest()[:16]
+
+
+def cached_commit(source: str) -> str | None:
+    """The commit of a hub model's snapshot in the cache of downloads; None of a folder, or where it is not there."""
+    config = None if Path(source).is_dir() else _cached_config(source)
+    return Path(config).parent.name if config else None  # …/snapshots/COMMIT/config.json
 
 
 def _hash_file_ends(digest: Any, path: Path, name: str) -> None:

@@ -13,7 +13,7 @@ from torch.func import functional_call, stack_module_state
 from rlhf_lab.models.build import reward_outputs
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import has_adapter, merged
-from rlhf_lab.models.weights import stored_as
+from rlhf_lab.models.weights import has_products, stored_as
 
 BATCHED_ATTENTION = ("sdpa", "eager")
 """Attention that `vmap` can batch."""
@@ -33,7 +33,7 @@ def stackable(models: Sequence[nn.Module]) -> bool:
     """Whether `StackedModels` can hold them; otherwise they run one by one."""
     attention_kinds = {getattr(model.config, "_attn_implementation", None) for model in models}
     can_batch_attention = attention_kinds <= set(BATCHED_ATTENTION)
-    is_plain = not has_adapter(models[0]) and stored_as(models[0]) == "float32"
+    is_plain = not has_adapter(models[0]) and not has_products(models[0]) and stored_as(models[0]) == "float32"
     return len(models) > 1 and same_shape(models) and can_batch_attention and is_plain
 
 

@@ -12,7 +12,6 @@ residual stream stays float32. What is trained beside it, an adapter or a scalar
 
 from __future__ import annotations
 
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +28,8 @@ HEAD = "score"
 """Name of a reward model's scalar head."""
 STORED = "_rlhf_lab_stored"
 """Key in a model's `__dict__`; see `divided.ROOT`."""
+EARLIER = "earlier"
+"""Key in the `__dict__` of a layer; see `products`."""
 BLOCK = 64
 """Numbers that share a scale in NF4."""
 
@@ -48,9 +49,19 @@ def store(model: nn.Module, weights: Stored, device: str) -> nn.Module:
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_as_float32)
     _round_matrices(model)
+    mark_as_stored(model, weights)
+    return model.to(device)
+
+
+def mark_as_stored(model: nn.Module, weights: Stored) -> None:
+    """Note how a model's weights are stored; below float32 all its passes are under bfloat16 autocast."""
+    if weights == "float32":
+        return
     compute_in(model, torch.bfloat16)
     model.__dict__[STORED] = weights
-    return model.to(device)
+    if weights == "nf4":
+        # by this attribute peft knows what its adapters lie on
+        model.__dict__["is_loaded_in_4bit"] = True
 
 
 def stored_as(model: nn.Module) -> Stored:
@@ -62,8 +73,13 @@ def weight_of(layer: nn.Module) -> Tensor:
     """The weight of a linear layer as numbers, in the layout of its own: of four bits, in bfloat16."""
     numbers = numbers_of(layer)
     for a, b in products(layer):
-        numbers = numbers + (b @ a).to(numbers.dtype)
+        numbers = numbers + _in_layout(layer, b @ a).to(numbers.dtype)
     return numbers
+
+
+def _in_layout(layer: nn.Module, product: Tensor) -> Tensor:
+    """A product of (outputs, inputs) in the layout of a layer's weight: that of GPT-2's is (inputs, outputs)."""
+    return product.T if isinstance(layer, Conv1D) else product
 
 
 def numbers_of(layer: nn.Module) -> Tensor:
@@ -85,18 +101,38 @@ def stored_tensors(parameter: Tensor) -> list[Tensor]:
 
 
 def products(layer: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """What adapters of earlier stages add to a layer of four bits: (A, s·B) of each, see `lora.py`."""
-    return list(layer.__dict__.get("earlier", ()))
+    """What adapters of earlier stages add to a layer beside its weight: (A, s·B) of each, see `lora.py`."""
+    return list(layer.__dict__.get(EARLIER, ()))
+
+
+def has_products(model: nn.Module) -> bool:
+    return any(EARLIER in module.__dict__ for module in model.modules())
 
 
 def add_product(layer: nn.Module, a: Tensor, b: Tensor) -> None:
     """Add B·A to a frozen layer. A sum that was packed again would lose it: it is smaller than half a level of NF4."""
     weight: Any = layer.weight
-    a, b = (factor.to(weight.device, torch.float32) for factor in (a, b))
     if is_packed(weight):
-        layer.__dict__["earlier"] = [*products(layer), (a, b)]
+        add_beside(layer, a, b)
     else:
-        weight.data += (b @ a).to(weight.dtype)
+        product = b.to(weight.device, torch.float32) @ a.to(weight.device, torch.float32)
+        weight.data += _in_layout(layer, product).to(weight.dtype)
+
+
+def add_beside(layer: nn.Module, a: Tensor, b: Tensor) -> None:
+    """Let a layer compute x·(W + B·A)ᵀ without touching W, which other models may share."""
+    weight: Any = layer.weight
+    if not products(layer):
+        layer.register_forward_hook(_with_products)
+    factors = (a.to(weight.device, torch.float32), b.to(weight.device, torch.float32))
+    layer.__dict__[EARLIER] = [*products(layer), factors]
+
+
+def _with_products(layer: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> Tensor:
+    x = inputs[0]
+    for a, b in products(layer):
+        y = y + nn.functional.linear(nn.functional.linear(x, a.to(x.dtype)), b.to(x.dtype))
+    return y
 
 
 def is_packed(parameter: Tensor | None) -> bool:
@@ -165,7 +201,7 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
             f"model.weights=nf4: {type(model).__name__} has experts, whose weights are no linear layers, and "
             "bitsandbytes packs nothing else; use model.weights=bfloat16"
         )
-    linear_4bit = _packed_linear()
+    linear_4bit = _bitsandbytes().nn.Linear4bit
     four_bits = _bitsandbytes().nn.Params4bit
     for block in blocks(model):
         for parent in list(block.modules()):
@@ -194,23 +230,6 @@ def _store_blocks_in_four_bits(model: nn.Module, device: str) -> None:
                 packed.support_avx512bf16_for_cpu = False
                 packed.register_forward_pre_hook(_as_bfloat16)
                 setattr(parent, name, packed.train(layer.training))
-    # by this attribute peft knows what its adapters lie on
-    model.__dict__["is_loaded_in_4bit"] = True
-
-
-@cache
-def _packed_linear() -> Any:
-    """bitsandbytes' layer, with `products` added to what it computes."""
-    linear_4bit: Any = _bitsandbytes().nn.Linear4bit
-
-    class PackedLinear(linear_4bit):
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = super().forward(x)
-            for a, b in products(self):
-                y = y + nn.functional.linear(nn.functional.linear(x, a.to(x.dtype)), b.to(x.dtype))
-            return y
-
-    return PackedLinear
 
 
 def _bitsandbytes() -> ModuleType:

@@ -172,6 +172,7 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
         run.tracking = track(stage.config, stage.recipe, folder, log_size, run.note)
         write_json(folder / "manifest.json", manifest(stage, run.corpus))
         _note_data(run)
+        _note_trained_weights(run)
         train_steps = _training_engine(stage.config)
         algorithm = registry.build("algorithm", config.algorithm, run)
         if makes_model:
@@ -267,6 +268,17 @@ def _note_data(run: Run) -> None:
         longer_wins = report.statistics.get("longer wins")
         baseline = "" if longer_wins is None else f'; "longer wins" is right {longer_wins:.1%} of the time'
         run.note(f"data {split}: {report.rows} rows read, {report.kept} pairs kept; dropped: {reasons}{baseline}")
+
+
+def _note_trained_weights(run: Run) -> None:
+    """Note that `model.weights` is not about what is trained, where all parameters are."""
+    model = run.config.model
+    stored = model.stored("policy")
+    if run.config.algorithm.makes_model and stored != "float32" and not model.lora.rank:
+        run.note(
+            f"model.weights={stored} stores what is not trained; trained weights are float32, which under "
+            "runtime.dtype=bfloat16 takes as many bytes as bfloat16 weights with a float32 master"
+        )
 
 
 def _note_silence(run: Run, outcome: Result) -> None:

@@ -26,6 +26,7 @@ from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.core.types import AnswerChecking, Corpus, Pair
 from rlhf_lab.data.made import read_made
 from rlhf_lab.data.mixture import mixed
+from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.skeleton import MAIN
 from rlhf_lab.trackers.tracking import Tracking
 from rlhf_lab.training import peak_memory
@@ -54,6 +55,7 @@ class Run:
         notes: remarks for the person who reads the result, in order.
         tracking: gets every logged row too.
         await_need: to be called with a role of the algorithm's `late_needs` before what stands in it is read.
+        base: of the policy's adapter, once that is loaded, if other models can share it.
     """
 
     folder: Path
@@ -64,6 +66,7 @@ class Run:
     notes: list[str] = field(default_factory=list)
     tracking: Tracking = field(default_factory=Tracking)
     await_need: Callable[[str], None] = is_there
+    base: OneBase | None = None
 
     def __post_init__(self) -> None:
         self.started = time.monotonic()

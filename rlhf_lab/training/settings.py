@@ -27,6 +27,7 @@ class Held:
         trained: whether it has gradients and an optimiser.
         reference: whether `sharding.reference` says where it lies.
         together: trained in one backward pass with the models of the same number.
+        starts_from: role of what an adapter of it is trained on, if it can share the base of the policy's adapter.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Held:
     trained: bool = False
     reference: bool = False
     together: int = 0
+    starts_from: Literal["", "policy", "reward"] = ""
 
 
 def policy_and_reference(*, adapter: bool) -> list[Held]:

@@ -14,6 +14,7 @@ from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
 from rlhf_lab.models.divided import undivided
 from rlhf_lab.models.encoding import Encoder
 from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
+from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer
@@ -72,8 +73,8 @@ def _new_codec_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
 def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     """(trainable policy, frozen reference, encoder), both from `needs.policy`.
 
-    The base of an adapter serves as the reference. A divided policy has its parameters only during its own passes, so
-    its base cannot be used by itself: the reference is then a second copy.
+    The base of an adapter serves as the reference, and is `run.base` for adapters of other roles. A divided policy has
+    its parameters only during its own passes, so its base cannot be used by itself: the others are then copies.
     """
     source = run.needs["policy"]
     settings = run.config.model
@@ -82,7 +83,14 @@ def load_policy_twice(run: Run) -> tuple[nn.Module, nn.Module, Encoder]:
     sharding = run.config.sharding
     is_divided = registry.kind_of("sharding", sharding) == "fsdp" or getattr(sharding, "stage", 0) == 3
     if has_adapter(model) and not is_divided:
-        return model, without_adapter(model), load_encoder(source, settings)
+        reference = without_adapter(model)
+        run.base = OneBase(reference, run.note)
+        return model, reference, load_encoder(source, settings)
+    if has_adapter(model):
+        run.note(
+            "the base under the policy's adapter is divided: reference, critic and reward models have copies of their "
+            "own; with sharding=none or ddp they share one"
+        )
     # in host memory every process holds a reference of its own
     reference_device = "cpu" if sharding.reference == "offload" and is_divided else run.load_device
     reference = load_policy(source, settings, device=reference_device, role="reference").requires_grad_(False)

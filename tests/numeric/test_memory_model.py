@@ -268,9 +268,10 @@ def test_peak_with_checkpointing(shape: ModelShape, layers: int, precision: Any)
 
 
 @PRECISIONS
+@pytest.mark.parametrize("rank", [0, 4], ids=["whole", "adapters on one base"])
 @BOTH
-def test_peak_of_policy_and_critic(shape: ModelShape, precision: Any) -> None:
-    assert abs(ppo_update(shape, Rows(8, 20, 20), Training(precision)).error) < 0.03
+def test_peak_of_policy_and_critic(shape: ModelShape, rank: int, precision: Any) -> None:
+    assert abs(ppo_update(shape, Rows(8, 20, 20), Training(precision, rank=rank)).error) < 0.03
 
 
 @BOTH

@@ -43,6 +43,8 @@ CASES = {
         *("ppo", *SAMPLES, "algorithm.critic=zero", "algorithm.critic_warmup=1"),
         *("algorithm.ptx_weight=0.1", "algorithm.target_kl=0.5"),
     ),
+    # policy and critic are adapters on one base, but for strategies that divide it
+    "ppo_lora": ("ppo", *SAMPLES, "algorithm.critic=zero", "algorithm.critic_warmup=1", "model.lora.rank=2"),
     "ppo_shared": ("ppo", *SAMPLES, "algorithm.critic=shared", "algorithm.critic_warmup=0"),
     "grpo": ("grpo", *SAMPLES, "algorithm.group_size=2"),
     "dpo_iterative": (
@@ -65,7 +67,7 @@ PLAN = {
     **{("sft", strategy): 2e-6 for strategy in ("ddp", "fsdp_grad_op", "fsdp_full", "checkpointing")},
     **{("dpo", strategy): 5e-6 for strategy in STRATEGIES if strategy not in ("bfloat16", "by_block")},
     **{(case, strategy): 5e-6 for case in ("kto", "lora", "grpo") for strategy in ("ddp", "fsdp_full")},
-    **{(case, strategy): 5e-5 for case in ("ppo", "ppo_shared") for strategy in ("ddp", "fsdp_full")},
+    **{(case, strategy): 5e-5 for case in ("ppo", "ppo_lora", "ppo_shared") for strategy in ("ddp", "fsdp_full")},
     **{("reward_model", strategy): 5e-5 for strategy in ("ddp", "fsdp_full")},
     **{("dpo_iterative", strategy): 5e-5 for strategy in ("ddp", "reference_sharded")},
     ("grpo", "by_block"): 5e-6,

@@ -26,7 +26,7 @@ from rlhf_lab.models.settings import HuggingFace, LoRA, RoleWeights
 from rlhf_lab.models.weights import count, is_packed, store, weight_of
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.linear import InPlace
-from rlhf_lab.stages.execute import execute
+from rlhf_lab.stages.execute import _note_trained_weights, execute
 from rlhf_lab.training.optim import Optimizers, Part
 from rlhf_lab.training.settings import TrainingSettings
 
@@ -293,7 +293,11 @@ def test_a_critic_has_an_adapter_on_a_trunk_of_its_own(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path)
     settings = HuggingFace(path=str(folder), weights="nf4", lora=LoRA(4))
     run: Any = SimpleNamespace(
-        config=SimpleNamespace(model=settings), needs={"policy": str(folder)}, load_device="cpu", seed=lambda purpose: 7
+        config=SimpleNamespace(model=settings),
+        needs={"policy": str(folder)},
+        load_device="cpu",
+        seed=lambda purpose: 7,
+        base=None,
     )
     policy = loaded(folder, "nf4", rank=4)
     critic = build_critic("zero", run, policy, {}, (0.0, 1.0))
@@ -321,6 +325,18 @@ def test_a_critic_has_an_adapter_on_a_trunk_of_its_own(tmp_path: Path) -> None:
 def test_what_cannot_be_stored_is_refused(overrides: tuple[str, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem.replace("{", r"\{")):
         planned("dpo", *SMALL_WORLD, "stages.sft.model.lora.rank=0", *overrides)
+
+
+@pytest.mark.parametrize(
+    ("weights", "rank", "told"), [("bfloat16", 0, True), ("bfloat16", 4, False), ("float32", 0, False)]
+)
+def test_who_asks_for_trained_weights_in_bfloat16_is_told(weights: Any, rank: int, told: bool) -> None:
+    notes: list[str] = []
+    model = HuggingFace(path="gpt2", weights=weights, lora=LoRA(rank))
+    config = SimpleNamespace(model=model, algorithm=SimpleNamespace(makes_model=True))
+    run: Any = SimpleNamespace(config=config, note=notes.append)
+    _note_trained_weights(run)
+    assert ["trained weights are float32" in note for note in notes] == [True] * told
 
 
 @pytest.mark.parametrize("written", ["model.weights_of={reward: bfloat16}", "model.weights_of.reward=bfloat16"])

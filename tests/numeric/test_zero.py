@@ -33,6 +33,7 @@ PLAN = {
     ("reward_model", "zero3"): 5e-4,  # a decorrelated length head: rounding grows by a factor of 100
     ("ppo", "zero1"): 5e-5,
     ("ppo", "zero3"): 5e-5,
+    ("ppo_lora", "zero2"): 5e-5,
     ("ppo_shared", "zero2"): 5e-4,
     ("grpo", "zero2"): 5e-6,
     ("sft", "zero2", "runtime.dtype=bfloat16"): 5e-4,

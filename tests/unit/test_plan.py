@@ -20,7 +20,7 @@ from rlhf_lab.memory.devices import GIB
 from rlhf_lab.memory.fit import least_devices, smallest_change
 from rlhf_lab.memory.plan import StagePlan, plan_stage
 from rlhf_lab.memory.shapes import policy_shape, source_shape
-from rlhf_lab.memory.show import number, size
+from rlhf_lab.memory.show import derivation, number, size, stage_table
 from rlhf_lab.memory.sizes import PUBLISHED
 from rlhf_lab.memory.state import frozen_state
 from rlhf_lab.stages.artifacts import plan
@@ -88,6 +88,44 @@ def test_a_critic_has_an_adapter_and_a_head_of_its_own() -> None:
     policy, critic = (next(x.state for x in found.lines if x.copy.name == name) for name in ("policy", "critic"))
     assert policy.gradients == 4 * PUBLISHED["gpt2-medium"].adapter(4)
     assert critic.gradients == 4 * (PUBLISHED["gpt2-medium"].adapter(4) + 1024)
+
+
+def test_adapters_of_critic_and_reward_model_lie_on_one_base_by_hand() -> None:
+    """One base of 4 B a number. Beside it the adapters of policy, reward model and critic, and of the critic the reward
+    model's once more: it starts from that.
+    """
+    found = plan_stage(planned("ppo", *HF, "model.lora.rank=4"))
+    shape = PUBLISHED["gpt2-medium"]
+    adapter, head = shape.adapter(4), 1024
+    weights = {line.copy.name: line.state.weights for line in found.lines}
+    assert weights == {
+        "policy": 4 * (shape.parameters + adapter),
+        "critic": 4 * (adapter + head + adapter),
+        "reward bt": 4 * (adapter + head),
+    }
+    assert any("policy's base" in str(cell) for cell in stage_table(found).columns[0].cells)
+    gold = plan_stage(planned("ppo", *HF, "model.lora.rank=4", "reward=gold", "needs.reward=null"))
+    assert gold.lines[1].state.weights == 4 * (adapter + head)  # a critic from the policy
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("stages.reward_model.model.lora.rank=0",), ""),  # trained as a whole: nothing to share
+        (("sharding=fsdp_full",), ""),
+        (("model.weights_of.reward=bfloat16",), "stores it as bfloat16 and the policy's base as float32"),
+        (
+            ("stages.reward_model.needs.policy=openai-community/gpt2-medium",),
+            "another model than the policy starts from",
+        ),
+    ],
+)
+def test_a_reward_model_may_have_a_base_of_its_own(overrides: tuple[str, ...], reason: str) -> None:
+    found = plan_stage(planned("grpo", *HF, "model.lora.rank=4", *overrides))
+    line = next(line for line in found.lines if line.copy.name == "reward bt")
+    assert line.copy.beside is None and line.state.weights >= 2 * line.copy.shape.parameters
+    assert reason in line.copy.apart and bool(reason) == bool(line.copy.apart)
+    assert any(line.copy.apart in text for text in derivation(found))
 
 
 def test_rows_of_a_step() -> None:

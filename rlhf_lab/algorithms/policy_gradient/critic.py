@@ -71,7 +71,11 @@ def build_critic(
         return Critic(width, None, _device(policy))
     lora_seed = run.seed("critic/lora")
     if kind == "zero":
-        source: Any = load_policy(run.needs["policy"], settings, device=run.load_device, trained=True)
+        source: Any
+        if run.base:
+            source = run.base.language_model()
+        else:
+            source = load_policy(run.needs["policy"], settings, device=run.load_device, trained=True)
         return _critic_on(trainable(source, settings.lora, lora_seed), width)
     if "reward" not in run.needs:
         raise ConfigError("algorithm.critic=reward_model needs needs.reward; use algorithm.critic=zero")
@@ -83,7 +87,12 @@ def build_critic(
     # A reward model with several outputs scores with a weighted sum of them; the critic starts as that sum.
     attributes = ScoreScale.read(run.needs["reward"]).weights or (1.0,)
     source = load_reward_model(
-        run.needs["reward"], settings, outputs=len(attributes), device=run.load_device, trained=True
+        run.needs["reward"],
+        settings,
+        outputs=len(attributes),
+        device=run.load_device,
+        trained=True,
+        base=run.base,
     )
     score_Ad = source.score.weight
     critic = _critic_on(trainable(source, settings.lora, lora_seed), score_Ad.shape[1])

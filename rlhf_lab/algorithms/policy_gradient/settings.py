@@ -381,8 +381,11 @@ class PPO(OnPolicySettings):
         return "algorithm=ppo: TRL removed PPO and its value heads in 2026; use engine=native, or algorithm=rloo"
 
     def held(self, *, adapter: bool) -> list[Held]:
-        critic = [] if self.critic == "shared" else [Held("critic", outputs=1, trained=True)]
-        return [*super().held(adapter=adapter), *critic]
+        models = super().held(adapter=adapter)
+        if self.critic == "shared":
+            return models
+        start: Literal["policy", "reward"] = "reward" if self.critic == "reward_model" else "policy"
+        return [*models, Held("critic", outputs=1, trained=True, starts_from=start)]
 
     def usual_critic(self, config: Config) -> Literal["reward_model", "zero"]:
         """The critic that fits the reward: it starts from the reward model if the reward reads one."""

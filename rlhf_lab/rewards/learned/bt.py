@@ -17,6 +17,7 @@ from rlhf_lab.core.types import FloatArray, RewardBatch
 from rlhf_lab.data.transcript import CONTEXTS
 from rlhf_lab.models.build import load_encoder, load_reward_model, reward_outputs
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
+from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.reward_ensemble import StackedModels, averaged, same_shape, stackable
 from rlhf_lab.rewards.learned.ensemble import combine_members, spread
@@ -215,13 +216,19 @@ def member_folders(source: str) -> list[str]:
 
 
 def load_members(
-    source: str, model_settings: Any, device: str, batch_tokens: int, note: Callable[[str], None]
+    source: str,
+    model_settings: Any,
+    device: str,
+    batch_tokens: int,
+    note: Callable[[str], None],
+    base: OneBase | None = None,
 ) -> list[Scorer]:
     """The members of a reward model. A member with the tokenizer of the first shares its encoder.
 
     Args:
         model_settings: of `model=…`: attention, revision and chat template.
         note: called with a remark about each model without a scale.
+        base: as in `load_reward_model`.
     """
     scorers: list[Scorer] = []
     for folder in member_folders(source):
@@ -232,7 +239,7 @@ def load_members(
         if scorers and not has_model:  # a further head on the first member's model
             model, encoder = scorers[0].model, scorers[0].encoder
         else:
-            model = load_reward_model(folder, model_settings, outputs=scale.outputs(), device=device)
+            model = load_reward_model(folder, model_settings, outputs=scale.outputs(), device=device, base=base)
             encoder = load_encoder(folder, model_settings)
             if scorers and encoder.tokenizer.get_vocab() == scorers[0].encoder.tokenizer.get_vocab():
                 encoder = scorers[0].encoder  # members with one encoder have a text encoded once (`reads_like`)
@@ -255,14 +262,22 @@ def average_members(scorers: Sequence[Scorer], source: str) -> Scorer:
 
 
 def build(settings: BradleyTerry, run: Run) -> BTReward:
-    return load(settings, run.needs["reward"], run.config.model, run.device, run.note)
+    return load(settings, run.needs["reward"], run.config.model, run.device, run.note, run.base)
 
 
 def load(
-    settings: BradleyTerry, source: str, model_settings: Any, device: str, note: Callable[[str], None]
+    settings: BradleyTerry,
+    source: str,
+    model_settings: Any,
+    device: str,
+    note: Callable[[str], None],
+    base: OneBase | None = None,
 ) -> BTReward:
     """The reward model in a folder; see `load_members`. Raises ConfigError when `ensemble` does not fit its members."""
-    scorers = load_members(source, model_settings, device, settings.batch_tokens, note)
+    if settings.ensemble == "warm" and base:
+        note("reward.terms.bt.ensemble=warm: the mean of the members' weights is no adapter on the policy's base")
+        base = None
+    scorers = load_members(source, model_settings, device, settings.batch_tokens, note, base)
     if len(scorers) == 1 and settings.ensemble != "mean":
         raise ConfigError(
             f"reward.terms.bt.ensemble={settings.ensemble} needs a reward model with several members, and "

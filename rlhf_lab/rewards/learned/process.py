@@ -21,6 +21,7 @@ from rlhf_lab.core.types import FloatArray, RewardBatch
 from rlhf_lab.environments.maths.chains import step_lines
 from rlhf_lab.models.build import load_encoder, load_reward_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.passes import over_rows
 from rlhf_lab.models.steps import step_logits, step_row
 from rlhf_lab.rewards.learned.settings import Outcome, Process
@@ -106,10 +107,16 @@ class StepJudge:
         return [judged[i] for i in range(len(rows))]
 
 
-def load_judge(source: str, model_settings: Any, device: str, batch_tokens: int = 16384) -> StepJudge:
-    """The process or outcome reward model in a folder; `model_settings` are those of `model=…`."""
+def load_judge(
+    source: str, model_settings: Any, device: str, batch_tokens: int = 16384, base: OneBase | None = None
+) -> StepJudge:
+    """The process or outcome reward model in a folder; `model_settings` are those of `model=…`.
+
+    Args:
+        base: as in `load_reward_model`.
+    """
     trained_as = JudgeFile.read(source)
-    model = load_reward_model(source, model_settings, device=device)
+    model = load_reward_model(source, model_settings, device=device, base=base)
     encoder = load_encoder(source, model_settings)
     return StepJudge(model, encoder, trained_as, device, batch_tokens)
 
@@ -154,7 +161,7 @@ class OutcomeReward:
 
 def build(settings: Process | Outcome, run: Run) -> ProcessReward | OutcomeReward:
     role = str(settings.needs_role)
-    judge = load_judge(run.needs[role], run.config.model, run.device, settings.batch_tokens)
+    judge = load_judge(run.needs[role], run.config.model, run.device, settings.batch_tokens, run.base)
     kind = judge.trained_as.kind
     if kind != role:
         raise ArtifactError(f"needs.{role}={run.needs[role]} was trained as {kind}; use reward={kind}")

@@ -28,7 +28,7 @@ class RubricReward:
 
 def build(settings: RubricModel, run: Run) -> RubricReward:
     source = run.needs["rubric"]
-    scorers = load_members(source, run.config.model, run.device, settings.batch_tokens, run.note)
+    scorers = load_members(source, run.config.model, run.device, settings.batch_tokens, run.note, run.base)
     if len(scorers) > 1:
         raise ConfigError(f"needs.rubric={source} has {len(scorers)} members, so it is no rubric model; use reward=bt")
     return RubricReward(scorers[0])

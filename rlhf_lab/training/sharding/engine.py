@@ -76,7 +76,8 @@ class Engine:
     def memory_mib(self) -> dict[str, float]:
         """MiB that this process holds of the parameters it trains and of their state; see training/metrics.py."""
         self.reshard()
-        parameters = [p for module in self.parts.values() for p in module.parameters()]
+        # critic and policy may be adapters on one base, whose tensors count once
+        parameters = list(nn.ModuleDict(self.parts).parameters())
         tensors_by_metric: dict[str, list[Tensor]] = {
             "memory/parameters": [*parameters],
             "memory/gradients": [p.grad for p in parameters if p.grad is not None],
