@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import pickle
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,7 +99,7 @@ def _compose_from_choices(overrides: Sequence[str]) -> dict[str, Any] | None:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         choices = [override for override in parsed if is_choice(_key(override))]
-        values = copy.deepcopy(_composed_choices(tuple(choice.input_line or "" for choice in choices)))
+        values = pickle.loads(_pickled_choices(tuple(choice.input_line or "" for choice in choices)))
     except (HydraException, OmegaConfBaseException):
         return None
     if any(isinstance(choice.value(), dict) for choice in choices):
@@ -112,11 +113,11 @@ def _compose_from_choices(overrides: Sequence[str]) -> dict[str, Any] | None:
     return values
 
 
-@lru_cache(maxsize=64)
-def _composed_choices(choices: tuple[str, ...]) -> dict[str, Any]:
-    """The composed values of choices alone. Do not change them."""
+@lru_cache(maxsize=1000)
+def _pickled_choices(choices: tuple[str, ...]) -> bytes:
+    """The composed values of choices alone, some 5 kB, from which each caller loads a copy of its own."""
     with _hydra(None):
-        return _compose_with_hydra(choices)
+        return pickle.dumps(_compose_with_hydra(choices))
 
 
 def _is_plain(override: Override, values: dict[str, Any]) -> bool:
