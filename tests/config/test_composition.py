@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
 from support import checked
 
 from rlhf_lab.config import compose, inventory, registry, root, schema, sections
@@ -263,3 +265,12 @@ def test_commands_of_one_choice_are_composed_once(monkeypatch):
     values = compose.compose(["+recipe=sft", "data=mini_hh_small", "seed=7", "model.lora.rank=2"])
     assert (values["seed"], values["model"]["lora"]["rank"]) == (7, 2)
     assert compose.compose(["+recipe=sft", "data=mini_hh_small"])["model"]["lora"]["rank"] != 2, "a copy was changed"
+
+
+def test_a_stored_file_is_a_config_of_its_own_each_time_it_is_loaded():
+    compose.register_store()
+    first, second = (ConfigStore.instance().load("algorithm/dpo.yaml") for _ in range(2))
+    assert isinstance(first.node, DictConfig) and first.package == "algorithm"
+    assert first.node == second.node == inventory.option("algorithm", "dpo").node
+    first.node.beta = 7.0
+    assert second.node.beta != 7.0, "a change of one composition reaches the next"
