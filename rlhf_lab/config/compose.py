@@ -145,7 +145,7 @@ def _is_plain(override: Override, values: dict[str, Any]) -> bool:
     key = _key(override)
     if override.type not in (OverrideType.CHANGE, OverrideType.FORCE_ADD) or override.is_sweep_override():
         return False
-    if isinstance(override.value(), dict) or "${" in (override.input_line or "") or not re.fullmatch(r"[\w.]+", key):
+    if "${" in (override.input_line or "") or not re.fullmatch(r"[\w.]+", key):
         return False
     node: Any = values
     for name in key.split("."):

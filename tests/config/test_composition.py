@@ -240,6 +240,12 @@ COMMANDS = [
     ["+recipe=sft", "~algorithm.lr", "seed=1"],
     ["+recipe=sft", "seed=1", "outputs=${seed}/x"],
     ["+recipe=sft", "model.lora=null"],
+    ["+recipe=sft", "model.lora=[1,2]"],
+    ["+recipe=sft", "model.lora={rnk:4}"],
+    ["+recipe=sft", "outputs={a:'b c',d:{e:[1,{f:2}]}}", "alerts=3"],
+    ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}"],
+    ["+recipe=ppo", "needs.other=owner/model"],
+    ["+recipe=ppo", "algorithm.bta=0.1"],
     ["+recipe=sft", "+study.question=why", "++study.size=quick"],
 ]
 """Command lines whose values are put into the composition of their choices, and some that Hydra has to compose."""
