@@ -8,9 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
 from support import checked
 
 from rlhf_lab.config import compose, inventory, registry, root, schema, sections
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import artifacts
 
 AT_LEAST = {"algorithm": 4, "data": 5, "model": 6, "reward": 2, "rollout": 1, "sharding": 7, "tracker": 4}
@@ -218,3 +221,62 @@ def test_composing_does_not_walk_the_stack(monkeypatch):
 
     monkeypatch.setattr("inspect.stack", walked)
     assert compose.compose(["+recipe=dpo"])["algorithm"]["kind"] == "dpo"
+
+
+COMMANDS = [
+    ["+recipe=sft"],
+    ["+recipe=sft", "seed=3", "algorithm.lr=1e-3", "outputs=out", "model.lora.rank=4"],
+    ["seed=3", "+recipe=ppo", "algorithm.beta=0.2", "data=mini_hh_small", "algorithm.beta=1"],
+    ["+recipe=sft", 'outputs="a b: c"', "outputs='it\\'s'", "data.seed=null", "runtime.device=cpu"],
+    ["+recipe=sft", "algorithm.lr=nan", "algorithm.epochs=1e3", "artifacts.refresh=true", "outputs=true"],
+    ["+recipe=sft", "rollout.stop=[a,'b c',1,null]", "model.lora.targets=[q_proj]"],
+    ["+recipe=ppo", "++needs.policy=owner/model", "needs.reward=null", "++stages.sft.algorithm.epochs=2"],
+    ["+recipe=ppo", "++stages.sft.algorithm.epochs=2", "++stages.sft.algorithm.epochs=3"],
+    ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}", "++stages.sft.algorithm.lr=1"],
+    ["+recipe=ppo", "reward=[bt,length]", "reward.terms.bt.weight=2", "reward.terms.length={weight:0.5}"],
+    ["+recipe=sft", "model={hidden:16}", "model.hidden=32"],
+    ["+recipe=sft", "model.hidden=32", "model={hidden:16}"],
+    ["+recipe=sft", "seed=1", "++seed=2", "seed=3"],
+    ["+recipe=sft", "~algorithm.lr", "seed=1"],
+    ["+recipe=sft", "seed=1", "outputs=${seed}/x"],
+    ["+recipe=sft", "model.lora=null"],
+    ["+recipe=sft", "model.lora=[1,2]"],
+    ["+recipe=sft", "model.lora={rnk:4}"],
+    ["+recipe=sft", "outputs={a:'b c',d:{e:[1,{f:2}]}}", "alerts=3"],
+    ["+recipe=ppo", "++stages.sft={algorithm:{epochs:2}}"],
+    ["+recipe=ppo", "needs.other=owner/model"],
+    ["+recipe=ppo", "algorithm.bta=0.1"],
+    ["+recipe=sft", "+study.question=why", "++study.size=quick"],
+]
+"""Command lines whose values are put into the composition of their choices, and some that Hydra has to compose."""
+
+
+@pytest.mark.parametrize("overrides", COMMANDS, ids=" ".join)
+def test_composing_shares_work_and_gives_what_hydra_gives(overrides, monkeypatch):
+    def outcome() -> str:
+        """The values with their types, or the words of the error."""
+        try:
+            return repr(compose.compose(overrides))
+        except ConfigError as error:
+            return str(error)
+
+    shared, again = outcome(), outcome()
+    monkeypatch.setattr(compose, "_compose_from_choices", lambda overrides: None)
+    assert shared == again == outcome()
+
+
+def test_commands_of_one_choice_are_composed_once(monkeypatch):
+    compose.compose(["+recipe=sft", "data=mini_hh_small"])
+    monkeypatch.setattr(compose, "hydra_compose", None)  # calling it would fail
+    values = compose.compose(["+recipe=sft", "data=mini_hh_small", "seed=7", "model.lora.rank=2"])
+    assert (values["seed"], values["model"]["lora"]["rank"]) == (7, 2)
+    assert compose.compose(["+recipe=sft", "data=mini_hh_small"])["model"]["lora"]["rank"] != 2, "a copy was changed"
+
+
+def test_a_stored_file_is_a_config_of_its_own_each_time_it_is_loaded():
+    compose.register_store()
+    first, second = (ConfigStore.instance().load("algorithm/dpo.yaml") for _ in range(2))
+    assert isinstance(first.node, DictConfig) and first.package == "algorithm"
+    assert first.node == second.node == inventory.option("algorithm", "dpo").node
+    first.node.beta = 7.0
+    assert second.node.beta != 7.0, "a change of one composition reaches the next"

@@ -22,10 +22,12 @@ from typing import Any
 import pytest
 import torch
 from fake_vllm import FakeVllm
+from processes import together
 from test_sampler import CONFIGS, EOS, LLAMA, prompts, random_model
 from torch import nn
 from transformers import Qwen2Config
 
+from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.models import lora
 from rlhf_lab.models.encoding import TokenBatch
@@ -36,7 +38,7 @@ from rlhf_lab.sampling.local import LocalSampler, Samples
 from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.sampling.vllm.client import Client, ServerFailed
 from rlhf_lab.sampling.vllm.sampler import VllmSampler
-from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, free_port, server_rank
+from rlhf_lab.sampling.vllm.server import PLUGIN, Server, Serving, server_rank
 from rlhf_lab.sampling.vllm.weights import Servers, fingerprint_of, servers_of
 
 STOPS = (EOS, *range(10, 60))
@@ -484,8 +486,13 @@ def test_a_server_is_started_when_it_is_needed_and_ended():
 
 def test_a_server_that_cannot_start_says_why(tmp_path):
     serving = Serving(tmp_path, "float16", "cpu", 128)
+    refuses_dtype = (
+        "import sys\n"
+        "print('loading', 'RuntimeError: no such dtype', 'bye', sep=chr(10))\n"
+        "sys.exit(3 if 'float16' in sys.argv else 0)"
+    )
     with pytest.raises(ServerFailed, match=r"(?s)ended as it started \(status 3\):\nRuntimeError: no such dtype"):
-        Server(serving, command=FAKE, timeout_s=60)
+        Server(serving, command=[sys.executable, "-c", refuses_dtype], timeout_s=60)
     with pytest.raises(ServerFailed, match=r"did not answer within 0.1 s"):
         Server(serving, command=[sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.1)
 
@@ -504,42 +511,25 @@ def test_what_a_server_is_started_with(tmp_path):
     assert [server_rank(rank) for rank in (0, 1, 512, 513)] == [0, 1, 512, 0]
 
 
-PROCESS = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from fake_vllm import FakeVllm
-from test_vllm_sampler import CONFIGS, STOPS, Servers, Vllm, VllmSampler, prompts, random_model
-from rlhf_lab.core import ranks
-
-with ranks.group("cpu"):
-    options = Vllm(mode="server", urls=(sys.argv[2],), max_new_tokens=12, max_prompt_tokens=64)
+def sample_and_write(folder: Path, url: str) -> None:
+    """What one of two processes does: sample from a server, and write what it got and how often it sent weights."""
+    options = Vllm(mode="server", urls=(url,), max_new_tokens=12, max_prompt_tokens=64)
     sampler = VllmSampler(options, STOPS, servers=Servers(options))
     samples = sampler.sample(random_model(CONFIGS["llama"]), prompts(), 3, seed=1)
-    print(json.dumps([samples.replies_BG, len(sampler.servers.sent_s)]))
-"""
+    written = json.dumps([samples.replies_BG, len(sampler.servers.sent_s)])
+    (folder / f"{ranks.rank()}.json").write_text(written)
 
 
-def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(model):
-    here = Path(__file__).resolve().parent
+def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(model, tmp_path):
     with FakeVllm() as server:
         expected = sampler_for(server).sample(model, prompts(), 3, seed=1)
         before = len(server.requests)
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-        paths = os.pathsep.join([str(here), str(here.parent), *sys.path])
-        started = [
-            subprocess.Popen(
-                [sys.executable, "-c", PROCESS, str(here), server.url],
-                env={**os.environ, **address, "RANK": str(rank), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        printed = [json.loads(process.communicate(timeout=240)[0].splitlines()[-1]) for process in started]
+        together(sample_and_write, tmp_path, server.url)
         assert len(server.requests) - before == 15, "no row is asked for twice"
         assert server.calls == SYNC * 2
-    assert [replies for replies, _ in printed] == [expected.replies_BG] * 2
-    assert [sent for _, sent in printed] == [1, 0]
+    written = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert [replies for replies, _ in written] == [expected.replies_BG] * 2
+    assert [sent for _, sent in written] == [1, 0]
 
 
 def test_a_server_ends_when_the_lab_is_killed(tmp_path):
