@@ -176,7 +176,7 @@ def test_alike_lengths_stay_padded_and_ragged_ones_are_packed() -> None:
 
 
 def test_two_passes_are_taken_where_replies_are_alike() -> None:
-    """4 prompts of 32, each with 8 replies of 40: packed rows would compute the replies' masked pairs with each other."""
+    """4 prompts of 32, each with 8 replies of 40: packed rows would compute the masked pairs of replies, too."""
     batch = TokenBatch.from_rows([([2 + row // 8] * 32, [3] * 40) for row in range(32)])
     config = llama().config
     assert best_packing(config, batch, "two passes") is None
