@@ -27,7 +27,7 @@ from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.lora import add_adapter, twin, without_adapter
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.shared_prompt import can_share
+from rlhf_lab.models.shared_prompt import can_take_two_passes
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.training.optim import Optimizers, Part
@@ -74,7 +74,7 @@ def build(shape: ModelShape, attention: str = "sdpa", device: str = "cpu") -> An
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval().to(device)
     has_linear_head(model)
-    can_share(model.base_model)
+    can_take_two_passes(model.base_model)
     return model
 
 

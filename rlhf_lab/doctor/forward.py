@@ -16,7 +16,7 @@ from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail, within
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import capped, exact_kl, has_linear_head, head_cap, token_logps
-from rlhf_lab.models.shared_prompt import can_share
+from rlhf_lab.models.shared_prompt import Way, can_pack, can_take_two_passes, computed_as
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
 
@@ -71,14 +71,35 @@ def output_head(subject: Subject) -> Finding:
 
 
 def shared_prompt(subject: Subject) -> Finding:
-    """Rows whose prompt is computed once against whole rows."""
-    if not can_share(subject.model.base_model):  # type: ignore[arg-type]
-        remark = "this architecture cannot go on from a cache exactly; whole rows are computed"
+    """Rows whose prompt is computed once, in a pass of its own, against whole rows."""
+    if not can_take_two_passes(_backbone(subject)):
+        remark = "this architecture cannot go on from a cache exactly; replies are computed with their prompts"
         return Finding("pass", "not used", advice=remark)
+    return _against_whole_rows(subject, "two passes")
+
+
+def packed_rows(subject: Subject) -> Finding:
+    """Rows laid side by side, behind one copy of their prompt, against whole rows."""
+    if not can_pack(_backbone(subject)):
+        remark = "this architecture takes no mask or positions of packed rows; padded rows are computed"
+        return Finding("pass", "not used", advice=remark)
+    return _against_whole_rows(subject, "packed rows")
+
+
+def _backbone(subject: Subject) -> nn.Module:
+    backbone: nn.Module = subject.model.base_model  # type: ignore[assignment]
+    return backbone
+
+
+def _against_whole_rows(subject: Subject, way: Way) -> Finding:
+    """Log-probabilities of rows with a common prompt, computed in one way and as whole rows."""
     prompt = subject.rows[0][0]
     batch = TokenBatch.from_rows([(prompt, reply) for _, reply in subject.rows], subject.device)
-    whole_rows = dataclasses.replace(batch, prompt_of_B=None, first_row_P=None)
-    gap = _largest_gap(_logps(subject, batch), _logps(subject, whole_rows))
+    with computed_as(way):
+        logps_N = _logps(subject, batch)
+    with computed_as("whole rows"):
+        expected_N = _logps(subject, batch)
+    gap = _largest_gap(logps_N, expected_N)
     advice = "report it with this table; algorithm.micro_batch_tokens=1 trains on one row at a time until then"
     return within(gap, subject.tolerance, "nats", advice)
 
@@ -225,6 +246,7 @@ FORWARD = [
     Check("log-probabilities", log_probabilities),
     Check("output head", output_head),
     Check("shared prompt", shared_prompt),
+    Check("packed rows", packed_rows),
     Check("batch invariance", batch_invariance),
     Check("padding invariance", padding_invariance),
     Check("dropout off", dropout),

@@ -128,7 +128,7 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
 
 
 _IN_STEP = ("fsdp_grad_op", "fsdp_full", "zero2", "zero3")
-"""Strategies whose processes must run the same passes, so none of them computes a shared prompt once."""
+"""Strategies whose processes must run the same passes, so none of them takes two over a batch."""
 
 
 def arithmetic(stage: Stage, cuda: bool) -> Arithmetic:

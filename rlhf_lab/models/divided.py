@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.shared_prompt import forbid_two_passes
 from rlhf_lab.models.skeleton import Skeleton, receive
 
 Value = TypeVar("Value")
@@ -256,15 +256,15 @@ def gather(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.Tensor:
 def checkpoint_blocks(model: nn.Module) -> Callable[[], None]:
     """Compute each block's activations again in the backward pass instead of keeping them. Returns what undoes it.
 
-    A prompt shared by rows needs the blocks to fill a cache, which they would then do twice: it is not shared.
+    Each batch is one pass: blocks that fill a cache for a second pass would fill it again in the backward pass.
     """
     checkpointed = blocks(model)
     for block in checkpointed:
         block.forward = _recomputing(block.forward)
-    allow_sharing_again = forbid_sharing(model)
+    allow_two_passes_again = forbid_two_passes(model)
 
     def restore() -> None:
-        allow_sharing_again()
+        allow_two_passes_again()
         for block in checkpointed:
             del block.forward  # the instance's attribute; the method of the class is visible again
 

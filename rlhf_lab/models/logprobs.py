@@ -7,15 +7,17 @@ causal attention alone keeps padding out of every real token's context, and no a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from rlhf_lab.core import ranks
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import TokenBatch
-from rlhf_lab.models.shared_prompt import hidden_states, within_vocabulary
+from rlhf_lab.models.shared_prompt import CAN_PACK, can_pack, hidden_states, within_vocabulary
 from rlhf_lab.models.truncation import EVERYTHING, Truncation
 
 KEPT_ENTRIES = 2**27  # N·V probabilities kept for backward; above this each chunk is computed again
@@ -198,6 +200,17 @@ def note_linear_head(model: nn.Module) -> bool:
     is_linear: bool = ranks.on_main(lambda: within(model, has_linear_head, model))
     model._rlhf_lab_linear_head = is_linear  # type: ignore[assignment]
     return is_linear
+
+
+def note_packing(model: nn.Module) -> None:
+    """Try `can_pack` before a model is divided: afterwards processes would have to agree on when to try.
+
+    The main process tries, which may be the only one that has the values yet. All processes must call this.
+    """
+    for backbone in model.modules():
+        if isinstance(backbone, PreTrainedModel) and backbone.base_model is backbone:
+            packs: bool = ranks.on_main(partial(within, model, can_pack, backbone))
+            backbone.__dict__[CAN_PACK] = packs
 
 
 def _logits_are_head_of_backbone(causal: Any) -> bool:

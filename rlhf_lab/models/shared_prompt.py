@@ -1,33 +1,142 @@
-"""Hidden states before the reply tokens, with the prompt of several replies computed once.
+"""Hidden states before the reply tokens, without computing padding or a shared prompt more often than it pays.
 
-Rows that share a prompt (the samples of a group, the two sides of a pair) need its keys and values once. The forward
-pass then has two halves: the distinct prompts fill a cache, and the replies go on from it under a mask that lets every
-reply see its own prompt and itself. Gradients flow through the cache. The result is that of whole rows to rounding.
+There are three ways, and the cheapest is taken batch by batch:
+
+- Whole rows, padded to the longest.
+- Packed rows (`packing.py`): one pass over fewer, fuller rows, in which a prompt stands once for several replies, under
+  a mask. Attention computes the masked pairs too, so it pays where lengths differ or prompts are long.
+- Two passes: the distinct prompts fill a cache, and the replies go on from it, under a mask that lets every reply see
+  its prompt and itself. Gradients flow through the cache. It pays where lengths are alike. A divided or checkpointed
+  model cannot do it: all processes must run the same passes, and a block computed again would fill the cache twice.
+
+Flash attention takes no mask but knows rows laid end to end by their positions, which begin again at 0. They have no
+padding at all, and are always taken there. The result is that of whole rows to rounding in each way.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from transformers import DynamicCache
 
 from rlhf_lab.models.encoding import TokenBatch
+from rlhf_lab.models.packing import Lengths, PackedRows, Packing, cost, end_to_end, pack, packings
 
-CAN_SHARE = "_rlhf_lab_can_share"
-SHARE_FROM = 0.1  # share of a batch's token slots that must be saved to be worth a second pass
+CAN_TAKE_TWO_PASSES = "_rlhf_lab_can_take_two_passes"
+CAN_PACK = "_rlhf_lab_can_pack"
+SHARE_FROM = 0.1
+"""Share of a batch's token slots that must be saved to be worth a second pass, or packing."""
+TRIAL_ROWS = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
+"""Prompts and replies of different lengths, so that padding and positions are tried as well."""
+ROUNDING = 0.05
+"""Largest difference in a trial where weights or arithmetic are bfloat16, as a share of the largest state."""
+TWO_PASSES_COST = 1.1
+"""Time of two passes over that of one with as many slots and pairs: the cache is copied to every row."""
+
+
+Way = Literal["whole rows", "two passes", "packed rows"]
+
+_prescribed: ContextVar[Way | None] = ContextVar("prescribed", default=None)
+
+
+@contextmanager
+def computed_as(way: Way) -> Iterator[None]:
+    """In this block batches are computed in one way whatever it costs, to compare it with another.
+
+    Two passes need a batch that shares prompts. The caller knows that the model can compute in this way.
+    """
+    token = _prescribed.set(way)
+    try:
+        yield
+    finally:
+        _prescribed.reset(token)
 
 
 def hidden_states(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     """Last hidden state of `backbone` at column − 1 of each (row, column), (N, d)."""
-    sees_whole_row = attention_window(backbone.config) > batch.tokens_BT.shape[1]
-    pays = batch.prompt_of_B is not None and sees_whole_row and _saved(batch) >= SHARE_FROM
-    if pays and can_share(backbone):
+    way, packing = _cheapest_way(backbone, batch)
+    if packing is not None:
+        return _packed(backbone, batch, packing, row_N, column_N)
+    if way == "two passes":
         return _prompts_then_replies(backbone, batch, row_N, column_N)
     return _whole_rows(backbone, batch, row_N, column_N)
+
+
+def _cheapest_way(backbone: nn.Module, batch: TokenBatch) -> tuple[Way, Packing | None]:
+    """How a batch is computed, and the layout where it is packed."""
+    prescribed = _prescribed.get()
+    if prescribed is not None:
+        return prescribed, _any_packing(backbone, batch) if prescribed == "packed rows" else None
+    if takes_flash_attention(backbone.config):
+        return ("packed rows", end_to_end(Lengths.of(batch))) if can_pack(backbone) else ("whole rows", None)
+    if attention_window(backbone.config) <= batch.tokens_BT.shape[1]:  # a mask of our own would open the window
+        return "whole rows", None
+    saves_prompts = batch.prompt_of_B is not None and _saved(batch) >= SHARE_FROM
+    unpacked: Way = "two passes" if saves_prompts and can_take_two_passes(backbone) else "whole rows"
+    packing = best_packing(backbone.config, batch, unpacked)
+    if packing is not None and can_pack(backbone):
+        return "packed rows", packing
+    return unpacked, None
+
+
+def _any_packing(backbone: nn.Module, batch: TokenBatch) -> Packing:
+    """A packing that shares what can be shared, whether or not it pays."""
+    lengths = Lengths.of(batch)
+    return end_to_end(lengths) if takes_flash_attention(backbone.config) else pack(lengths, sum(lengths.slots))
+
+
+def best_packing(config: Any, batch: TokenBatch, unpacked: Way) -> Packing | None:
+    """The packing that costs least; None where padded rows, or two passes over them, cost less.
+
+    What is kept for the backward pass is never more than what memory is planned for, that of padded rows or of two
+    passes over them (`memory/work.py`).
+
+    Args:
+        unpacked: how the batch is computed otherwise.
+    """
+    lengths = Lengths.of(batch)
+    rows, width = batch.tokens_BT.shape
+    most_slots = _two_pass_slots(batch) if unpacked == "two passes" else rows * width
+    if lengths.least > min(most_slots, (1 - SHARE_FROM) * rows * width):
+        return None
+    text_config = config.get_text_config()
+    hidden = text_config.hidden_size
+    keeps_probabilities = text_config._attn_implementation == "eager"
+    lowest_cost = _unpacked_cost(batch, hidden, unpacked)
+    best = None
+    for packing in packings(lengths):
+        # With mask and scores, a pass without gradient needs up to 1/6h of a slot's memory for a pair.
+        memory_slots = packing.slots + packing.pairs / (6 * hidden)
+        if packing.slots > most_slots or memory_slots > (1 - SHARE_FROM) * rows * width:
+            continue
+        if keeps_probabilities and packing.pairs > rows * width**2:
+            continue
+        packing_cost = cost(packing.slots, packing.pairs, hidden)
+        if packing_cost < lowest_cost:
+            best, lowest_cost = packing, packing_cost
+    return best
+
+
+def _unpacked_cost(batch: TokenBatch, hidden: int, unpacked: Way) -> float:
+    """`cost` of padded rows, or of two passes over them."""
+    rows, width = batch.tokens_BT.shape
+    if unpacked == "whole rows":
+        return cost(rows * width, rows * width**2, hidden)
+    prompt_pairs = batch.prompts * batch.prompts_width**2
+    reply_slots = batch.replies_width - 1
+    reply_pairs = rows * reply_slots * (batch.prompts_width + reply_slots)
+    return TWO_PASSES_COST * cost(_two_pass_slots(batch), prompt_pairs + reply_pairs, hidden)
+
+
+def takes_flash_attention(config: Any) -> bool:
+    """Whether attention takes packed rows by their positions and no mask of ours."""
+    return "flash" in str(config.get_text_config()._attn_implementation)
 
 
 def attention_window(config: Any) -> float:
@@ -42,31 +151,53 @@ def attention_window(config: Any) -> float:
     return window if window and is_used else float("inf")
 
 
-def forbid_sharing(model: nn.Module) -> Callable[[], None]:
-    """Compute every row of this model's batches whole. Returns what undoes it."""
+def forbid_two_passes(model: nn.Module) -> Callable[[], None]:
+    """Compute every batch of this model in one pass. Returns what undoes it."""
     # Any of these modules may be the backbone that `hidden_states` is asked about.
     modules = [module for module in model.modules() if getattr(module, "config", None) is not None]
-    previous_values = [module.__dict__.get(CAN_SHARE) for module in modules]
+    previous_values = [module.__dict__.get(CAN_TAKE_TWO_PASSES) for module in modules]
     for module in modules:
-        module.__dict__[CAN_SHARE] = False
+        module.__dict__[CAN_TAKE_TWO_PASSES] = False
 
     def restore() -> None:
         for module, previous in zip(modules, previous_values, strict=True):
-            module.__dict__[CAN_SHARE] = previous
+            module.__dict__[CAN_TAKE_TWO_PASSES] = previous
 
     return restore
 
 
 def _saved(batch: TokenBatch) -> float:
     """Share of the token slots of whole rows that two passes need not compute."""
-    rows, width = batch.tokens_BT.shape
-    computed_slots = batch.prompts * batch.prompts_width + rows * (batch.replies_width - 1)
-    return 1 - computed_slots / (rows * width)
+    return 1 - _two_pass_slots(batch) / batch.tokens_BT.numel()
+
+
+def _two_pass_slots(batch: TokenBatch) -> int:
+    return batch.prompts * batch.prompts_width + len(batch.tokens_BT) * (batch.replies_width - 1)
 
 
 def _whole_rows(backbone: nn.Module, batch: TokenBatch, row_N: torch.Tensor, column_N: torch.Tensor) -> torch.Tensor:
     body: Any = backbone
     return body(input_ids=batch.tokens_BT, use_cache=False).last_hidden_state[row_N, column_N - 1]
+
+
+def _packed(
+    backbone: nn.Module, batch: TokenBatch, packing: Packing, row_N: torch.Tensor, column_N: torch.Tensor
+) -> torch.Tensor:
+    """`hidden_states` in one pass over packed rows."""
+    body: Any = backbone
+    packed = PackedRows.of(batch, packing)
+    mask = None if takes_flash_attention(body.config) else packed.mask(_attention_dtype(backbone))
+    states_RWd = body(
+        input_ids=packed.tokens_RW, position_ids=packed.position_RW, attention_mask=mask, use_cache=False
+    ).last_hidden_state
+    return states_RWd.flatten(0, 1)[packed.slots_before(row_N, column_N)]
+
+
+def _attention_dtype(backbone: nn.Module) -> torch.dtype:
+    """The dtype of queries and keys: a mask of another one would be converted in every layer, or refused."""
+    parameter = next(p for p in backbone.parameters() if p.is_floating_point())
+    device = parameter.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
 
 
 def _prompts_then_replies(
@@ -116,21 +247,45 @@ def within_vocabulary(tokens: torch.Tensor, model: nn.Module) -> torch.Tensor:
     return tokens % config.get_text_config().vocab_size
 
 
+def can_take_two_passes(backbone: nn.Module) -> bool:
+    """Whether two passes give what whole rows give, tried once per model on a few tokens."""
+
+    def two_passes(batch: TokenBatch) -> torch.Tensor:
+        return _prompts_then_replies(backbone, batch, *batch.targets())
+
+    return _agrees_with_whole_rows(backbone, two_passes, CAN_TAKE_TWO_PASSES)
+
+
+def can_pack(backbone: nn.Module) -> bool:
+    """Whether packed rows give what whole rows give, tried once per model on a few tokens."""
+
+    def packed_rows(batch: TokenBatch) -> torch.Tensor:
+        return _packed(backbone, batch, _any_packing(backbone, batch), *batch.targets())
+
+    return _agrees_with_whole_rows(backbone, packed_rows, CAN_PACK)
+
+
 @torch.no_grad()
-def can_share(backbone: nn.Module) -> bool:
-    """True when two passes give what whole rows give, tried once per model on a few tokens."""
-    agrees = getattr(backbone, CAN_SHARE, None)
-    if agrees is None:
-        # Prompts and replies of different lengths, so that padding and positions are tried as well.
-        rows = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8]), ([2, 3], [4]), ([2, 3], [5, 6])]
-        batch = TokenBatch.from_rows(rows, next(backbone.parameters()).device)
-        batch = dataclasses.replace(batch, tokens_BT=within_vocabulary(batch.tokens_BT, backbone))
-        row_N, column_N = batch.targets()
-        expected = _whole_rows(backbone, batch, row_N, column_N)
+def _agrees_with_whole_rows(backbone: nn.Module, compute: Callable[[TokenBatch], torch.Tensor], key: str) -> bool:
+    """Whether `compute` gives the hidden states of whole rows; noted under `key` of the model's `__dict__`."""
+    agrees: bool | None = backbone.__dict__.get(key)
+    if agrees is not None:
+        return agrees
+    device = next(backbone.parameters()).device
+    batch = TokenBatch.from_rows(TRIAL_ROWS, device)
+    batch = dataclasses.replace(batch, tokens_BT=within_vocabulary(batch.tokens_BT, backbone))
+    # Float32 tells a wrong mask from rounding better; rounded weights and flash attention need autocast's dtype.
+    wide = (torch.float32, torch.float64)
+    is_exact = all(p.dtype in wide for p in backbone.parameters()) and not takes_flash_attention(backbone.config)
+    with torch.autocast(device.type, enabled=False) if is_exact else nullcontext():
+        expected = _whole_rows(backbone, batch, *batch.targets())
         try:
-            shared = _prompts_then_replies(backbone, batch, row_N, column_N)
-            agrees = torch.allclose(shared, expected, atol=1e-4, rtol=1e-3)
-        except Exception:  # an architecture that cannot go on from a cache in some way of its own
-            agrees = False
-        backbone.__dict__[CAN_SHARE] = agrees
-    return bool(agrees)
+            states = compute(batch)
+        except Exception:  # an architecture that takes no mask, cache or positions of others
+            states = torch.full_like(expected, torch.nan)
+    if is_exact:
+        agrees = torch.allclose(states, expected, atol=1e-4, rtol=1e-3)
+    else:
+        agrees = bool((states - expected).abs().max() <= ROUNDING * expected.abs().max())
+    backbone.__dict__[key] = agrees
+    return agrees

@@ -15,6 +15,7 @@ from rlhf_lab.doctor.masks import picture
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models import shared_prompt
 from rlhf_lab.models.encoding import Encoder, TokenBatch
+from rlhf_lab.models.packing import PackedRows
 from rlhf_lab.sampling.decoder import Decoder
 
 # Each takes a sound subject and breaks one invariant.
@@ -109,8 +110,20 @@ def scaled_head(subject: Subject, patch: pytest.MonkeyPatch) -> None:
 
 def wrong_sharing(subject: Subject, patch: pytest.MonkeyPatch) -> None:
     right = shared_prompt._prompts_then_replies
-    assert shared_prompt.can_share(subject.model.base_model)  # type: ignore[arg-type]
+    assert shared_prompt.can_take_two_passes(subject.model.base_model)  # type: ignore[arg-type]
     patch.setattr(shared_prompt, "_prompts_then_replies", lambda *arguments: right(*arguments).roll(1, dims=0))
+
+
+def wrong_packing(subject: Subject, patch: pytest.MonkeyPatch) -> None:
+    """Replies that see the other replies to their prompt."""
+    assert shared_prompt.can_pack(subject.model.base_model)  # type: ignore[arg-type]
+    right = PackedRows.of
+
+    def of(batch: TokenBatch, packing: Any) -> PackedRows:
+        packed = right(batch, packing)
+        return dataclasses.replace(packed, begin_RW=packed.prompt_begin_RW)
+
+    patch.setattr(PackedRows, "of", of)
 
 
 def half_saved(subject: Subject, patch: pytest.MonkeyPatch) -> None:
@@ -164,6 +177,7 @@ FAULTS = {
     "greedy = generate": (wrong_decoder, "2 of 2 replies differ"),
     "output head": (scaled_head, "looked linear"),
     "shared prompt": (wrong_sharing, "one row at a time"),
+    "packed rows": (wrong_packing, "one row at a time"),
     "save and load": (half_saved, "log-probabilities differ by 0."),
     "resume": (forgetful, "end elsewhere"),
     "bfloat16 gap": (large_gap, "float32"),

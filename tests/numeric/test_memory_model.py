@@ -16,7 +16,9 @@ from rlhf_lab.memory.shapes import config_shape
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.memory.state import Training, bytes_per_parameter, frozen_state, trained_state
 from rlhf_lab.memory.work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
+from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import add_adapter
+from rlhf_lab.models.packing import PackedRows
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import hidden_states
 from rlhf_lab.sampling import cache
@@ -162,12 +164,12 @@ def test_optimiser_state_is_that_of_pytorch(shape: ModelShape, training: Trainin
 # --- saved tensors
 
 
-def saved_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, rank: int = 0) -> int:
+def saved_bytes(shape: ModelShape, rows: Rows, how: Arithmetic, rank: int = 0, batch: TokenBatch | None = None) -> int:
     """Bytes that autograd keeps of a forward pass of the trunk: each storage once, without weights and their copies."""
     model = build(shape, how.attention)
     if rank:
         add_adapter(model, LoRA(rank=rank), 0)
-    batch = token_batch(rows, shape.vocabulary)
+    batch = batch or token_batch(rows, shape.vocabulary)
     weights = {tuple(p.shape) for p in model.parameters()} | {
         tuple(p.T.shape) for p in model.parameters() if p.ndim == 2
     }
@@ -210,6 +212,36 @@ def test_a_block_with_shared_prompts(shape: ModelShape, precision: Any) -> None:
     assert rows.shared and rows.tokens == 2 * 20 + 4 * 17
     one_more = saved_bytes(replace(shape, layers=3), rows, how) - saved_bytes(replace(shape, layers=2), rows, how)
     assert block_bytes(shape, rows, how) == one_more
+
+
+@PRECISIONS
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("prompts", [4, 0], ids=["shared", "unshared"])
+@BOTH
+def test_packed_rows_keep_no_more_than_is_planned(
+    shape: ModelShape, prompts: int, attention: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ragged rows as long as the planned ones at most, mask included; packing pays for them in all four."""
+    planned = Rows(16, 64, 48, prompts)
+    shape = replace(shape, hidden=256, head_dim=64)  # where attention costs little, groups lie side by side
+    how = Arithmetic(precision, attention)
+    generator = torch.Generator().manual_seed(3)
+    asked = [[5 + number] * (64 if number == 0 else 8 + 4 * number) for number in range(prompts or planned.rows)]
+    rows = []
+    for number in range(planned.rows):
+        reply = 48 if number == 0 else int(torch.randint(1, 24, (1,), generator=generator))
+        rows.append((asked[number % len(asked)], [7] * reply))
+    packed: list[int] = []  # of the trial of a new model, then of the batch
+    right = PackedRows.of
+
+    def counted(batch: TokenBatch, packing: Any) -> PackedRows:
+        packed.append(packing.slots)
+        return right(batch, packing)
+
+    monkeypatch.setattr(PackedRows, "of", counted)
+    measured = saved_bytes(shape, planned, how, batch=TokenBatch.from_rows(rows))
+    assert len(packed) == 2 and packed[1] < 0.9 * planned.rows * planned.width
+    assert measured < shape.layers * block_bytes(shape, planned, how)
 
 
 def test_logits_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""A prompt computed once for several replies gives what whole rows give: log-probabilities, gradients, KL, values."""
+"""Two passes over a shared prompt, and packed rows, give what whole rows give: log-probabilities, gradients, KL."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
-from rlhf_lab.models import shared_prompt
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import exact_kl, token_logps
-from rlhf_lab.models.shared_prompt import can_share
+from rlhf_lab.models.shared_prompt import Way, can_pack, can_take_two_passes, computed_as
 
 VOCABULARY = 97
 SMALL: dict[str, Any] = {
@@ -50,18 +49,22 @@ def groups() -> list[tuple[list[int], list[int]]]:
     return [(long, ids(9)), (middle, ids(4)), (long, ids(1)), (short, ids(5)), (long, ids(6)), (middle, ids(2))]
 
 
-def both_ways(monkeypatch: pytest.MonkeyPatch, function: Any) -> list[Any]:
-    found = []
-    for threshold in (2.0, -9.0):  # never, always
-        monkeypatch.setattr(shared_prompt, "SHARE_FROM", threshold)
-        found.append(function())
-    return found
+WAYS: tuple[Way, ...] = ("whole rows", "two passes", "packed rows")
+
+
+def all_ways(function: Any) -> list[Any]:
+    """What `function` gives where batches are computed as whole rows, in two passes and packed."""
+    results = []
+    for way in WAYS:
+        with computed_as(way):
+            results.append(function())
+    return results
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_log_probabilities_and_gradients(family, monkeypatch):
+def test_log_probabilities_and_gradients(family):
     model, batch = model_of(family), TokenBatch.from_rows(groups())
-    assert can_share(model.base_model)
+    assert can_take_two_passes(model.base_model) and can_pack(model.base_model)
     weight_N = torch.randn(int((batch.length_B - batch.prompt_len_B).sum()), dtype=torch.float64)
 
     def run():
@@ -70,14 +73,19 @@ def test_log_probabilities_and_gradients(family, monkeypatch):
         (logps_N * weight_N).sum().backward()
         return logps_N.detach(), [p.grad.clone() for p in model.parameters()]
 
-    (whole, gradient), (shared, shared_gradient) = both_ways(monkeypatch, run)
-    assert torch.allclose(whole, shared, atol=1e-5)
-    for one, other in zip(gradient, shared_gradient, strict=True):
-        assert torch.allclose(one, other, atol=1e-4 * max(1.0, float(one.abs().max())))
+    (whole, gradient), *others = all_ways(run)
+    for logps_N, other_gradient in others:
+        assert torch.allclose(whole, logps_N, atol=1e-5)
+        for one, other in zip(gradient, other_gradient, strict=True):
+            assert torch.allclose(one, other, atol=1e-4 * max(1.0, float(one.abs().max())))
 
 
-def test_the_second_pass_is_really_taken(monkeypatch):
-    """The prompt's tokens go through the model once per prompt, not once per reply."""
+def test_what_each_way_computes(monkeypatch):
+    """Whole rows are 6 of 24. Two passes: 3 prompts of 15, then 6 replies of 9 − 1.
+
+    Packed: each prompt once, and every reply without its last token: 15 + 8 + 0 + 5, 9 + 3 + 1 and 2 + 4 slots, in one
+    row that has room for all rows unshared, 23 + 15 + 20 + 12 + 10 + 6 = 86, rounded up to 88.
+    """
     model, batch = model_of("llama"), TokenBatch.from_rows(groups())
     token_logps(model, batch)  # the trials of a new model are done
     seen: list[tuple[int, ...]] = []
@@ -88,11 +96,11 @@ def test_the_second_pass_is_really_taken(monkeypatch):
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(model.base_model, "forward", counted)
-    both_ways(monkeypatch, lambda: token_logps(model, batch))
-    assert seen == [(6, 24), (3, 15), (6, 8)]
+    all_ways(lambda: token_logps(model, batch))
+    assert seen == [(6, 24), (3, 15), (6, 8), (1, 88)]
 
 
-def test_rotary_positions_beyond_what_the_config_names(monkeypatch):
+def test_rotary_positions_beyond_what_the_config_names():
     """Rows of 24 tokens for 16 positions: a rotary embedding goes on counting, and so do the replies' positions."""
     torch.manual_seed(0)
     config = LlamaConfig(**SMALL, max_position_embeddings=16)
@@ -101,23 +109,24 @@ def test_rotary_positions_beyond_what_the_config_names(monkeypatch):
         if parameter.ndim == 2:
             parameter.data.normal_(0, 0.3)
     batch = TokenBatch.from_rows(groups())
-    whole, shared = both_ways(monkeypatch, lambda: token_logps(model, batch).logps_N.detach())
-    assert (whole - shared).abs().max() < 1e-5
+    whole, *others = all_ways(lambda: token_logps(model, batch).logps_N.detach())
+    assert all((whole - other).abs().max() < 1e-5 for other in others)
 
 
-def test_exact_kl(monkeypatch):
+def test_exact_kl():
     policy, reference = model_of("llama", 0), model_of("llama", 1)
     batch = TokenBatch.from_rows(groups())
-    whole, shared = both_ways(monkeypatch, lambda: exact_kl(policy, reference, batch))
-    assert torch.allclose(whole, shared, atol=1e-5) and (whole > 0).all()
+    whole, *others = all_ways(lambda: exact_kl(policy, reference, batch))
+    assert all(torch.allclose(whole, other, atol=1e-5) for other in others) and (whole > 0).all()
 
 
 def test_a_model_that_ignores_the_mask_is_not_trusted(monkeypatch):
-    """What two passes give is compared with whole rows once per model; on a difference whole rows are used."""
+    """What a way gives is compared with whole rows once per model; on a difference it is not taken."""
     model = model_of("llama")
     forward = model.base_model.forward
     monkeypatch.setattr(model.base_model, "forward", lambda *a, **k: forward(*a, **{**k, "attention_mask": None}))
-    assert not can_share(model.base_model)
+    assert not can_take_two_passes(model.base_model)
+    assert not can_pack(model.base_model)
 
 
 @pytest.mark.parametrize("window", [8, 16])
@@ -137,7 +146,7 @@ def test_rows_without_a_common_prompt_stay_whole():
     assert batch.prompt_of_B is None and batch.prompts == 2
 
 
-def test_a_mask_leaves_out_tokens_of_the_loss_not_of_the_context(monkeypatch):
+def test_a_mask_leaves_out_tokens_of_the_loss_not_of_the_context():
     model = model_of("llama")
     rows = groups()
     masks = [[position % 2 == 1 for position in range(len(reply))] for _, reply in rows]
@@ -149,5 +158,5 @@ def test_a_mask_leaves_out_tokens_of_the_loss_not_of_the_context(monkeypatch):
             masked = token_logps(model, TokenBatch.from_rows(rows, masks=masks)).logps_N
         return every, masked
 
-    for every, masked in both_ways(monkeypatch, run):
+    for every, masked in all_ways(run):
         assert torch.allclose(masked, every[learned_N], atol=1e-6)

@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from rlhf_lab.core import ranks
 from rlhf_lab.models.by_block import sample_by_block
 from rlhf_lab.models.divided import divide, halve, settle
-from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.logprobs import note_packing
+from rlhf_lab.models.shared_prompt import forbid_two_passes
 from rlhf_lab.models.skeleton import receive
 from rlhf_lab.training.loop import Algorithm
 from rlhf_lab.training.run import Run
@@ -22,10 +23,7 @@ from rlhf_lab.training.sharding.settings import FullySharded
 
 
 class Sharded(Engine):
-    """Every pass needs all processes to compute alike, and whether rows share a prompt is decided batch by batch.
-
-    So passes do not share prompts here.
-    """
+    """Every pass needs all processes to compute alike, so that each batch is one pass, padded or packed."""
 
     settings: FullySharded
 
@@ -37,12 +35,14 @@ class Sharded(Engine):
         reshard = self.settings.reshard_after_forward
         divided: list[nn.Module] = []
         for module in self.parts.values():
-            forbid_sharing(module)  # not undone in `close`: the module stays divided, also for evaluations
+            note_packing(module)
+            forbid_two_passes(module)  # not undone in `close`: the module stays divided, also for evaluations
             divide(module, mesh, reshard=reshard, dtype=dtype)
             divided.append(module)
         for model in self.algorithm.frozen():
-            forbid_sharing(model)
+            forbid_two_passes(model)
             if self.settings.reference == "sharded":
+                note_packing(model)
                 divide(model, mesh, reshard=True, reshard_root=True, dtype=dtype)
                 divided.append(model)
                 continue

@@ -25,7 +25,8 @@ from torch.distributed.tensor import DTensor, Shard
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, MissingDependency
 from rlhf_lab.models.divided import Root, Value, divided_by
-from rlhf_lab.models.shared_prompt import forbid_sharing
+from rlhf_lab.models.logprobs import note_packing
+from rlhf_lab.models.shared_prompt import forbid_two_passes
 from rlhf_lab.training.checkpoint import Saved
 from rlhf_lab.training.loop import Algorithm, LossOutput
 from rlhf_lab.training.run import Run
@@ -61,8 +62,8 @@ class Passage(Root):
 class ZeRO(Engine):
     """One DeepSpeed engine for all trained parts; each has AdamW groups of its own.
 
-    Stages 2 and 3 exchange gradients during the backward pass, so that all processes must compute alike. Whether rows
-    share a prompt is decided batch by batch: passes do not share prompts there.
+    Stages 2 and 3 exchange gradients during the backward pass, so that all processes must compute alike: each batch is
+    one pass there, padded or packed.
 
     Attributes:
         engine: DeepSpeed's engine.
@@ -92,7 +93,9 @@ class ZeRO(Engine):
 
     def prepare(self) -> None:
         if self.settings.stage > 1:
-            self._undo += [forbid_sharing(module) for module in self.parts.values()]
+            for module in self.parts.values():
+                note_packing(module)
+            self._undo += [forbid_two_passes(module) for module in self.parts.values()]
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
         """The parameter groups of the parts' own optimisers, which only serve to make these."""
@@ -253,7 +256,7 @@ class ZeRO(Engine):
             return
         # parameters stay divided in stage 3, so passes of an evaluation need all processes to compute alike too
         for module in self.parts.values():
-            forbid_sharing(module)
+            forbid_two_passes(module)
 
 
 def load(device: str) -> ModuleType:
