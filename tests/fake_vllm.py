@@ -51,6 +51,7 @@ class FakeVllm(ThreadingHTTPServer):
         self.adapted: dict[str, Any] = {}  # name of an adapter → the model with it
         self.version = "default"
         self.paused = False
+        self.asleep = False
         self.calls: list[str] = []  # everything but replies and looks at its health, in order
         self.requests: list[dict[str, Any]] = []
         self.lock = threading.Lock()
@@ -73,6 +74,12 @@ class FakeVllm(ThreadingHTTPServer):
             self.paused = False
         elif path == "/update_weight_version":
             self.version = body["new_version"]
+        elif path.startswith("/sleep"):
+            self.asleep = True
+            if path.endswith("level=2"):
+                self.model = None
+        elif path == "/wake_up":
+            self.asleep = False
         elif path == "/reset_prefix_cache":
             return {"success": True}
         elif body.get("method") == "lab_describe":
@@ -93,6 +100,7 @@ class FakeVllm(ThreadingHTTPServer):
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         """One choice, as vLLM words it."""
+        assert not self.asleep, "a server that sleeps samples nothing"
         sampling = body["sampling_params"]
         settings = Local(
             max_new_tokens=sampling["max_tokens"],

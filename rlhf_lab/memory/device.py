@@ -9,7 +9,11 @@ from rlhf_lab.config.root import Config
 from rlhf_lab.core import ranks
 from rlhf_lab.core.machine import PROCESSES, main_memory
 from rlhf_lab.memory.devices import GIB, MOST_DEVICES
+from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.launch.processes import together
+
+CUDA_CONTEXT = 700 * 2**20
+"""Bytes of a GPU that a process has for CUDA itself and its libraries."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,23 @@ def device(checked: Config) -> Device:
     if cuda and torch.cuda.is_available():
         name = torch.cuda.get_device_name()
         count = torch.cuda.device_count()
-        memory = configured or torch.cuda.get_device_properties(0).total_memory
+        memory = configured or torch.cuda.get_device_properties(0).total_memory - CUDA_CONTEXT
     elif configured is not None:
         name = "runtime.memory_gib"
     elif not cuda:
         main = main_memory()
         memory = main.total if main else None
+    if cuda and memory is not None:
+        memory -= int(memory * _share_of_vllm(checked))
     jobs = int(os.environ.get(PROCESSES, "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if ranks.launched() > 1 else 0
     return Device(name, memory, count, cuda, jobs, local, supposed=configured is not None)
+
+
+def _share_of_vllm(checked: Config) -> float:
+    """Share of a GPU that a server takes which the lab starts beside training."""
+    rollout = checked.rollout
+    return rollout.gpu_memory_utilization if isinstance(rollout, Vllm) and rollout.starts_server else 0.0
 
 
 def processes(checked: Config, machine: Device) -> int:

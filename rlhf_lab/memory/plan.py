@@ -33,6 +33,7 @@ from rlhf_lab.memory.work import (
     update_peak,
 )
 from rlhf_lab.models.settings import Stored
+from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.artifacts import Stage
 
 
@@ -189,7 +190,7 @@ def _update_bytes(lines: list[Line], accumulates: bool) -> int:
 
 
 def _sampler(stage: Stage, models: list[Copy], policy_number: int, gathered_block: int) -> Sampling | None:
-    """The sampler's own memory; None for a stage that does not sample.
+    """The memory of the lab's own sampler; None for a stage that does not sample, or that servers sample for.
 
     Args:
         policy_number: bytes of a number of the policy that it reads, unless that is stored in less than float32.
@@ -197,7 +198,7 @@ def _sampler(stage: Stage, models: list[Copy], policy_number: int, gathered_bloc
     """
     batch = copies.sampled(stage)
     rollout = stage.config.rollout
-    if batch is None:
+    if batch is None or (isinstance(rollout, Vllm) and stage.config.engine == "native"):
         return None
     shape = next((model.shape for model in models if not model.shape.outputs), copies.policy_shape(stage))
     in_place = _policy_stored(stage) != "float32"

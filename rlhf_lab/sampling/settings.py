@@ -76,9 +76,10 @@ class Vllm(Local):
     lab's own sampler with the settings of `local`.
 
     Args:
-        mode: `spawn` starts a server in the environment that `vllm setup` makes, and ends it; `server` asks servers
-            that are there: those of `urls`, or with engine=trl the one of `host` and `port`, started with
-            `trl vllm-serve`; `colocate`, of engine=trl alone, runs vLLM in the trainer's process and on its GPU.
+        mode: `spawn` starts a server in the environment that `vllm setup` makes, and ends it; `colocate` does, and the
+            server gives the memory of the GPU back while the stage trains (with engine=trl vLLM runs in the trainer's
+            process); `server` asks servers that are there: those of `urls`, or with engine=trl the one of `host` and
+            `port`, started with `trl vllm-serve`.
         urls: of the servers, such as http://127.0.0.1:8000; rows are divided between them.
         gpu_memory_utilization: share of the GPU's memory that a vLLM takes which the lab has started.
         host, port: of TRL's server.
@@ -126,10 +127,11 @@ class Vllm(Local):
     def native_problems(self, config: Config) -> list[str]:
         """What engine=native cannot honour: what, why, what to write instead."""
         problems = []
-        if self.mode == "colocate":
+        staleness = getattr(config.algorithm, "staleness", 0)
+        if self.mode == "colocate" and staleness:
             problems.append(
-                "rollout.mode=colocate: vLLM takes over the threads and the process group of the process it runs in; "
-                "write rollout.mode=spawn or rollout.mode=server, or engine=trl"
+                f"algorithm.staleness={staleness} samples while the stage trains, and the server of "
+                "rollout.mode=colocate sleeps then; write rollout.mode=spawn or rollout.mode=server"
             )
         if self.mode == "server" and not self.urls:
             problems.append("rollout.mode=server names no server; write rollout.urls=[http://127.0.0.1:8000]")
@@ -143,6 +145,11 @@ class Vllm(Local):
                 "agent.llm=openai_compatible"
             )
         return problems
+
+    @property
+    def starts_server(self) -> bool:
+        """Whether the lab starts a server on the machine that trains."""
+        return self.mode != "server"
 
     def local(self) -> Local:
         """The settings of the lab's own sampler among these."""

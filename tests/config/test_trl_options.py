@@ -178,9 +178,10 @@ def test_what_trl_has_no_trainer_for(recipe, overrides, reason):
     assert any(reason in line for line in problems(recipe, *overrides))
 
 
-def test_a_colocated_vllm_belongs_to_trl():
-    with pytest.raises(ConfigError, match=r"write rollout.mode=spawn or rollout.mode=server, or engine=trl"):
-        checked("grpo", "rollout=vllm")
+def test_a_colocated_vllm_cannot_sample_ahead():
+    assert checked("grpo", "rollout=vllm").rollout.mode == "colocate"
+    with pytest.raises(ConfigError, match=r"write rollout.mode=spawn or rollout.mode=server"):
+        checked("grpo", "rollout=vllm", "algorithm.staleness=1")
 
 
 ARGUMENT_CASES = {

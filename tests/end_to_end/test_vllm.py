@@ -163,6 +163,21 @@ def test_samples_are_of_the_weights_as_they_are(servers, is_tied):
     assert max(differences) < EXACT, differences
 
 
+def test_a_server_sleeps_and_wakes_with_other_weights(servers, monkeypatch):
+    """A real server takes the requests; on a CPU it frees no memory."""
+    model = random_model(is_tied=False, seed=0)
+    monkeypatch.setattr(servers, "settings", replace(servers.settings, mode="colocate"))
+    sampler = sampler_with(servers)
+    differences = []
+    for seed in (21, 22):
+        change(model, seed)
+        differences.append(difference(model, sampler.sample(model, prompts(), 4, seed=1)))
+        assert servers.client(servers._server.url).is_sleeping()
+    assert max(differences) < EXACT, differences
+    monkeypatch.undo()
+    assert difference(model, sampler.sample(model, prompts(), 4, seed=1)) < EXACT
+
+
 def test_replies_end_as_they_do_with_the_lab_s_sampler(servers):
     model = random_model(is_tied=True, seed=0)
     sampler = sampler_with(servers)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -484,6 +485,30 @@ def test_a_server_is_started_when_it_is_needed_and_ended():
     assert last.poll() is not None, "a server ends with the sampler that started it"
 
 
+@pytest.mark.parametrize(("adapters", "level"), [("merged", 2), ("swapped", 1)])
+def test_a_server_that_shares_the_gpu_sleeps_between_two_samples(adapters, level):
+    """What it is sent again is what it has forgotten: all weights, or of a base that is in host memory nothing."""
+    policy = adapted(random_model(CONFIGS["llama"]))
+    change_adapter(policy)
+    options = Vllm(mode="colocate", max_new_tokens=12, max_prompt_tokens=64, adapters=adapters)
+    with FakeVllm(adapters=ADAPTERS) as fake:
+        running = SimpleNamespace(url=fake.url, is_running=True, last_lines=lambda: "", close=lambda: None)
+        started_with = []
+
+        def start(serving: Serving, timeout_s: float) -> Any:
+            started_with.append(serving)
+            return running
+
+        sampler = VllmSampler(options, STOPS, servers=Servers(options, start))
+        for _ in range(2):
+            assert_logps_of(policy, sampler.sample(policy, prompts(), 2, seed=1))
+            assert fake.asleep
+            change_adapter(policy)
+        assert [serving.sleeps for serving in started_with] == [True]
+        assert fake.calls.count(f"/sleep?level={level}") == 2 and fake.calls.count("/wake_up") == 1
+        assert fake.calls.count("lab_load") == (2 if level == 2 else 1)
+
+
 def test_a_server_that_cannot_start_says_why(tmp_path):
     serving = Serving(tmp_path, "float16", "cpu", 128)
     refuses_dtype = (
@@ -506,6 +531,10 @@ def test_what_a_server_is_started_with(tmp_path):
     on_gpu = Serving(tmp_path, "bfloat16", "cuda", 128, gpu_memory=0.4).arguments("127.0.0.1", 8000)
     assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.4"
     assert "--no-enable-chunked-prefill" not in on_gpu and "--enable-lora" not in on_gpu
+    assert "--enable-sleep-mode" not in on_gpu
+    sleeping = Serving(tmp_path, "bfloat16", "cuda", 128, sleeps=True).arguments("127.0.0.1", 8000)
+    assert "--enable-sleep-mode" in sleeping
+    assert "--enable-sleep-mode" not in Serving(tmp_path, "bfloat16", "cpu", 128, sleeps=True).arguments("127.0.0.1", 1)
     adapting = Serving(tmp_path, "float32", "cpu", 128, adapter_rank=server_rank(9)).arguments("127.0.0.1", 8000)
     assert "--enable-lora" in adapting and adapting[adapting.index("--max-lora-rank") + 1] == "16"
     assert [server_rank(rank) for rank in (0, 1, 512, 513)] == [0, 1, 512, 0]

@@ -12,6 +12,7 @@ from support import gpt2_tokenizer as tokenizer
 
 from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import forced
+from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory import check
 from rlhf_lab.memory.copies import micro_rows, reward_copies, sampled, step_rows
@@ -287,6 +288,19 @@ def test_a_machine_is_shared_by_the_jobs_of_a_study_and_its_own_processes(monkey
         monkeypatch.setenv(name, str(value))
     found = device(stage.config)
     assert processes(stage.config, found) == 12 and found.share(12) == 24 * GIB // 3 // 2
+
+
+def test_a_server_beside_training_has_its_share_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 GiB a server takes 30 %; rows are sampled there and not by the stage."""
+    settings = ("model.heads=2", "runtime.memory_gib=80", "runtime.device=cuda", "rollout=vllm")
+    monkeypatch.setattr(ranks, "device", lambda name: name)
+    for mode, gib in (("spawn", 56), ("colocate", 56), ("server", 80)):
+        urls = ("rollout.urls=[http://127.0.0.1:8000]",) if mode == "server" else ()
+        stage = planned("grpo", *settings, f"rollout.mode={mode}", *urls)
+        assert device(stage.config).memory == gib * GIB
+        plan = plan_stage(stage, cuda=True)
+        assert plan.sampler is None and "sampling" not in plan.phases
+    assert plan_stage(planned("grpo", "model.heads=2"), cuda=True).sampler is not None
 
 
 # --- runs

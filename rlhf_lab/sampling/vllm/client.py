@@ -142,6 +142,20 @@ class Client:
     def remove_adapter(self, name: str) -> None:
         self._request("POST", "/v1/unload_lora_adapter", json.dumps({"lora_name": name}).encode())
 
+    def sleep(self, level: int) -> None:
+        """Let the server give the memory of its GPU back. It then answers no request for a reply.
+
+        Args:
+            level: 1 keeps the weights in host memory, 2 forgets them.
+        """
+        self.post(f"/sleep?level={level}")
+
+    def is_sleeping(self) -> bool:
+        return bool(json.loads(self._request("GET", "/is_sleeping", None))["is_sleeping"])
+
+    def wake_up(self) -> None:
+        self.post("/wake_up")
+
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """POST → the answer's JSON; None where it has none. Raises ServerFailed."""
         content = self._request("POST", path, None if body is None else json.dumps(body).encode())

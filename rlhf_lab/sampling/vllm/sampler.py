@@ -87,7 +87,9 @@ class VllmSampler:
     ) -> Samples:
         """`group` rows for each prompt; see `LocalSampler.sample`. The same arguments give the same rows."""
         sample_rows = self._prepared(model, prompts, group, seed, temperature, next_turn, max_turns)
-        return Samples.gathered(prompts, group, sample_rows())
+        samples = Samples.gathered(prompts, group, sample_rows())
+        self.servers.rest()  # all processes have their rows
+        return samples
 
     def submit(
         self, model: nn.Module, prompts: Sequence[list[int]], group: int, seed: int | Sequence[int], **options: Any

@@ -45,6 +45,7 @@ class Serving:
         tensor_parallel: GPUs, or processes on a CPU, that a model is divided between.
         gpu_memory: share of a GPU's memory that the server takes.
         adapter_rank: largest rank of an adapter that the server takes, one of RANKS; 0 takes none.
+        sleeps: whether the server can be asked to give the memory of its GPU back.
     """
 
     model: Path
@@ -54,6 +55,7 @@ class Serving:
     tensor_parallel: int = 1
     gpu_memory: float = 0.3
     adapter_rank: int = 0
+    sleeps: bool = False
 
     def arguments(self, host: str, port: int) -> list[str]:
         """The command line of vLLM's server."""
@@ -81,6 +83,8 @@ class Serving:
             values["max-num-batched-tokens"] = max(2048 if self.adapter_rank else 16384, self.context_tokens)
         else:
             values["gpu-memory-utilization"] = self.gpu_memory
+            # on a CPU vLLM refuses this flag, and does nothing when it is asked to sleep
+            flags += ["--enable-sleep-mode"] if self.sleeps else []
         if self.adapter_rank:
             flags += ["--enable-lora"]
             values |= {"max-lora-rank": self.adapter_rank, "max-loras": 1}

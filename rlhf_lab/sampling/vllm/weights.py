@@ -69,7 +69,7 @@ class Servers:
     """The servers of one `rollout`; every process of a stage has this object, and the main one acts.
 
     Args:
-        start: starts a server for mode=spawn.
+        start: starts a server, where `rollout.mode` asks for one.
     """
 
     def __init__(self, settings: Vllm, start: Callable[..., Server] = Server):
@@ -85,6 +85,7 @@ class Servers:
         self._version = self._adapter_name = ""
         self._reasons: set[str] = set()
         self._server: Server | None = None
+        self._sleeps = False
         self._architecture = ""  # what it was started for
         self._rank = 0
         self._lock = threading.Lock()
@@ -100,6 +101,8 @@ class Servers:
             ServerFailed: a server does not answer or does not take the weights.
             ConfigError: a server was started for something else.
         """
+        if self.settings.mode == "colocate" and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what this process keeps of the GPU for later the server cannot have
         if self._background is not None:
             wait([self._background])  # its rows are of the weights that the servers have
             ranks.wait()
@@ -110,6 +113,18 @@ class Servers:
                 f"rollout.context_tokens={longest}, or start the server with --max-model-len {longest}"
             )
         return loaded
+
+    def rest(self) -> None:
+        """Let a server that shares the trainer's GPU give its memory back until the next `update`.
+
+        A base under adapters that are swapped stays in host memory; other weights will be sent again anyway.
+        """
+        if self.settings.mode == "colocate" and self._server is not None and not self._sleeps:
+            keeps_base = self._loaded is not None and self._loaded.model != MODEL
+            self.client(self._server.url).sleep(1 if keeps_base else 2)
+            self._sleeps = True
+            if not keeps_base:
+                self._loaded = self._weights = self._adapter = None
 
     def client(self, url: str) -> Client:
         with self._lock:
@@ -159,6 +174,9 @@ class Servers:
         urls = self._urls(model, longest, lora.rank_of(products))
         base, added = fingerprint_of(model, products)
         fingerprint = (urls, base, added)
+        if self._sleeps:
+            self._at_all(urls, Client.wake_up)
+            self._sleeps = False
         if self._loaded is not None and self._fingerprint == fingerprint:
             return self._loaded
         self._loaded = None  # until all servers have taken what is sent, what they have is not known
@@ -262,13 +280,14 @@ class Servers:
         return str(next(model.parameters()).dtype).removeprefix("torch.") if name == "model" else name
 
     def _urls(self, model: nn.Module, longest: int, rank: int) -> tuple[str, ...]:
-        """The servers; `spawn` starts one when it is first needed, and anew for another architecture or larger rank."""
-        if self.settings.mode == "server":
+        """The servers. The lab starts one when it is needed, and anew for another architecture or rank."""
+        if not self.settings.starts_server:
             return self.settings.urls
         if ranks.machines() > 1:
             raise ConfigError(
-                "rollout.mode=spawn starts a server on one machine, on its loopback interface, and the processes of "
-                f"this stage are on {ranks.machines()}; start servers there (vllm serve) and use rollout.mode=server"
+                f"rollout.mode={self.settings.mode} starts a server on one machine, on its loopback interface, and the "
+                f"processes of this stage are on {ranks.machines()}; start servers there (vllm serve) and use "
+                "rollout.mode=server"
             )
         architecture = _architecture(model, self._dtype(model))
         rank = server_rank(rank) if self._swaps(model, _device(model)) else 0
@@ -277,6 +296,7 @@ class Servers:
             if self._server is not None:
                 self._server.close()  # first: the next one needs its memory
             self._loaded = self._weights = None  # the new one may have the address of the old one
+            self._sleeps = False
             self._rank = max(rank, self._rank) if architecture == self._architecture else rank
             self._server = self._started(model, longest, self._rank)
             self._architecture = architecture
@@ -298,6 +318,7 @@ class Servers:
                 settings.tensor_parallel,
                 settings.gpu_memory_utilization,
                 rank,
+                sleeps=settings.mode == "colocate",
             )
             try:
                 return self.start(serving, timeout_s=settings.timeout_s)
