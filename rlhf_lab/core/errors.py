@@ -81,7 +81,15 @@ class NumericError(LabError, ArithmeticError):
 
 
 class DeviceMemoryError(LabError, MemoryError):
-    """The device has too little memory for what is to be computed, however small its parts."""
+    """The device has too little memory for what is to be computed.
+
+    Attributes:
+        micro_batch_tokens: with which it may fit; None where it cannot, or may not, be computed in smaller parts.
+    """
+
+    def __init__(self, message: str, micro_batch_tokens: int | None = None):
+        super().__init__(message)
+        self.micro_batch_tokens = micro_batch_tokens
 
 
 def require(*rules: tuple[bool, str]) -> None:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -139,12 +140,19 @@ def stoppable() -> Iterator[None]:
         yield
 
 
-def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], None] = is_there) -> dict[str, Any]:
+def execute(
+    stage: Stage,
+    *,
+    discard: bool = False,
+    await_need: Callable[[str], None] = is_there,
+    micro_batch_tokens: int | None = None,
+) -> dict[str, Any]:
     """Build a stage, from its checkpoint when there is one. Returns what result.json holds.
 
     Args:
         discard: forget an earlier attempt.
         await_need: called with a role of `late_needs` before what stands in it is read.
+        micro_batch_tokens: in place of those of the config, with which a device ran out of memory.
     """
     begin = time.monotonic()
     folder = stage.folder
@@ -154,9 +162,13 @@ def execute(stage: Stage, *, discard: bool = False, await_need: Callable[[str], 
         _require_consent(stage)
     state, problem = _resume_or_clear(folder, makes_model, discard)
     config, fitted_with = import_module(NEUTRAL).fitted(stage)
+    if micro_batch_tokens:
+        config = replace(config, algorithm=replace(config.algorithm, micro_batch_tokens=micro_batch_tokens))
     run = Run(folder, config, stage.sources(), state, await_need=await_need)
     if fitted_with:
         run.note(f"to fit the device: {fitted_with}")
+    if micro_batch_tokens:
+        run.note(f"out of memory: micro-batches of {micro_batch_tokens} tokens from here on")
     if problem:
         run.note(f"started over: {problem}")
     elif state:

@@ -15,7 +15,7 @@ from pathlib import Path
 from rlhf_lab.config import root
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ArtifactError, LabError
+from rlhf_lab.core.errors import ArtifactError, DeviceMemoryError, LabError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.core.signals import die_with_parent
@@ -42,7 +42,7 @@ def main() -> int:
         if str(stage.folder) != order["folder"]:
             raise ArtifactError("code or data changed while the processes of a stage started; give the command again")
         with stoppable(), ranks.group(ranks.device(stage.config.runtime.device)):
-            execute(stage, discard=order["discard"])
+            execute(stage, discard=order["discard"], micro_batch_tokens=order["micro_batch_tokens"])
     except Interrupted:
         return STOPPED
     except Exception as error:
@@ -50,6 +50,7 @@ def main() -> int:
         report = {
             "error": str(error) if expected else f"{type(error).__name__}: {error}",
             "traceback": "" if expected else traceback.format_exc(),
+            "micro_batch_tokens": error.micro_batch_tokens if isinstance(error, DeviceMemoryError) else None,
         }
         (order_file.parent / f"error_{os.environ['RANK']}.json").write_text(json.dumps(report))
         return 1

@@ -255,21 +255,22 @@ def _gradients(
 ) -> list[LossOutput]:
     """Gradients of a step, taken again in smaller micro-batches when the device runs out of memory.
 
-    Of several processes each waits for the others within a pass, so that one alone cannot begin again.
+    Of several processes each waits for the others within a pass, so that one alone cannot begin again: the error then
+    says with which micro-batches all of them may (`processes.train_together`).
     """
     # DeepSpeed keeps what a pass that broke off has left behind
     is_deepspeed = registry.kind_of("sharding", run.config.sharding) == "zero"
-    can_retry = run.config.fits_itself and ranks.world() == 1 and not is_deepspeed
+    begins_again = ranks.world() == 1 and not is_deepspeed
     counted: list[Counted] | None = None
     while counted is None:
         tokens = None
         try:
             counted = _accumulate_gradients(algorithm, engine, run, batch)
         except torch.OutOfMemoryError as error:
-            tokens = algorithm.halve_micro_batches(_widest(batch)) if can_retry else None
-            if tokens is None:
+            tokens = algorithm.halve_micro_batches(_widest(batch)) if run.config.fits_itself else None
+            if tokens is None or not begins_again:
                 advice = "see what would fit: the same command with `plan` in front of the recipe"
-                raise DeviceMemoryError(f"the device ran out of memory at step {step + 1}; {advice}") from error
+                raise DeviceMemoryError(f"the device ran out of memory at step {step + 1}; {advice}", tokens) from error
         if tokens is not None:  # outside the handler: the error holds on to the tensors of the pass that failed
             engine.skip()
             torch.cuda.empty_cache()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +156,48 @@ def test_a_policy_that_fits_no_card_whole_is_sampled_block_by_block() -> None:
     change, plan = neutral_change(stage, card)
     assert change["sharding.sampling"] == "block"
     assert plan is not None and plan.phases["sampling"] <= 80e9
+
+
+LIMITED = """
+import sys
+
+if "rlhf_lab.stages.worker" in sys.orig_argv:
+    import torch
+
+    from rlhf_lab.core import ranks
+    from rlhf_lab.training.sharding.ddp import DataParallel
+
+    loss = DataParallel.loss
+
+    def limited(self, micro, *, last):
+        if ranks.rank() == 1 and micro.tokens_BT.numel() > 300:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, micro, last=last)
+
+    DataParallel.loss = limited
+"""
+"""Read by every Python process that starts: the second of two that train together has too little memory."""
+
+
+@pytest.mark.slow
+def test_processes_that_train_together_begin_again_in_smaller_micro_batches(tmp_path: Path) -> None:
+    """The weights are those of a run in which memory sufficed, to rounding."""
+    (tmp_path / "sitecustomize.py").write_text(LIMITED)
+    command = [sys.executable, "-m", "rlhf_lab", "+recipe=sft", *QUICK, "algorithm.epochs=0.5", "runtime.fit=auto"]
+    command += ["sharding=ddp", "sharding.processes=2"]
+
+    def run(name: str, path: str) -> tuple[str, Path]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path, os.environ.get("PYTHONPATH", "")])}
+        done = subprocess.run(
+            [*command, f"outputs={tmp_path / name}"], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (model,) = (tmp_path / name).glob("**/model.safetensors")
+        return done.stdout, model.parent
+
+    told, cut = run("cut", str(tmp_path))
+    assert "out of memory: again from the last checkpoint, in micro-batches of" in " ".join(told.split())
+    _, whole = run("whole", "")
+    expected = model_tensors(whole)
+    for name, tensor in model_tensors(cut).items():
+        assert torch.allclose(tensor, expected[name], atol=1e-4), name

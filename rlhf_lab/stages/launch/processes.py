@@ -27,7 +27,7 @@ from rich.markup import escape
 from rlhf_lab.config import registry, root
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import OPTIONAL, ConfigError, LabError, MissingDependency
+from rlhf_lab.core.errors import OPTIONAL, ConfigError, DeviceMemoryError, LabError, MissingDependency
 from rlhf_lab.core.files import make_folder, read_json, write_json
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages.artifacts import Stage
@@ -91,7 +91,27 @@ def check_launch(checked: root.Config) -> None:
 
 
 def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]:
-    """Build a stage with `count` processes. Returns what result.json holds."""
+    """Build a stage with `count` processes. Returns what result.json holds.
+
+    When one runs out of memory and may take smaller micro-batches, all are started again and go on from the last
+    checkpoint.
+    """
+    micro_batch_tokens: int | None = None
+    while True:
+        try:
+            return _train_together(stage, count, discard=discard, micro_batch_tokens=micro_batch_tokens)
+        except DeviceMemoryError as error:
+            if error.micro_batch_tokens is None:
+                raise
+            micro_batch_tokens = error.micro_batch_tokens
+        console.print(
+            f"  out of memory: again from the last checkpoint, in micro-batches of {micro_batch_tokens} tokens"
+        )
+        discard = False  # what has been trained is kept
+
+
+def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_tokens: int | None) -> dict[str, Any]:
+    """Start `count` processes that build a stage, and wait for them."""
     with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
         order_file = Path(folder) / "stage.json"
         order = {
@@ -99,6 +119,7 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
             "values": root.to_values(stage.config),
             "folder": str(stage.folder),
             "discard": discard,
+            "micro_batch_tokens": micro_batch_tokens,
         }
         write_json(order_file, order)
         workers: list[subprocess.Popen[bytes]] = []
@@ -198,6 +219,8 @@ def _outcome(
     if report:
         console.print(escape(report["traceback"]), end="", soft_wrap=True)
         error = report["error"]
+        if report["micro_batch_tokens"]:
+            raise DeviceMemoryError(f"{stage.recipe}: {error}", report["micro_batch_tokens"])
     else:
         error = f"process {rank} of {len(codes)} ended with {_describe_exit(codes[rank])}"
     _write_status(stage, result, "failed", error)
