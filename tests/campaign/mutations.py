@@ -41,6 +41,8 @@ ADVANTAGE, KL = "rlhf_lab/losses/advantage.py", "rlhf_lab/losses/kl.py"
 POLICY, PREFERENCE = "rlhf_lab/losses/policy.py", "rlhf_lab/losses/preference.py"
 LOGPROBS, ENCODING = "rlhf_lab/models/logprobs.py", "rlhf_lab/models/encoding.py"
 SAMPLER, DECODER = "rlhf_lab/sampling/local.py", "rlhf_lab/sampling/decoder.py"
+DECODING, CACHE = "rlhf_lab/sampling/decoding.py", "rlhf_lab/sampling/cache.py"
+PACKING = "rlhf_lab/models/packing.py"
 ON_POLICY, EVALUATION = "rlhf_lab/algorithms/policy_gradient/on_policy.py", "rlhf_lab/evaluations/evaluator.py"
 STATISTICS, CALIBRATION = "rlhf_lab/statistics/inference.py", "rlhf_lab/statistics/calibration.py"
 LOADING, PAIR_ROWS = "rlhf_lab/data/loading.py", "rlhf_lab/models/pair_rows.py"
@@ -187,7 +189,7 @@ LOG_PROBABILITIES = (
 SAMPLING = (
     Mutant(
         "sampler_logps_at_temperature_1",
-        SAMPLER,
+        "rlhf_lab/sampling/drawing.py",
         "token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]\n        return token_R1[:, 0], p_RV.gather",
         "token_R1 = _find_share(p_RV.cumsum(1), noise_R1)[0]\n"
         "        return token_R1[:, 0], logits_RV.softmax(1, dtype=torch.float32).gather",
@@ -216,10 +218,24 @@ SAMPLING = (
     ),
     Mutant(
         "position_off_by_one",
-        SAMPLER,
-        "position_R = torch.tensor([len(p) for p in prompts], device=device)",
-        "position_R = torch.tensor([len(p) - 1 for p in prompts], device=device)",
+        DECODING,
+        "torch.tensor([len(self.prompts[number]) for number",
+        "torch.tensor([len(self.prompts[number]) - 1 for number",
         "the sampler's policy is another one than the trainer's",
+    ),
+    Mutant(
+        "newcomers_see_slots_of_others",
+        CACHE,
+        "generated_BT = F.pad(self.mask_BT[:, self.width :], (0, slots), value=-torch.inf)",
+        "generated_BT = F.pad(self.mask_BT[:, self.width :], (0, slots), value=0.0)",
+        "rows that take the places of finished ones attend to tokens that nobody wrote for them",
+    ),
+    Mutant(
+        "slots_of_live_rows_dropped",
+        CACHE,
+        "self.first_B = first_B - unread",
+        "self.first_B = first_B",
+        "rows that joined late lose their first tokens from the cache",
     ),
     Mutant(
         "fallback_positions_off_by_one",
@@ -230,7 +246,38 @@ SAMPLING = (
     ),
 )
 
+PASSES = (
+    Mutant(
+        "packed_replies_see_each_other",
+        PACKING,
+        "in_prompt_RWW.logical_or_(column_W >= self.begin_RW[..., None])",
+        "in_prompt_RWW.logical_or_(column_W >= self.prompt_begin_RW[..., None])",
+        "log-probabilities of a reply depend on the other replies to its prompt",
+    ),
+    Mutant(
+        "packed_replies_begin_at_position_0",
+        PACKING,
+        "Piece(reply, row * row_width + prompt, prompt, column, prompt_begin, prompt_end)",
+        "Piece(reply, row * row_width + prompt, 0, column, prompt_begin, prompt_end)",
+        "a packed reply is read as if it had no prompt before it",
+    ),
+    Mutant(
+        "reward_adapter_in_the_shared_base",
+        "rlhf_lab/models/one_base.py",
+        "add_products(model, adapter, shared=True)",
+        "add_products(model, adapter, shared=False)",
+        "the reward model's adapter changes the policy and its reference",
+    ),
+)
+
 CREDIT = (
+    Mutant(
+        "importance_ratio_inverted",
+        ON_POLICY,
+        "log_ratio_N = old_N - sampler_N",
+        "log_ratio_N = sampler_N - old_N",
+        "tokens that an older policy drew too often weigh more, not less",
+    ),
     Mutant(
         "grpo_population_sd",
         ADVANTAGE,
@@ -782,7 +829,7 @@ AGENTS = (
 )
 
 MUTANTS: tuple[Mutant, ...] = (
-    *(*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *CREDIT),
+    *(*LOSSES, *LOG_PROBABILITIES, *SAMPLING, *PASSES, *CREDIT),
     *(*DATA, *INFERENCE, *STUDIES, *MEASURES),
     *AGENTS,
 )

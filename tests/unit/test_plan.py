@@ -92,8 +92,8 @@ def test_a_critic_has_an_adapter_and_a_head_of_its_own() -> None:
 
 
 def test_adapters_of_critic_and_reward_model_lie_on_one_base_by_hand() -> None:
-    """One base of 4 B a number. Beside it the adapters of policy, reward model and critic, and of the critic the reward
-    model's once more: it starts from that.
+    """rlhf_lab/memory/one_base.py: one base of 4 B a number. Beside it the adapters of policy, reward model and critic,
+    and of the critic the reward model's once more: it starts from that.
     """
     found = plan_stage(planned("ppo", *HF, "model.lora.rank=4"))
     shape = PUBLISHED["gpt2-medium"]
