@@ -16,7 +16,14 @@ from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail, within
 from rlhf_lab.doctor.subject import Subject
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import capped, exact_kl, has_linear_head, head_cap, token_logps
-from rlhf_lab.models.shared_prompt import Way, can_pack, can_take_two_passes, computed_as
+from rlhf_lab.models.shared_prompt import (
+    Way,
+    can_pack,
+    can_take_two_passes,
+    computed_as,
+    may_be_masked,
+    takes_flash_attention,
+)
 from rlhf_lab.sampling.decoder import Decoder
 from rlhf_lab.sampling.local import LocalSampler
 
@@ -92,9 +99,16 @@ def _backbone(subject: Subject) -> nn.Module:
 
 
 def _against_whole_rows(subject: Subject, way: Way) -> Finding:
-    """Log-probabilities of rows with a common prompt, computed in one way and as whole rows."""
+    """Log-probabilities of rows of which some share a prompt, computed in one way and as whole rows."""
     prompt = subject.rows[0][0]
-    batch = TokenBatch.from_rows([(prompt, reply) for _, reply in subject.rows], subject.device)
+    shared = [(prompt, reply) for _, reply in subject.rows]
+    batch = TokenBatch.from_rows([*shared, *subject.rows[1:]], subject.device)
+    if batch.prompt_of_B is None:
+        return Finding("pass", "not used", advice="one row, or rows without a prompt, have nothing to share")
+    config: Any = _backbone(subject).config
+    if not takes_flash_attention(config) and not may_be_masked(config, batch.tokens_BT.shape[1]):
+        remark = "rows reach the end of a sliding window, or of the positions that rotations were made for"
+        return Finding("pass", "not used", advice=f"{remark}; they are computed whole")
     with computed_as(way):
         logps_N = _logps(subject, batch)
     with computed_as("whole rows"):

@@ -108,7 +108,9 @@ def plan_stage(stage: Stage, processes: int = 1, *, cuda: bool = False) -> Stage
     models = copies.copies(stage)
     trains = any(model.trained for model in models)
     rows = copies.micro_rows(stage, processes) if trains else None
-    if rows and (strategy in _IN_STEP or not stage.config.algorithm.shares_prompts):
+    # flash attention takes rows end to end, each with its own prompt
+    repeats_prompts = strategy in _IN_STEP or how.attention == "flash_attention_2"
+    if rows and (repeats_prompts or not stage.config.algorithm.shares_prompts):
         rows = rows.alone()
     lines = [_plan_copy(stage, model, training, strategy, processes, rows, how) for model in models]
     plan = StagePlan(stage, processes, training, lines, rows=rows)

@@ -207,8 +207,12 @@ def note_packing(model: nn.Module) -> None:
 
     The main process tries, which may be the only one that has the values yet. All processes must call this.
     """
+    inside: set[nn.Module] = set()  # of a backbone: decoders and vision towers are never asked by themselves
     for backbone in model.modules():
+        if backbone in inside:
+            continue
         if isinstance(backbone, PreTrainedModel) and backbone.base_model is backbone:
+            inside.update(backbone.modules())
             packs: bool = ranks.on_main(partial(within, model, can_pack, backbone))
             backbone.__dict__[CAN_PACK] = packs
 

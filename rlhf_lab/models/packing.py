@@ -225,7 +225,7 @@ class PackedRows:
                     reply_slots[row] = number * packing.width + column
                     pieces.append(Piece(reply, row * row_width + prompt, prompt, column, prompt_begin, prompt_end))
                     column += reply
-            # Padding sees itself alone: a query without any key would make the softmax 0/0.
+            # Padding sees itself: a query without any key would make the softmax 0/0.
             pieces.append(Piece(packing.width - column, 0, 0, column))
         columns = _expand(pieces, packing.width)
         # Padding may be longer than the longest row; its positions stay within those that the model has.

@@ -75,7 +75,7 @@ def _cheapest_way(backbone: nn.Module, batch: TokenBatch) -> tuple[Way, Packing 
         return prescribed, _any_packing(backbone, batch) if prescribed == "packed rows" else None
     if takes_flash_attention(backbone.config):
         return ("packed rows", end_to_end(Lengths.of(batch))) if can_pack(backbone) else ("whole rows", None)
-    if attention_window(backbone.config) <= batch.tokens_BT.shape[1]:  # a mask of our own would open the window
+    if not may_be_masked(backbone.config, batch.tokens_BT.shape[1]):
         return "whole rows", None
     saves_prompts = batch.prompt_of_B is not None and _saved(batch) >= SHARE_FROM
     unpacked: Way = "two passes" if saves_prompts and can_take_two_passes(backbone) else "whole rows"
@@ -101,6 +101,8 @@ def best_packing(config: Any, batch: TokenBatch, unpacked: Way) -> Packing | Non
         unpacked: how the batch is computed otherwise.
     """
     lengths = Lengths.of(batch)
+    if not lengths.least:  # nothing but the first token of each row, which nothing predicts
+        return None
     rows, width = batch.tokens_BT.shape
     most_slots = _two_pass_slots(batch) if unpacked == "two passes" else rows * width
     if lengths.least > min(most_slots, (1 - SHARE_FROM) * rows * width):
@@ -139,11 +141,30 @@ def takes_flash_attention(config: Any) -> bool:
     return "flash" in str(config.get_text_config()._attn_implementation)
 
 
-def attention_window(config: Any) -> float:
-    """Tokens that the narrowest attention layer looks back over; infinite without a sliding window.
+def may_be_masked(config: Any, width: int) -> bool:
+    """Whether rows of `width` tokens may be computed under a mask of our own, with positions of our own.
 
-    A mask of our own would open the window, so batches that reach it are computed as whole rows.
+    A mask would open a sliding window. Rotations that change with the largest position of a pass (dynamic and longrope
+    scaling) would change with the layout.
     """
+    return attention_window(config) > width and not _rotates_by_length(config, width)
+
+
+def _rotates_by_length(config: Any, width: int) -> bool:
+    """Whether rotary positions of a pass over `width` tokens depend on how many there are."""
+    text_config = config.get_text_config()
+    parameters = getattr(text_config, "rope_parameters", None) or {}
+    # one set of parameters, or one for each type of layer
+    for rope in (parameters, *(value for value in parameters.values() if isinstance(value, dict))):
+        trained_on = rope.get("original_max_position_embeddings") or text_config.max_position_embeddings
+        if rope.get("rope_type") in ("dynamic", "longrope") and width > trained_on:
+            return True
+    return False
+
+
+def attention_window(config: Any) -> float:
+    """Tokens that the narrowest attention layer looks back over; infinite without a sliding window."""
+    config = config.get_text_config()
     window = getattr(config, "sliding_window", None)
     # A config that does not list its layers uses the window in all of them; Qwen 2 has one and a switch for it.
     layer_types = getattr(config, "layer_types", None) or ["sliding_attention"]
@@ -257,7 +278,13 @@ def can_take_two_passes(backbone: nn.Module) -> bool:
 
 
 def can_pack(backbone: nn.Module) -> bool:
-    """Whether packed rows give what whole rows give, tried once per model on a few tokens."""
+    """Whether packed rows give what whole rows give, tried once per model on a few tokens.
+
+    GPT-Neo's local layers look back over columns, whatever the positions, which a few tokens do not show.
+    """
+    config: Any = backbone.config
+    if "local" in (getattr(config.get_text_config(), "attention_layers", None) or ()):
+        return False
 
     def packed_rows(batch: TokenBatch) -> torch.Tensor:
         return _packed(backbone, batch, _any_packing(backbone, batch), *batch.targets())

@@ -11,17 +11,24 @@ import torch
 from processes import together
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, Gemma3Config, GPTNeoConfig, LlamaConfig, OPTConfig
 
 from rlhf_lab.core import ranks
-from rlhf_lab.models import shared_prompt
+from rlhf_lab.models import logprobs, shared_prompt
 from rlhf_lab.models.divided import checkpoint_blocks, divide, gather
 from rlhf_lab.models.encoding import Row, TokenBatch
 from rlhf_lab.models.logprobs import note_packing, token_logps
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.packing import PackedRows
 from rlhf_lab.models.settings import LoRA
-from rlhf_lab.models.shared_prompt import best_packing, can_pack, computed_as, forbid_two_passes
+from rlhf_lab.models.shared_prompt import (
+    attention_window,
+    best_packing,
+    can_pack,
+    computed_as,
+    forbid_two_passes,
+    may_be_masked,
+)
 
 Gradients = dict[str, torch.Tensor]
 
@@ -211,6 +218,41 @@ def test_a_sliding_window_that_rows_reach_is_not_opened(monkeypatch: pytest.Monk
     together_N = token_logps(model, TokenBatch.from_rows(rows)).logps_N
     alone_N = torch.cat([token_logps(model, TokenBatch.from_rows([row])).logps_N for row in rows])
     assert torch.allclose(together_N, alone_N, atol=1e-5)
+
+
+def test_the_window_of_a_model_with_a_vision_tower_is_that_of_its_text() -> None:
+    text = families.config("gemma3", sliding_window=16).to_dict()
+    assert attention_window(Gemma3Config(text_config=text)) == 16
+
+
+def test_rotations_that_change_with_the_longest_row_are_left_to_whole_rows() -> None:
+    """Dynamic scaling changes beyond the 64 positions that the model was trained on; linear scaling never does."""
+    sizes = {"max_position_embeddings": 64}
+    dynamic = families.config("qwen3", **sizes, rope_parameters={"rope_type": "dynamic", "factor": 2.0})
+    assert may_be_masked(dynamic, 64) and not may_be_masked(dynamic, 65)
+    assert may_be_masked(families.config("qwen3", **sizes), 65)
+
+
+def test_windows_over_columns_are_never_packed() -> None:
+    """GPT-Neo's local layers look back over columns: six tokens do not show it, a packed row of 88 would."""
+    sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 128, "window_size": 32}
+    config = GPTNeoConfig(vocab_size=97, attention_types=[[["global", "local"], 1]], **sizes)  # type: ignore[arg-type]
+    assert not can_pack(AutoModelForCausalLM.from_config(config).base_model)
+
+
+def test_what_lies_inside_a_backbone_is_not_tried_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPT's decoder, or a vision tower, which knows no token ids."""
+    tried: list[str] = []
+    monkeypatch.setattr(logprobs, "can_pack", lambda backbone: bool(tried.append(type(backbone).__name__)))
+    sizes = {
+        "hidden_size": 16,
+        "ffn_dim": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "word_embed_proj_dim": 16,
+    }
+    note_packing(AutoModelForCausalLM.from_config(OPTConfig(vocab_size=97, **sizes)))  # type: ignore[arg-type]
+    assert tried == ["OPTModel"]
 
 
 # --- divided
