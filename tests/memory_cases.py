@@ -228,6 +228,20 @@ def sample(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, d
     return Found("sampling", frozen_state(shape).total + needed, measured)
 
 
+def sample_refilled(shape: ModelShape, prompts: int, group: int, prompt: int, new: int, rows: int) -> Found:
+    """Replies of which each token is the last with probability 2/new, `rows` at a time."""
+    model = build(shape)
+    asked = [row[:prompt] for row in token_batch(Rows(prompts, prompt, 1), shape.vocabulary, "cpu").tokens_BT.tolist()]
+    stop_ids = range(shape.vocabulary - 2 * shape.vocabulary // new, shape.vocabulary)
+    sampler = LocalSampler(Local(max_new_tokens=new, batch_rows=rows), stop_ids)
+    with Meter("cpu", tensors(model)) as meter:
+        meter.restart()
+        sampler.sample(model, asked, group, 0)
+        measured = meter.peak
+    needed = sampling(shape, rows // group, group, prompt, new, 4, refilled=True).total
+    return Found("sampling", frozen_state(shape).total + needed, measured)
+
+
 def score(shape: ModelShape, rows: Rows, device: str = "cpu") -> Found:
     """Log-probabilities under a frozen model."""
     model, batch = build(shape, device=device).requires_grad_(False), token_batch(rows, shape.vocabulary, device)

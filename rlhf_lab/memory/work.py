@@ -36,6 +36,8 @@ CACHE_SLOTS = 16
 """As in `sampling/cache.py`: slots by which the cache of generated tokens grows, at least."""
 OVERDUE = 1.25
 """As in `sampling/decoding.py`: slots in use, in those of the longest reply, before the oldest are let go."""
+CHECKED_EVERY = 8
+"""As in `sampling/turns.py`: tokens between two looks at which rows are over, at most."""
 SEARCHED = 2048
 """As in `sampling/drawing.py`: largest vocabulary with a running sum of its own."""
 
@@ -325,7 +327,7 @@ def sampling(
         return _sampling_by_the_model(shape, prompts, group, prompt, new, gathered_block)
     h, m = shape.hidden, shape.mlp
     rows = prompts * group
-    slots = cache_slots(math.ceil(OVERDUE * new) + 1 if refilled else new)
+    slots = [math.ceil(OVERDUE * new) + CHECKED_EVERY + CACHE_SLOTS] if refilled else cache_slots(new)
     largest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
     weights = bytes_each * (largest if in_place else shape.multiplied)
     block = 0
@@ -348,7 +350,8 @@ def sampling(
     prefill = prompts * prompt * (8 * m + 25 * h if shape.family == "gpt2" else 12 * m + 24 * h)
     # When the sampler is made: the head is multiplied by the last norm in float32 before it is copied.
     fused_head = 4 * shape.vocabulary * h if shape.family == "llama" and not in_place else 0
-    total = weights + max(prompt_cache + max(decode, block + max(prefill, reading)), fused_head)
+    reading_prompts = block + max(prefill, reading) + (cache if refilled else 0)  # of rows that join others
+    total = weights + max(prompt_cache + max(decode, reading_prompts), fused_head)
     return Sampling(weights, prompt_cache + cache, logits + probabilities, total, bytes_each)
 
 

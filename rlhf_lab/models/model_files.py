@@ -24,6 +24,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 HEAD = "score."
 """Prefix of the names of a reward model's head among its tensors."""
+TENSOR_PIECE_BYTES = 1024
+"""Of each tensor, that `base_identity` reads."""
 FILE_END_BYTES = 2**22
 """Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 RECORD = "trained_on.json"
@@ -307,10 +309,20 @@ def model_identity(source: str) -> str:
 
 
 def base_identity(source: str, commit: str | None = None) -> str:
-    """What identifies the model in a folder, or that of a hub id at a commit; empty where that is not known."""
-    if source and Path(source).is_dir():  # a new model comes from nowhere
+    """What identifies the model in a folder, or that of a hub id at a commit; empty where that is not known.
+
+    Of a folder only what is computed with counts: the config, and a piece of every tensor. Other files may come and go.
+    """
+    folder = Path(source)
+    if not source or not folder.is_dir():  # a new model comes from nowhere
+        return f"{source}@{commit}" if commit else ""
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").is_file():
         return model_identity(source)
-    return f"{source}@{commit}" if commit else ""
+    digest = sha256((folder / "config.json").read_bytes())
+    for path in weights:
+        _hash_tensors(digest, path)
+    return digest.hexdigest()[:16]
 
 
 def pinned_identity(source: str) -> str:
@@ -328,6 +340,22 @@ def cached_commit(source: str) -> str | None:
     """The commit of a hub model's snapshot in the cache of downloads; None of a folder, or where it is not there."""
     config = None if Path(source).is_dir() else _cached_config(source)
     return Path(config).parent.name if config else None  # …/snapshots/COMMIT/config.json
+
+
+def _hash_tensors(digest: Any, path: Path) -> None:
+    """Add names, shapes and the first numbers of all tensors of a safetensors file to a digest.
+
+    The file begins with the length of its header, 8 bytes, and the header, which says where each tensor lies behind it.
+    """
+    with path.open("rb") as handle:
+        header_bytes = int.from_bytes(handle.read(8), "little")
+        header = handle.read(header_bytes)
+        digest.update(header)
+        for name, entry in sorted(json.loads(header).items()):
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                handle.seek(8 + header_bytes + begin)
+                digest.update(handle.read(min(end - begin, TENSOR_PIECE_BYTES)))
 
 
 def _hash_file_ends(digest: Any, path: Path, name: str) -> None:

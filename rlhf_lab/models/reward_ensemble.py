@@ -33,8 +33,12 @@ def stackable(models: Sequence[nn.Module]) -> bool:
     """Whether `StackedModels` can hold them; otherwise they run one by one."""
     attention_kinds = {getattr(model.config, "_attn_implementation", None) for model in models}
     can_batch_attention = attention_kinds <= set(BATCHED_ATTENTION)
-    is_plain = not has_adapter(models[0]) and not has_products(models[0]) and stored_as(models[0]) == "float32"
-    return len(models) > 1 and same_shape(models) and can_batch_attention and is_plain
+    return len(models) > 1 and same_shape(models) and can_batch_attention and all(map(_is_plain, models))
+
+
+def _is_plain(model: nn.Module) -> bool:
+    """Whether a model is its float32 tensors and nothing beside them."""
+    return not has_adapter(model) and not has_products(model) and stored_as(model) == "float32"
 
 
 class StackedModels:

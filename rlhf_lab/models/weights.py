@@ -122,7 +122,7 @@ def add_product(layer: nn.Module, a: Tensor, b: Tensor) -> None:
 def add_beside(layer: nn.Module, a: Tensor, b: Tensor) -> None:
     """Let a layer compute x·(W + B·A)ᵀ without touching W, which other models may share."""
     weight: Any = layer.weight
-    if not products(layer):
+    if _with_products not in layer._forward_hooks.values():
         layer.register_forward_hook(_with_products)
     factors = (a.to(weight.device, torch.float32), b.to(weight.device, torch.float32))
     layer.__dict__[EARLIER] = [*products(layer), factors]

@@ -35,6 +35,7 @@ class GroupCache:
         mask_BT: over the slots of the prompt, then of generated tokens: 0 where a token is, −inf elsewhere.
         used: slots of generated tokens that are filled.
         first_B: slot of the first token that the rows of each prompt have generated; later ones joined later.
+        most_slots: that will be in use; the buffer grows in small steps as it comes near.
     """
 
     prompts: list[Tensor]
@@ -43,6 +44,7 @@ class GroupCache:
     group: int
     kv_heads: int
     used: int = 0
+    most_slots: int = 2**31
     first_B: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +64,8 @@ class GroupCache:
         """Make room for the next token of every row."""
         if self.used == self.slots:
             # growing copies the whole buffer: a quarter of its size at a time keeps the copies of long replies few
-            new_slots = max(CHUNK, self.slots // 4 // CHUNK * CHUNK)
+            quarter = self.slots // 4 // CHUNK * CHUNK
+            new_slots = max(CHUNK, min(quarter, self.most_slots - self.slots))
             for layer, keys_values in enumerate(self.generated):  # one by one: the old buffer of one layer is alive
                 self.generated[layer] = F.pad(keys_values, (0, 0, 0, new_slots))
             self.mask_BT = F.pad(self.mask_BT, (0, new_slots), value=-torch.inf)
@@ -133,6 +136,7 @@ class GroupCache:
                 for keys_values in (self.prompts[layer], prompts)
             ]
             self.prompts[layer] = torch.cat(both, dim=1)
+            lines.prompts[layer] = prompts[:, :0]  # not to be held twice
             nothing = F.pad(generated, (0, 0, 0, self.generated[layer].shape[2]))
             self.generated[layer] = torch.cat([self.generated[layer], nothing], dim=1)
 

@@ -204,6 +204,8 @@ class Decoding:
         logits_RV = logits_BV.repeat_interleave(size, dim=0)
         length_B = torch.tensor([len(self.prompts[number]) for number in prompt_of_line], device=self.device)
         position_R = length_B.repeat_interleave(size)
+        if self.decoder.refills:
+            cache.most_slots = math.ceil(OVERDUE * self.slots) + self.turns.steps_per_check
         if self.batch:
             self.cache.join(cache)
             self.logits_RV = torch.cat([self.logits_RV, logits_RV])
@@ -239,14 +241,16 @@ def arrange(
         kept = _lines(live_lines, size)
         free = max(0, room.rows - len(kept) * size)
         by_prompt = [list(rows) for _, rows in groupby(waiting[:free], lambda row: row // group)]
-        newcomers = _lines(by_prompt, size)[: max(0, room.lines(size) - len(kept))]
+        if len(kept) > room.lines(size):  # breaking up lines copies prompts
+            continue
+        newcomers = _lines(by_prompt, size)[: room.lines(size) - len(kept)]
         alive = live_count + len({row for line in newcomers for row in line})
         if alive:
             lines = len(kept) + len(newcomers)
             cost_per_row = (cost.step + lines * (size * cost.row + cost.prompt)) / alive
             if best is None or cost_per_row < best[0]:
                 best = cost_per_row, kept, newcomers
-    assert best is not None  # a row alone fits into any room
+    assert best is not None  # a row alone fits into any room, and the lines as they are have fitted
     return best[1], best[2]
 
 

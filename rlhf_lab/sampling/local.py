@@ -293,6 +293,7 @@ class ModelDecoder:
 
     def __init__(self, model: nn.Module):
         self.model: Any = model
+        self.cache: Any = None
         self.mask_RT: Tensor | None = None
         # of a large vocabulary the logits of whole prompts would be the largest tensor there is
         takes_last = "logits_to_keep" in inspect.signature(self.model.forward).parameters
@@ -300,6 +301,7 @@ class ModelDecoder:
 
     def start(self, prompts: Sequence[list[int]], group: int, device: torch.device) -> tuple[Tensor, ModelDecoder]:
         """Run left-padded prompts, and repeat their cache for the rows of their groups. The cache is this object."""
+        self.cache = None  # that of the batch before
         width = max(map(len, prompts))
         # padded on the left: the last column then holds every prompt's last token, whose logits are wanted
         tokens_BT = torch.tensor([[*([0] * (width - len(p))), *p] for p in prompts], device=device)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from memory_cases import build, divergence, ppo_update, sample, score, token_batch, update
+from memory_cases import build, divergence, ppo_update, sample, sample_refilled, score, token_batch, update
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config, Qwen2Config, Qwen3Config
 
@@ -313,6 +313,17 @@ def test_peak_of_sampling_and_scoring(shape: ModelShape) -> None:
         assert abs(sample(sized, 16, 4, 60, 20).error) < 0.03
         assert abs(score(sized, Rows(64, 40, 40)).error) < 0.04
     assert abs(divergence(shape, Rows(64, 40, 40)).error) < 0.03
+
+
+@pytest.mark.parametrize(("prompts", "group", "prompt", "new", "rows"), [(12, 4, 64, 96, 16), (16, 8, 200, 30, 32)])
+@BOTH
+def test_a_batch_that_is_refilled_stays_below_its_plan(
+    shape: ModelShape, prompts: int, group: int, prompt: int, new: int, rows: int
+) -> None:
+    """Replies of 1 to `new` tokens, about evenly: lines are broken up, rows join, slots are let go."""
+    found = sample_refilled(shape, prompts, group, prompt, new, rows)
+    records = 20 * prompts * group * new  # tokens, log-probabilities and noise of all rows: in no plan
+    assert found.measured < found.estimated + records
 
 
 # --- how many devices

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support import ONE_LAYER, SMALL_WORLD, gpt2_tokenizer, planned
 from test_sampler import CONFIGS, prompts, random_model
 from torch import nn
@@ -21,6 +22,7 @@ from rlhf_lab.models import lora
 from rlhf_lab.models.build import load_policy, load_reward_model, reward_outputs, reward_scores, save_model
 from rlhf_lab.models.encoding import Encoder, TokenBatch
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.models.model_files import base_identity
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.reward_ensemble import averaged, stackable
 from rlhf_lab.models.settings import HuggingFace, LoRA, RoleWeights
@@ -139,8 +141,21 @@ def test_several_outputs_and_members_share_it(tmp_path: Path) -> None:
             assert torch.allclose(reward_outputs(mine, BATCH), reward_outputs(other, BATCH), atol=1e-5)
         # stacked, each would have the base's values once more
         assert stackable(separate) and not stackable(shared)
+        assert not stackable([separate[0], shared[1]]) and not stackable([shared[0], separate[1]])
         expected = reward_outputs(averaged(separate), BATCH)
         assert torch.allclose(reward_outputs(averaged(shared), BATCH), expected, atol=1e-5)
+
+
+def test_a_base_is_known_by_its_config_and_by_every_tensor(tmp_path: Path) -> None:
+    source = Path(save_policy("llama", tmp_path / "policy"))
+    before = base_identity(str(source))
+    (source / "README.md").write_text("A remark changes no number.")
+    assert base_identity(str(source)) == before
+    weights = load_file(source / "model.safetensors")
+    name = sorted(weights)[len(weights) // 2]
+    weights[name] = weights[name] + 1e-3
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    assert base_identity(str(source)) != before
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

@@ -271,6 +271,14 @@ def test_rows_join_in_their_order_as_long_as_there_is_room() -> None:
     assert kept == [[2, 2, 2, 2]] and newcomers == [[4, 5, 6, 7]]
 
 
+def test_lines_are_not_broken_up_where_there_is_no_room_for_copies_of_the_prompt() -> None:
+    """Of lines of one row, 10 + 100 tokens, there is room for three: four rows in two lines stay as they are."""
+    room = Room.of_groups(16, group=8, slots=10, width=100)
+    assert room.tokens == 360 and room.lines(1) == 3
+    kept, _ = arrange([[0, 3], [9, 12]], [], 8, room, StepCost(step=0, row=1000, prompt=1))
+    assert kept == [[0, 3], [9, 12]]
+
+
 def test_what_a_step_costs_by_itself_fills_the_batch() -> None:
     """Of lines of one row, 50 tokens each, four fit into 240; of lines of two, 60 tokens, four with all five rows."""
     room = Room(rows=8, slots=10, width=40, tokens=240)
