@@ -18,7 +18,7 @@ SPAWN = ("rollout=vllm", "rollout.mode=spawn")
 @pytest.mark.parametrize(
     ("recipe", "overrides", "says"),
     [
-        ("grpo", ("rollout=vllm",), "write rollout.mode=spawn or rollout.mode=server, or engine=trl"),
+        ("grpo", ("rollout=vllm", "algorithm.staleness=1"), "write rollout.mode=spawn or rollout.mode=server"),
         ("ppo", SERVER[:2], r"names no server; write rollout.urls=\[http://127.0.0.1:8000\]"),
         ("ppo", (*SPAWN, SERVER[2]), "is read by rollout.mode=server alone"),
         ("grpo", (*SERVER[:2], "rollout.urls=[127.0.0.1:8000]"), "is no address of a server such as"),

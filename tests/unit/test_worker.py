@@ -11,7 +11,7 @@ import torch
 from support import SMALL_WORLD, checked, planned
 
 from rlhf_lab.config import root
-from rlhf_lab.core.errors import NumericError
+from rlhf_lab.core.errors import DeviceMemoryError, NumericError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.stages import worker
 from rlhf_lab.stages.launch import threads
@@ -25,7 +25,8 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stage = planned("sft", *SMALL_WORLD, f"outputs={tmp_path}")
     values = root.to_values(stage.config)
     path = tmp_path / "order.json"
-    path.write_text(json.dumps({"values": values, "recipe": "sft", "folder": str(stage.folder), "discard": False}))
+    order = {"values": values, "recipe": "sft", "folder": str(stage.folder), "discard": False}
+    path.write_text(json.dumps({**order, "micro_batch_tokens": 512}))
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(worker, "die_with_parent", lambda number: None)  # the tests outlive this process's parent
@@ -38,7 +39,8 @@ def run(monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None) -> tu
     """(exit status, recipes that were begun) of a worker whose stage ends so."""
     begun: list[str] = []
 
-    def execute(stage, discard):
+    def execute(stage, discard, micro_batch_tokens):
+        assert micro_batch_tokens == 512
         begun.append(stage.recipe)
         if outcome:
             raise outcome
@@ -55,7 +57,10 @@ def test_done_and_stopped(order, monkeypatch):
 
 def test_an_expected_error_is_left_without_a_traceback_another_with_one(order, monkeypatch):
     assert run(monkeypatch, NumericError("the loss is NaN"))[0] == 1
-    assert read_json(order.parent / "error_0.json") == {"error": "the loss is NaN", "traceback": ""}
+    expected = {"error": "the loss is NaN", "traceback": "", "micro_batch_tokens": None}
+    assert read_json(order.parent / "error_0.json") == expected
+    assert run(monkeypatch, DeviceMemoryError("out of memory", 256))[0] == 1
+    assert read_json(order.parent / "error_0.json")["micro_batch_tokens"] == 256
     assert run(monkeypatch, KeyError("x"))[0] == 1
     left = read_json(order.parent / "error_0.json")
     assert left["error"] == "KeyError: 'x'" and left["traceback"].startswith("Traceback")
