@@ -79,7 +79,7 @@ def _cheapest_way(backbone: nn.Module, batch: TokenBatch) -> tuple[Way, Packing 
         return "whole rows", None
     saves_prompts = batch.prompt_of_B is not None and _saved(batch) >= SHARE_FROM
     unpacked: Way = "two passes" if saves_prompts and can_take_two_passes(backbone) else "whole rows"
-    packing = best_packing(backbone.config, batch, unpacked)
+    packing = best_packing(backbone.config, batch, unpacked, kept_blocks=_kept_blocks(backbone))
     if packing is not None and can_pack(backbone):
         return "packed rows", packing
     return unpacked, None
@@ -91,7 +91,15 @@ def _any_packing(backbone: nn.Module, batch: TokenBatch) -> Packing:
     return end_to_end(lengths) if takes_flash_attention(backbone.config) else pack(lengths, sum(lengths.slots))
 
 
-def best_packing(config: Any, batch: TokenBatch, unpacked: Way) -> Packing | None:
+def _kept_blocks(backbone: nn.Module) -> int:
+    """Blocks whose activations exist at once, at least."""
+    # what may not take two passes may be checkpointed, which keeps the activations of one block at a time
+    keeps_all = torch.is_grad_enabled() and backbone.__dict__.get(CAN_TAKE_TWO_PASSES) is not False
+    config: Any = backbone.config
+    return config.get_text_config().num_hidden_layers if keeps_all else 1
+
+
+def best_packing(config: Any, batch: TokenBatch, unpacked: Way, *, kept_blocks: int = 1) -> Packing | None:
     """The packing that costs least; None where padded rows, or two passes over them, cost less.
 
     What is kept for the backward pass is never more than what memory is planned for, that of padded rows or of two
@@ -99,6 +107,7 @@ def best_packing(config: Any, batch: TokenBatch, unpacked: Way) -> Packing | Non
 
     Args:
         unpacked: how the batch is computed otherwise.
+        kept_blocks: blocks whose activations exist at once; the mask is one for all of them.
     """
     lengths = Lengths.of(batch)
     if not lengths.least:  # nothing but the first token of each row, which nothing predicts
@@ -113,8 +122,8 @@ def best_packing(config: Any, batch: TokenBatch, unpacked: Way) -> Packing | Non
     lowest_cost = _unpacked_cost(batch, hidden, unpacked)
     best = None
     for packing in packings(lengths):
-        # With mask and scores, a pass without gradient needs up to 1/6h of a slot's memory for a pair.
-        memory_slots = packing.slots + packing.pairs / (6 * hidden)
+        # With mask and scores, a block needs up to 1/6h of a slot's memory for a pair.
+        memory_slots = packing.slots + packing.pairs / (6 * hidden * kept_blocks)
         if packing.slots > most_slots or memory_slots > (1 - SHARE_FROM) * rows * width:
             continue
         if keeps_probabilities and packing.pairs > rows * width**2:

@@ -182,6 +182,17 @@ def test_alike_lengths_stay_padded_and_ragged_ones_are_packed() -> None:
     assert packing is not None and packing.slots < 0.6 * batch.tokens_BT.numel()
 
 
+def test_the_mask_counts_once_for_all_blocks_that_a_gradient_keeps() -> None:
+    """Width 32, 1,016 slots: 768 packed; 98,304 pairs are 98,304 / 6·32 = 512 slots more or, over 4 blocks, 128."""
+    config = llama(32).config
+    batch = TokenBatch.from_rows(ragged(8, 1, longest=120))
+    assert batch.tokens_BT.numel() == 1016
+    assert best_packing(config, batch, "whole rows") is None
+    packing = best_packing(config, batch, "whole rows", kept_blocks=4)
+    assert packing is not None and (packing.slots, packing.pairs) == (768, 98_304)
+    assert 768 + 512 > 0.9 * 1016 > 768 + 128
+
+
 def test_two_passes_are_taken_where_replies_are_alike() -> None:
     """4 prompts of 32, each with 8 replies of 40: packed rows would compute the masked pairs of replies, too."""
     batch = TokenBatch.from_rows([([2 + row // 8] * 32, [3] * 40) for row in range(32)])
