@@ -28,8 +28,8 @@ from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import GRADIENT, WEIGHT, Precision, Training
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
-KEPT_LOGITS, CHUNK_LOGITS = 2**27, 2**24
-"""As in `models/logprobs.py`: N×V entries up to which all are kept for the backward pass, and entries per chunk."""
+KEPT_LOGITS, CHUNK_LOGITS, CHUNK_TOKENS = 2**27, 2**24, 256
+"""As in `models/logprobs.py`: N×V entries kept for backward at most, entries and tokens of a chunk at least."""
 SHARE_FROM = 0.1
 """As in `models/shared_prompt.py`: share of token slots that has to be saved for a prompt to be computed once."""
 CACHE_SLOTS = 16
@@ -238,8 +238,9 @@ def logit_bytes(targets: int, vocabulary: int, how: Arithmetic) -> tuple[int, in
 def _chunk_bytes(targets: int, vocabulary: int, bytes_each: int) -> int:
     """Bytes of a chunk of logits. With several chunks the one before is freed only once the next one exists."""
     entries = targets * vocabulary
-    several = entries > CHUNK_LOGITS
-    return min(entries, CHUNK_LOGITS) * (bytes_each + 4 * several)
+    chunk = max(CHUNK_LOGITS, CHUNK_TOKENS * vocabulary)
+    several = entries > chunk
+    return min(entries, chunk) * (bytes_each + 4 * several)
 
 
 def score_bytes(shape: ModelShape, rows: Rows, how: Arithmetic) -> int:

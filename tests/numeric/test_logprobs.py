@@ -169,6 +169,7 @@ def test_gradient_of_the_head_chunked_or_not_kept_or_recomputed_capped_or_not(
     """22 entries are 2 tokens of 11 logits: three chunks. Logits z of several nats are capped at 1.5·tanh(z/1.5)."""
     monkeypatch.setattr(logprobs, "KEPT_ENTRIES", kept)
     monkeypatch.setattr(logprobs, "CHUNK_ENTRIES", chunk)
+    monkeypatch.setattr(logprobs, "CHUNK_TOKENS", 1)
     x, weight, bias, target = head_inputs(torch.float32)
     upstream = torch.tensor([1.0, -2.0, 0.5, 0.0, 3.0, 1.0])
     found = _LinearLogProb.apply(x, weight, bias, target, 1.25, EVERYTHING, cap)
@@ -192,6 +193,28 @@ def test_gradcheck() -> None:
         return _LinearLogProb.apply(x, weight, bias, target, 0.7, EVERYTHING)
 
     assert torch.autograd.gradcheck(head, (x, weight, bias), eps=1e-2, atol=1e-2, rtol=1e-2, nondet_tol=0.0)
+
+
+@pytest.mark.parametrize("chunk", [1, 48])
+def test_gradient_of_a_head_in_bfloat16(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Of 600 tokens whose terms have one sign, against float64: 2⁻⁷ of the largest entry.
+
+    Logits and each product are rounded to bfloat16, and so is their sum in float32. In bfloat16 the sum of 600 equal
+    terms would stop at 256 of them, where half a unit of the last place is one term.
+    """
+    monkeypatch.setattr(logprobs, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(logprobs, "CHUNK_TOKENS", chunk)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(600, 12, generator=generator).bfloat16()
+    weight = (torch.randn(24, 12, generator=generator) / 4).bfloat16()
+    target = torch.zeros(600, dtype=torch.long)
+    inputs = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+    _LinearLogProb.apply(*inputs, None, target, 1.0, EVERYTHING).sum().backward()
+    exact = [tensor.double().requires_grad_() for tensor in (x, weight)]
+    (exact[0] @ exact[1].T).log_softmax(1).gather(1, target[:, None]).sum().backward()
+    for computed, expected in zip(inputs, exact, strict=True):
+        assert computed.grad is not None and expected.grad is not None and computed.grad.dtype == torch.bfloat16
+        assert (computed.grad - expected.grad).abs().max() < 2**-7 * expected.grad.abs().max()
 
 
 def test_frozen_head_still_passes_gradient_to_the_body() -> None:

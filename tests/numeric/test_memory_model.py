@@ -11,17 +11,19 @@ from memory_cases import build, divergence, ppo_update, sample, sample_refilled,
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config, Qwen2Config, Qwen3Config
 
+from rlhf_lab.memory import work
 from rlhf_lab.memory.devices import CARD_GB, GIB, smallest_count, smallest_split, split_bytes, work_of
 from rlhf_lab.memory.shapes import config_shape
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
 from rlhf_lab.memory.state import Training, bytes_per_parameter, frozen_state, trained_state
 from rlhf_lab.memory.work import Arithmetic, Rows, block_bytes, cache_slots, logit_bytes
+from rlhf_lab.models import logprobs, shared_prompt
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.lora import add_adapter
 from rlhf_lab.models.packing import PackedRows
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import hidden_states
-from rlhf_lab.sampling import cache
+from rlhf_lab.sampling import cache, decoding, drawing, turns
 from rlhf_lab.training.optim import Optimizers, Part
 from rlhf_lab.training.settings import TrainingSettings
 
@@ -84,6 +86,15 @@ def test_an_adapter_is_counted_as_peft_makes_it(shape: ModelShape) -> None:
 
 
 # --- bytes per parameter, and what strategies divide
+
+
+def test_what_the_plan_says_of_other_modules() -> None:
+    """The memory model imports no PyTorch, so these numbers are written twice."""
+    assert (work.KEPT_LOGITS, work.CHUNK_LOGITS) == (logprobs.KEPT_ENTRIES, logprobs.CHUNK_ENTRIES)
+    assert work.CHUNK_TOKENS == logprobs.CHUNK_TOKENS
+    assert work.SHARE_FROM == shared_prompt.SHARE_FROM
+    assert (work.CACHE_SLOTS, work.OVERDUE) == (cache.CHUNK, decoding.OVERDUE)
+    assert (work.CHECKED_EVERY, work.SEARCHED) == (turns.STEPS_PER_CHECK, drawing.ONE_LEVEL)
 
 
 def test_bytes_per_parameter_by_hand() -> None:
