@@ -561,25 +561,46 @@ def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(mod
     assert [sent for _, sent in written] == [1, 0]
 
 
+def fake_server(folder: Path, seconds: int) -> dict[str, str]:
+    """The environment variables with which vLLM's server is a sleep of so long that leaves a file behind."""
+    (folder / "vllm/entrypoints/openai").mkdir(parents=True)
+    (folder / "temporary").mkdir()
+    server = (
+        "import os, pathlib, tempfile, time\n"
+        "pathlib.Path(tempfile.gettempdir(), 'socket').touch()\n"
+        "pathlib.Path('started').write_text(str(os.getpid()))\n"
+        f"time.sleep({seconds})\n"
+    )
+    (folder / "vllm/entrypoints/openai/api_server.py").write_text(server)
+    return {**os.environ, "PYTHONPATH": str(folder), "TMPDIR": str(folder / "temporary")}
+
+
 def test_a_server_ends_when_the_lab_is_killed(tmp_path):
-    """Without a word: what starts a server looks whether its parent is still there. vLLM's server is a sleep here."""
-    (tmp_path / "vllm/entrypoints/openai").mkdir(parents=True)
-    server = "import os, time, pathlib\npathlib.Path('started').write_text(str(os.getpid()))\ntime.sleep(60)\n"
-    (tmp_path / "vllm/entrypoints/openai/api_server.py").write_text(server)
+    """Without a word: what starts a server looks whether its parent is still there, and removes what it left."""
+    environment = fake_server(tmp_path, seconds=60)
     starter = (
         "import os, subprocess, sys, time\n"
         f"command = [sys.executable, {str(PLUGIN / 'lab_serve.py')!r}, str(os.getpid())]\n"
         "subprocess.Popen(command, start_new_session=True)\n"
         "time.sleep(60)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     lab = subprocess.Popen([sys.executable, "-c", starter], cwd=tmp_path, env=environment)
     started = tmp_path / "started"
     _wait_until(lambda: started.exists() and bool(started.read_text()))
+    assert list((tmp_path / "temporary").glob("*/socket"))
     process = int(started.read_text())
     lab.kill()
     lab.wait()
     _wait_until(lambda: not Path(f"/proc/{process}").exists() or _is_zombie(process))
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_server_that_ends_leaves_no_files(tmp_path):
+    environment = fake_server(tmp_path, seconds=0)
+    subprocess.run(
+        [sys.executable, str(PLUGIN / "lab_serve.py"), str(os.getpid())], cwd=tmp_path, env=environment, check=True
+    )
+    assert (tmp_path / "started").exists() and not list((tmp_path / "temporary").iterdir())
 
 
 def _is_zombie(process: int) -> bool:
