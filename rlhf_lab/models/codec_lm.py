@@ -87,13 +87,14 @@ class CodecLM(LlamaForCausalLM):
                 "a codec model keeps no cache of its own: call it with use_cache=False, or sample with rollout=local, "
                 "whose decoder keeps one"
             )
-        layout = Layout(input_ids, self.pattern)
+        pattern = self.pattern.to(input_ids.device)
+        layout = Layout(input_ids, pattern)
         states_BT = layout.states()
         layout.require_frames(states_BT)
         hidden_BCd = self.model(inputs_embeds=layout.embed(self.model.embed_tokens(input_ids)), use_cache=False)[0]
         logits_BCV = self.lm_head(hidden_BCd)
         logits_BTV = logits_BCV.gather(1, layout.predicted_from()[..., None].expand(-1, -1, logits_BCV.shape[-1]))
-        return CausalLMOutputWithPast(logits=logits_BTV + self.pattern.to(logits_BTV.device).allowed_SV[states_BT])
+        return CausalLMOutputWithPast(logits=logits_BTV + pattern.allowed_SV[states_BT])
 
 
 class Layout:
@@ -117,7 +118,7 @@ class Layout:
 
     def require_frames(self, states_BT: Tensor) -> None:
         """Raise DataError for a clip that ends before it may: its log-probability would be that of a forbidden word."""
-        ends_early_BT = (states_BT[:, :-1] == 1) & self.pattern.empty_V.to(self.ids_BT.device)[self.ids_BT[:, 1:]]
+        ends_early_BT = (states_BT[:, :-1] == 1) & self.pattern.empty_V[self.ids_BT[:, 1:]]
         if ends_early_BT.any():
             raise DataError(
                 f"a clip has fewer than {self.pattern.min_frames} frames (model.min_frames), so the model cannot say "

@@ -1,0 +1,74 @@
+"""Recipes on a simulated GPU: no tensor is left on the host. See `tests/simulated_gpu.py` for what that shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sizes import overrides
+
+SIMULATED = Path(__file__).parents[1] / "simulated_gpu.py"
+ADAPTERS = ("runtime.dtype=bfloat16", "model.lora.rank=4", "model.weights=bfloat16", "stages.sft.model.lora.rank=0")
+RECIPES = {
+    "sft": ("model=tiny_gpt2", "sharding.checkpointing=true"),
+    "dpo": ADAPTERS,
+    "dpo_iterative": ("rollout.dtype=bfloat16",),
+    "ppo": ADAPTERS,
+    "ppo_ensemble": ("runtime.dtype=bfloat16",),
+    "prm": (),
+    "best_of_n": ("rollout.top_p=0.9", "rollout.batch_rows=3"),
+    "grpo_agent": (),
+    "tts_grpo": (),
+    "tts_dpo": ("runtime.dtype=bfloat16",),
+}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory) -> Path:
+    """One folder, so that stages are built once."""
+    return tmp_path_factory.mktemp("simulated")
+
+
+def run(outputs: Path, recipe: str, *changed: str) -> str:
+    """What the recipe prints, with the waits for the device at its end."""
+    words = [f"+recipe={recipe}", *overrides(recipe), *changed, f"outputs={outputs}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SIMULATED), *words], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_grpo_and_the_stages_before_it(outputs):
+    out = run(outputs, "grpo")
+    assert "proxy" in out
+    assert "waits for the device" in out and "sampling/turns.py" in out, "nothing ran on the device"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe(outputs, recipe):
+    run(outputs, recipe, *RECIPES[recipe])
+
+
+def test_what_a_gpu_refuses_is_refused():
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import torch, simulated_gpu\n"
+        "kept = simulated_gpu.install()\n"
+        "x = torch.arange(3, device='cudasim')\n"
+        "for refused in (lambda: x + torch.ones(3), lambda: torch.ones(3)[x], lambda: x.numpy()):\n"
+        "    try:\n"
+        "        refused()\n"
+        "    except (RuntimeError, TypeError) as error:\n"
+        "        print('refused', error)\n"
+        "print((x + 1)[torch.tensor([0])].device, (x * torch.tensor(2)).tolist(), dict(simulated_gpu.waits))\n"
+    )
+    command = [sys.executable, "-c", script, str(SIMULATED.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("refused") == 3
+    assert "cudasim:0 [0, 2, 4] {('an index on the host', '?'): 1, ('tolist', '?'): 1}" in done.stdout
