@@ -194,7 +194,7 @@ def _count_waits_of(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[
         count_wait("an index on the host")
     elif func is aten._to_copy.default and not is_gpu(kwargs.get("device", GPU)):
         count_wait("a copy to the host")
-    elif func in COPIES and not all(on_gpu):
+    elif func in COPIES and not all(on_gpu) and tensors[0].numel():
         may_wait = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
         if not (on_gpu[0] and may_wait):  # copies from ordinary host memory are made before the call returns
             count_wait("a copy" if on_gpu[0] else "a copy to the host")

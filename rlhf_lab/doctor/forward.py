@@ -103,7 +103,7 @@ def _against_whole_rows(subject: Subject, way: Way) -> Finding:
     prompt = subject.rows[0][0]
     shared = [(prompt, reply) for _, reply in subject.rows]
     batch = TokenBatch.from_rows([*shared, *subject.rows[1:]], subject.device)
-    if batch.prompt_of_B is None:
+    if batch.prompt_of is None:
         return Finding("pass", "not used", advice="one row, or rows without a prompt, have nothing to share")
     config: Any = _backbone(subject).config
     if not takes_flash_attention(config) and not may_be_masked(config, batch.tokens_BT.shape[1]):

@@ -85,7 +85,7 @@ class Subject:
     @cached_property
     def batch(self) -> TokenBatch:
         """All rows at once, each computed whole."""
-        return dataclasses.replace(self.shared_batch, prompt_of_B=None, first_row_P=None)
+        return dataclasses.replace(self.shared_batch, prompt_of=None)
 
     @cached_property
     def shared_batch(self) -> TokenBatch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail
@@ -124,7 +126,7 @@ def padding_token(subject: Subject) -> Finding:
     pad_id = encoder.tokenizer.pad_token_id
     column_T = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device)
     filled = batch.tokens_BT.masked_fill(column_T >= batch.length_B[:, None], encoder.eos_id)
-    padded_with_eos = TokenBatch(filled, batch.prompt_len_B, batch.length_B)
+    padded_with_eos = dataclasses.replace(batch, tokens_BT=filled, prompt_of=None)
     both_targets = zip(batch.targets(), padded_with_eos.targets(), strict=True)
     same = all(torch.equal(original, padded) for original, padded in both_targets)
     relation = "none"

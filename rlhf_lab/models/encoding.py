@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.messages import Message
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.data.transcript import render_prompt, reply_message, reply_text
 from rlhf_lab.models.chat import ChatTemplate
 from rlhf_lab.models.tool_calls import calls_of
@@ -194,22 +196,20 @@ class Encoder:
 class TokenBatch:
     """Right-padded rows. Masks come from lengths, never from the pad id.
 
+    Lengths are known to the host, and their tensors are made from them at first use: nothing has to be read back from a
+    GPU, which would have the host wait until the GPU has done everything that was asked of it before.
+
     Attributes:
         tokens_BT: token ids, 0 beyond each row's length.
-        prompt_len_B, length_B: tokens of the prompt, and of prompt and reply.
-        prompt_of_B: which distinct prompt a row starts with; None when no two rows share one.
-        first_row_P: a row that starts with each distinct prompt.
-        prompts_width, replies_width: tokens of the longest prompt and of the longest reply.
-        learned_BT: (B, T), True where a token is learned; None when every token of every reply is.
+        prompt_lengths, lengths: tokens of the prompt, and of prompt and reply, of each row.
+        prompt_of: which distinct prompt each row starts with; None when no two rows share one.
+        learned_BT: (B, T) on the host, True where a token is learned; None when every token of every reply is.
     """
 
     tokens_BT: torch.Tensor
-    prompt_len_B: torch.Tensor
-    length_B: torch.Tensor
-    prompt_of_B: torch.Tensor | None = None
-    first_row_P: torch.Tensor | None = None
-    prompts_width: int = 0
-    replies_width: int = 0
+    prompt_lengths: Sequence[int]
+    lengths: Sequence[int]
+    prompt_of: Sequence[int] | None = None
     learned_BT: torch.Tensor | None = None
 
     @classmethod
@@ -232,35 +232,67 @@ class TokenBatch:
         ]
         number_of_prompt: dict[tuple[int, ...], int] = {}
         prompt_of = [number_of_prompt.setdefault(tuple(prompt), len(number_of_prompt)) for prompt, _ in rows]
-        prompts = len(number_of_prompt)
         # An empty prompt has no last token whose hidden state could predict the reply's first one.
-        shared = prompts < len(rows) and all(prompt for prompt, _ in rows)
-        first_row = [prompt_of.index(number) for number in range(prompts)] if shared else []
+        shared = len(number_of_prompt) < len(rows) and all(prompt for prompt, _ in rows)
         return cls(
-            tokens_BT=torch.tensor(padded).to(device),
-            prompt_len_B=torch.tensor([len(prompt) for prompt, _ in rows]).to(device),
-            length_B=torch.tensor(lengths).to(device),
-            prompt_of_B=torch.tensor(prompt_of).to(device) if shared else None,
-            first_row_P=torch.tensor(first_row).to(device) if shared else None,
-            prompts_width=max(len(prompt) for prompt, _ in rows),
-            replies_width=max(len(reply) for _, reply in rows),
-            learned_BT=None if masks is None else _learned_mask(rows, masks, width).to(device),
+            tokens_BT=to_device(padded, device),
+            prompt_lengths=[len(prompt) for prompt, _ in rows],
+            lengths=lengths,
+            prompt_of=prompt_of if shared else None,
+            learned_BT=None if masks is None else _learned_mask(rows, masks, width),
         )
+
+    @cached_property
+    def prompt_len_B(self) -> torch.Tensor:
+        return to_device(self.prompt_lengths, self.tokens_BT.device)
+
+    @cached_property
+    def length_B(self) -> torch.Tensor:
+        return to_device(self.lengths, self.tokens_BT.device)
+
+    @cached_property
+    def prompt_of_B(self) -> torch.Tensor | None:
+        return None if self.prompt_of is None else to_device(self.prompt_of, self.tokens_BT.device)
+
+    @cached_property
+    def first_row_P(self) -> torch.Tensor | None:
+        """A row that starts with each distinct prompt; None when no two rows share one."""
+        if self.prompt_of is None:
+            return None
+        first_rows = [self.prompt_of.index(number) for number in range(self.prompts)]
+        return to_device(first_rows, self.tokens_BT.device)
 
     @property
     def prompts(self) -> int:
         """Distinct prompts, or rows when none is shared."""
-        return len(self.tokens_BT if self.first_row_P is None else self.first_row_P)
+        return len(self.lengths) if self.prompt_of is None else max(self.prompt_of) + 1
+
+    @property
+    def prompts_width(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(self.prompt_lengths)
+
+    @property
+    def replies_width(self) -> int:
+        """Tokens of the longest reply."""
+        return max(length - prompt for prompt, length in zip(self.prompt_lengths, self.lengths, strict=True))
 
     def targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows and columns (each (N,)) of the reply tokens that are learned: row-major, column ≥ 1."""
-        column_T = torch.arange(self.tokens_BT.shape[1], device=self.tokens_BT.device)
-        first_B = self.prompt_len_B.clamp(min=1)  # nothing predicts column 0, the first token of an empty prompt's row
-        mask_BT = (column_T >= first_B[:, None]) & (column_T < self.length_B[:, None])
+        return self._targets
+
+    @cached_property
+    def _targets(self) -> tuple[torch.Tensor, torch.Tensor]:
+        column_T = torch.arange(self.tokens_BT.shape[1])
+        # nothing predicts column 0, the first token of an empty prompt's row
+        first_B1 = torch.tensor(self.prompt_lengths)[:, None].clamp(min=1)
+        length_B1 = torch.tensor(self.lengths)[:, None]
+        mask_BT = (column_T >= first_B1) & (column_T < length_B1)
         if self.learned_BT is not None:
             mask_BT &= self.learned_BT
         row_N, column_N = mask_BT.nonzero(as_tuple=True)
-        return row_N, column_N
+        device = self.tokens_BT.device
+        return to_device(row_N, device), to_device(column_N, device)
 
 
 def _learned_mask(rows: Sequence[Row], masks: Sequence[Sequence[bool]], width: int) -> torch.Tensor:

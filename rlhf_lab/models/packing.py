@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.models.encoding import TokenBatch
 
 WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -47,16 +48,14 @@ class Lengths:
     @classmethod
     def of(cls, batch: TokenBatch) -> Lengths:
         """Lengths of a batch."""
-        rows = range(len(batch.length_B))
-        prompt_of = rows if batch.prompt_of_B is None else batch.prompt_of_B.tolist()
+        prompt_of = range(len(batch.lengths)) if batch.prompt_of is None else batch.prompt_of
         groups: dict[int, list[int]] = {}
         for row, prompt in enumerate(prompt_of):
             groups.setdefault(prompt, []).append(row)
-        prompts = batch.prompt_len_B.tolist()
         slots = []
-        for prompt, length in zip(prompts, batch.length_B.tolist(), strict=True):
+        for prompt, length in zip(batch.prompt_lengths, batch.lengths, strict=True):
             slots.append(max(length - 1, prompt))  # an empty reply has no last token to leave out
-        return cls(prompts, slots, list(groups.values()))
+        return cls(list(batch.prompt_lengths), slots, list(groups.values()))
 
     @property
     def least(self) -> int:
@@ -229,17 +228,17 @@ class PackedRows:
             pieces.append(Piece(packing.width - column, 0, 0, column))
         columns = _expand(pieces, packing.width)
         # Padding may be longer than the longest row; its positions stay within those that the model has.
-        position_RW = columns["position"].clamp(max=row_width - 1).to(device)
-        source_RW = columns["source"].clamp(max=batch.tokens_BT.numel() - 1).to(device)
+        position_RW = columns["position"].clamp(max=row_width - 1)
+        source_RW = columns["source"].clamp(max=batch.tokens_BT.numel() - 1)
         return cls(
-            tokens_RW=batch.tokens_BT.flatten()[source_RW],
-            position_RW=position_RW,
-            begin_RW=columns["begin"].to(device),
-            prompt_begin_RW=columns["prompt_begin"].to(device),
-            prompt_end_RW=columns["prompt_end"].to(device),
-            prompt_slot_B=torch.tensor(prompt_slots, device=device),
-            reply_slot_B=torch.tensor(reply_slots, device=device),
-            prompt_len_B=torch.tensor(lengths.prompts, device=device),
+            tokens_RW=batch.tokens_BT.flatten()[to_device(source_RW, device)],
+            position_RW=to_device(position_RW, device),
+            begin_RW=to_device(columns["begin"], device),
+            prompt_begin_RW=to_device(columns["prompt_begin"], device),
+            prompt_end_RW=to_device(columns["prompt_end"], device),
+            prompt_slot_B=to_device(prompt_slots, device),
+            reply_slot_B=to_device(reply_slots, device),
+            prompt_len_B=batch.prompt_len_B,
         )
 
     def mask(self, dtype: torch.dtype) -> torch.Tensor:

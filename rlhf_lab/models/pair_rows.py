@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import Pair
 from rlhf_lab.losses.objective import PairTokens
 from rlhf_lab.losses.preference import PairLogps
@@ -72,8 +73,8 @@ def pair_tokens(pairs: Sequence[PairRows], device: str) -> PairTokens:
     chosen_lengths = [len(chosen_reply) for (_, chosen_reply), _ in pairs]
     rejected_lengths = [len(rejected_reply) for _, (_, rejected_reply) in pairs]
     return PairTokens(
-        chosen=torch.tensor(chosen_lengths, dtype=torch.float32, device=device),
-        rejected=torch.tensor(rejected_lengths, dtype=torch.float32, device=device),
+        chosen=to_device(chosen_lengths, device, torch.float32),
+        rejected=to_device(rejected_lengths, device, torch.float32),
     )
 
 

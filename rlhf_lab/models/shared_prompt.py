@@ -77,7 +77,7 @@ def _cheapest_way(backbone: nn.Module, batch: TokenBatch) -> tuple[Way, Packing 
         return ("packed rows", end_to_end(Lengths.of(batch))) if can_pack(backbone) else ("whole rows", None)
     if not may_be_masked(backbone.config, batch.tokens_BT.shape[1]):
         return "whole rows", None
-    saves_prompts = batch.prompt_of_B is not None and _saved(batch) >= SHARE_FROM
+    saves_prompts = batch.prompt_of is not None and _saved(batch) >= SHARE_FROM
     unpacked: Way = "two passes" if saves_prompts and can_take_two_passes(backbone) else "whole rows"
     packing = best_packing(backbone.config, batch, unpacked, kept_blocks=_kept_blocks(backbone))
     if packing is not None and can_pack(backbone):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.core.episodes import Episode, Segment, Task
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.models.encoding import Row, TokenBatch
 
 
@@ -162,8 +163,8 @@ class Experience:
         index = self.index(row_indices)
         masks = None if self.masks is None else [self.masks[i] for i in row_indices]
         batch = TokenBatch.from_rows([self.rows[i] for i in row_indices], device, masks)
-        tokens = {name: values[index].to(device) for name, values in self.tokens.items()}
-        return Micro(batch, tokens, weight_N[index].to(device))
+        tokens = {name: to_device(values[index], device) for name, values in self.tokens.items()}
+        return Micro(batch, tokens, to_device(weight_N[index], device))
 
     def state_dict(self) -> dict[str, Any]:
         rows = [[prompt, reply] for prompt, reply in self.rows]

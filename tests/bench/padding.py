@@ -94,7 +94,7 @@ def batch_of(lengths: Sequence[LengthPair], prompts: int, replies: int) -> Token
 def measure(model: nn.Module, batch: TokenBatch, rounds: int) -> list[str]:
     """Share of padding, slots of the packing over those of padded rows, and seconds of each way."""
     backbone: nn.Module = model.base_model  # type: ignore[assignment]
-    can_share = batch.prompt_of_B is not None and can_take_two_passes(backbone)
+    can_share = batch.prompt_of is not None and can_take_two_passes(backbone)
     packing = best_packing(backbone.config, batch, "two passes" if can_share else "whole rows")
     padded = batch.tokens_BT.numel()
     padding = 1 - float(batch.length_B.sum()) / padded

@@ -131,15 +131,15 @@ LOG_PROBABILITIES = (
     Mutant(
         "first_reply_token_skipped",
         ENCODING,
-        "(column_T >= first_B[:, None])",
-        "(column_T > first_B[:, None])",
+        "(column_T >= first_B1)",
+        "(column_T > first_B1)",
         "the first token of every reply is neither trained on nor counted in its log-probability",
     ),
     Mutant(
         "eos_not_counted",
         ENCODING,
-        "(column_T < self.length_B[:, None])",
-        "(column_T < self.length_B[:, None] - 1)",
+        "(column_T < length_B1)",
+        "(column_T < length_B1 - 1)",
         "nothing learns to end a reply",
     ),
     Mutant(

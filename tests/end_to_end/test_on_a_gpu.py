@@ -1,4 +1,4 @@
-"""Recipes on a simulated GPU: no tensor is left on the host. See `tests/simulated_gpu.py` for what that shows."""
+"""Recipes on a simulated GPU: no tensor is left on the host, and passes do not wait (`rlhf_lab/core/transfer.py`)."""
 
 from __future__ import annotations
 
@@ -53,6 +53,30 @@ def test_grpo_and_the_stages_before_it(outputs):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe(outputs, recipe):
     run(outputs, recipe, *RECIPES[recipe])
+
+
+def test_passes_never_wait_for_the_device():
+    """Whole rows do, once: transformers looks whether positions are those of packed rows."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import simulated_gpu\n"
+        "kept = simulated_gpu.install()\n"
+        "from families import random_model\n"
+        "from rlhf_lab.models.encoding import TokenBatch\n"
+        "from rlhf_lab.models.logprobs import token_logps\n"
+        "from rlhf_lab.models.shared_prompt import computed_as\n"
+        "model = random_model('qwen3').to('cudasim')\n"
+        "rows = [([3, 4, 5], [6, 7]), ([3, 4, 5], [8]), ([9], [1, 2, 3, 4])]\n"
+        "token_logps(model, TokenBatch.from_rows(rows, 'cudasim'))  # tries what the model can take\n"
+        "for way in ('whole rows', 'two passes', 'packed rows'):\n"
+        "    simulated_gpu.waits.clear()\n"
+        "    with computed_as(way):\n"
+        "        token_logps(model, TokenBatch.from_rows(rows, 'cudasim')).logps_N.sum().backward()\n"
+        "    print(way, simulated_gpu.waits.total())\n"
+    )
+    command = [sys.executable, "-c", script, str(SIMULATED.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["whole rows 1", "two passes 0", "packed rows 0"]
 
 
 def test_what_a_gpu_refuses_is_refused():

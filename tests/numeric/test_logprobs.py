@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -275,7 +276,7 @@ def test_reward_is_read_at_the_last_real_token() -> None:
         together = reward_scores(model, batch)
         alone = torch.cat([reward_scores(model, TokenBatch.from_rows([row])) for row in rows()])
         wide = torch.nn.functional.pad(batch.tokens_BT, (0, 6), value=13)
-        padded = reward_scores(model, TokenBatch(wide, batch.prompt_len_B, batch.length_B))
+        padded = reward_scores(model, dataclasses.replace(batch, tokens_BT=wide, prompt_of=None))
     assert (together - alone).abs().max() < 1e-5
     assert (together - padded).abs().max() < 1e-5
     assert together.unique().numel() == 4

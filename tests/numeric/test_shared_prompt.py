@@ -143,7 +143,7 @@ def test_a_sliding_window_is_respected(window):
 
 def test_rows_without_a_common_prompt_stay_whole():
     batch = TokenBatch.from_rows([([1, 2], [3]), ([1, 3], [4])])
-    assert batch.prompt_of_B is None and batch.prompts == 2
+    assert batch.prompt_of is None and batch.prompts == 2
 
 
 def test_a_mask_leaves_out_tokens_of_the_loss_not_of_the_context():

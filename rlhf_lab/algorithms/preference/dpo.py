@@ -16,6 +16,7 @@ from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, trai
 from rlhf_lab.algorithms.preference.reference_cache import reference_logps
 from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
 from rlhf_lab.losses.objective import PREFERENCE_LOSSES, Objective, PairInputs
 from rlhf_lab.losses.preference import PairLogps, PreferenceLoss, kto_unpaired
@@ -140,11 +141,11 @@ class PairTable:
         def select(logps: PairLogps | None) -> PairLogps | None:
             if logps is None:
                 return None
-            return PairLogps(*(values[index].to(self.device) for values in logps))
+            return PairLogps(*(to_device(values[index], self.device) for values in logps))
 
         consistency_B = self.given.consistency_B
         if consistency_B is not None:
-            consistency_B = consistency_B[index].to(self.device)
+            consistency_B = to_device(consistency_B[index], self.device)
         given = Given(select(self.given.ref), select(self.given.previous), z_ref, consistency_B)
         return [self.pairs[i] for i in indices], given
 
@@ -283,10 +284,10 @@ class UnpairedKTO(OnePassDPO):
         indices, z_ref = micro
         device = self.run.device
         batch = TokenBatch.from_rows([self.rows[i] for i in indices], device)
-        liked_B = torch.tensor([self.liked[i] for i in indices], device=device)
+        liked_B = to_device([self.liked[i] for i in indices], device)
         loss = kto_unpaired(
             token_logps(self.model, batch).sum_B(),
-            self.ref_N[torch.tensor(indices)].to(device),
+            to_device(self.ref_N[torch.tensor(indices)], device),
             liked_B,
             z_ref,
             **self.settings.coefficients(),

@@ -34,6 +34,7 @@ from rlhf_lab.algorithms.reward_models.reward_pairs import (
     pair_loss,
 )
 from rlhf_lab.algorithms.reward_models.settings import RewardModel
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, Pair, TextReward
 from rlhf_lab.data.attempts import read_attempts
 from rlhf_lab.data.transcript import CONTEXTS, human_turns
@@ -151,7 +152,7 @@ class RewardModelling(Algorithm):
             stated = [self._confidence_rows(i, step) for i in split] if settings.confidence_weight else None
             weight_KB = torch.stack([member.in_share_N[split] for member in members]) * weight
             batch = make_batch(pairs, stated, self.run.device)
-            micros.append(PairMicro(self.models[m], members, batch, weight_KB.to(self.run.device)))
+            micros.append(PairMicro(self.models[m], members, batch, to_device(weight_KB, self.run.device)))
         if settings.length_head and len(micros) > 1:
             with self.run.autocast():
                 return add_step_statistics(micros)

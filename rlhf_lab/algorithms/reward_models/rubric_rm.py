@@ -19,6 +19,7 @@ from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, trai
 from rlhf_lab.algorithms.reward_models.grades import read_grades
 from rlhf_lab.algorithms.reward_models.settings import RubricRM
 from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.core.types import FloatArray, Grading, Pair, Rubric
 from rlhf_lab.evaluations.reward_audit import HELD_OUT_PAIRS, audit_pairs, filler_shift, prompt_ids
 from rlhf_lab.losses.rubric import squared_error
@@ -141,7 +142,7 @@ class RubricModelling(Algorithm):
         max_pair_tokens = (self.settings.micro_batch_tokens + 1) // 2
         micro = []
         for split in micro_batches(self.steps[step], self.lengths, max_pair_tokens):
-            targets_BA = self.targets_2NA[:, split].flatten(0, 1).to(self.run.device)
+            targets_BA = to_device(self.targets_2NA[:, split].flatten(0, 1), self.run.device)
             micro.append((pair_batch([self.rows[i] for i in split], self.run.device), targets_BA))
         return StepBatch(micro, units=2 * len(self.steps[step]))
 

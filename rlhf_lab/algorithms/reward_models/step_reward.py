@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rlhf_lab.algorithms.reward_models.settings import OutcomeModel, ProcessModel
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.environments.maths.chains import step_lines
 from rlhf_lab.losses.process import step_loss
 from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
@@ -106,7 +106,7 @@ class StepRewardModelling(Algorithm):
         device = self.run.device
         batch = TokenBatch.from_rows([self.rows[i].row for i in indices], device)
         row_N, column_N = places([self.columns[i] for i in indices], device)
-        label_N = torch.tensor([label for i in indices for label in self.labels[i]], device=device)
+        label_N = to_device([label for i in indices for label in self.labels[i]], device)
         return StepMicroBatch(batch, row_N, column_N, label_N)
 
     def loss(self, micro: StepMicroBatch) -> LossOutput:
