@@ -94,6 +94,7 @@ def follow(what: str) -> Recorder:
         finally:
             module.build = build
             sys.settrace(None)
+    assert recorder.lines, f"no line of {PACKAGE} was run: the package that was imported is another one"
     return recorder
 
 

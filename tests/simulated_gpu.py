@@ -2,9 +2,10 @@
 
     python tests/simulated_gpu.py +recipe=grpo model=micro outputs=/tmp/simulated
 
-runs a command of the lab on it. What a GPU refuses is refused: operations on tensors of which some are on the CPU, GPU
-indices into a CPU tensor, NumPy's view of a GPU tensor. Each time the host waits for the device is counted, with the
-line of the lab that made it wait: reading a number, copying to or from the host, shapes that depend on values.
+runs a command of the lab on it. What a GPU refuses first is refused: operations on tensors of which some are on the
+CPU, GPU indices into a CPU tensor, NumPy's view of a GPU tensor; generators are not looked at. Each time the host waits
+for the device is counted, with the line of the lab that made it wait: reading a number, copying to or from the host,
+shapes that depend on values.
 
 The device is registered as PyTorch's `PrivateUse1`, under a name that begins with "cuda", by which the lab knows a GPU.
 A tensor on it is a `GpuTensor` around the tensor on the host. Attention takes PyTorch's plain path, and the allocator,
@@ -175,7 +176,7 @@ def _refuse_mixed(func: Any, tensors: list[torch.Tensor]) -> None:
     on_gpu = [isinstance(tensor, GpuTensor) for tensor in tensors]
     if not any(on_gpu) or all(on_gpu) or func in COPIES:
         return
-    if func in INDEXED and on_gpu[0]:
+    if func in INDEXED and on_gpu[0] and ("put" not in func.__name__ or on_gpu[-1] or not tensors[-1].dim()):
         return
     if func in INDEXED or any(tensor.dim() for tensor in tensors if not isinstance(tensor, GpuTensor)):
         places = ", ".join("GPU" if there else "CPU" for there in on_gpu)

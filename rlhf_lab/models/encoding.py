@@ -197,7 +197,8 @@ class TokenBatch:
     """Right-padded rows. Masks come from lengths, never from the pad id.
 
     Lengths are known to the host, and their tensors are made from them at first use: nothing has to be read back from a
-    GPU, which would have the host wait until the GPU has done everything that was asked of it before.
+    GPU, which would have the host wait until the GPU has done everything that was asked of it before. A batch that was
+    used in inference mode keeps tensors that autograd refuses: make another one.
 
     Attributes:
         tokens_BT: token ids, 0 beyond each row's length.

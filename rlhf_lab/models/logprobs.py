@@ -25,6 +25,7 @@ CHUNK_ENTRIES = 2**24  # of N·V logits computed at a time, which bounds the tem
 # A chunk of n tokens makes n multiplications per byte of a bfloat16 head. A GPU makes 150 to 300 in the time in which
 # it reads a byte, so smaller chunks of a large vocabulary would wait for its memory.
 CHUNK_TOKENS = 256
+FEW_TOKENS = 32  # of a chunk, for which products of half precision would take more slices than they save
 
 
 @dataclass(frozen=True)
@@ -247,10 +248,11 @@ def _logits_are_head_of_backbone(causal: Any) -> bool:
 
 def _add_product(total_Vd: torch.Tensor, dz_nV: torch.Tensor, x_nd: torch.Tensor) -> None:
     """total += dzᵀ x, in place. Half precision is multiplied as it is, and added up in float32."""
-    if dz_nV.dtype == total_Vd.dtype:
-        total_Vd.addmm_(dz_nV.T, x_nd)
+    if dz_nV.dtype == total_Vd.dtype or len(x_nd) < FEW_TOKENS:
+        total_Vd.addmm_(dz_nV.to(total_Vd.dtype).T, x_nd.to(total_Vd.dtype))
         return
-    # On a GPU a float32 product takes ten times as long. No product is larger than `dz`, so memory plans need not know.
+    # On a GPU a float32 product takes ten times as long. Slices of the vocabulary keep each product no larger than
+    # `dz`, whose float32 copy, made before, is what memory is planned for.
     vocabulary = len(total_Vd)
     slice_size = max(1, dz_nV.numel() // x_nd.shape[1])
     for begin in range(0, vocabulary, slice_size):

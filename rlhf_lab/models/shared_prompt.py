@@ -92,8 +92,8 @@ def _any_packing(backbone: nn.Module, batch: TokenBatch) -> Packing:
 
 
 def _kept_blocks(backbone: nn.Module) -> int:
-    """Blocks whose activations exist at once, at least."""
-    # what may not take two passes may be checkpointed, which keeps the activations of one block at a time
+    """A lower bound of the number of blocks whose activations exist at once."""
+    # checkpointing keeps those of one block at a time; `forbid_two_passes` is called for models that use it
     keeps_all = torch.is_grad_enabled() and backbone.__dict__.get(CAN_TAKE_TWO_PASSES) is not False
     config: Any = backbone.config
     return config.get_text_config().num_hidden_layers if keeps_all else 1

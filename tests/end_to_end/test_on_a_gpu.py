@@ -85,7 +85,8 @@ def test_what_a_gpu_refuses_is_refused():
         "import torch, simulated_gpu\n"
         "kept = simulated_gpu.install()\n"
         "x = torch.arange(3, device='cudasim')\n"
-        "for refused in (lambda: x + torch.ones(3), lambda: torch.ones(3)[x], lambda: x.numpy()):\n"
+        "def put(): x[x] = torch.ones(3, dtype=torch.long)\n"
+        "for refused in (lambda: x + torch.ones(3), lambda: torch.ones(3)[x], lambda: x.numpy(), put):\n"
         "    try:\n"
         "        refused()\n"
         "    except (RuntimeError, TypeError) as error:\n"
@@ -94,5 +95,5 @@ def test_what_a_gpu_refuses_is_refused():
     )
     command = [sys.executable, "-c", script, str(SIMULATED.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.count("refused") == 3
+    assert done.stdout.count("refused") == 4
     assert "cudasim:0 [0, 2, 4] {('an index on the host', '?'): 1, ('tolist', '?'): 1}" in done.stdout

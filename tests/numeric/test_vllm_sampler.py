@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -561,46 +562,49 @@ def test_two_processes_divide_the_prompts_and_the_main_one_sends_the_weights(mod
     assert [sent for _, sent in written] == [1, 0]
 
 
-def fake_server(folder: Path, seconds: int) -> dict[str, str]:
-    """The environment variables with which vLLM's server is a sleep of so long that leaves a file behind."""
+def fake_vllm(folder: Path, lines: str) -> dict[str, str]:
+    """The environment variables with which vLLM's server leaves a file behind and then does what `lines` say."""
     (folder / "vllm/entrypoints/openai").mkdir(parents=True)
-    (folder / "temporary").mkdir()
     server = (
-        "import os, pathlib, tempfile, time\n"
+        "import os, pathlib, signal, tempfile, time\n"
         "pathlib.Path(tempfile.gettempdir(), 'socket').touch()\n"
-        "pathlib.Path('started').write_text(str(os.getpid()))\n"
-        f"time.sleep({seconds})\n"
+        f"pathlib.Path({str(folder / 'started')!r}).write_text(str(os.getpid()))\n"
     )
-    (folder / "vllm/entrypoints/openai/api_server.py").write_text(server)
-    return {**os.environ, "PYTHONPATH": str(folder), "TMPDIR": str(folder / "temporary")}
+    (folder / "vllm/entrypoints/openai/api_server.py").write_text(server + lines)
+    return {**os.environ, "PYTHONPATH": str(folder)}
 
 
 def test_a_server_ends_when_the_lab_is_killed(tmp_path):
     """Without a word: what starts a server looks whether its parent is still there, and removes what it left."""
-    environment = fake_server(tmp_path, seconds=60)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = fake_vllm(tmp_path, "time.sleep(60)\n") | {"TMPDIR": str(temporary)}
     starter = (
         "import os, subprocess, sys, time\n"
-        f"command = [sys.executable, {str(PLUGIN / 'lab_serve.py')!r}, str(os.getpid())]\n"
+        f"command = [sys.executable, {str(PLUGIN / 'lab_serve.py')!r}, str(os.getpid()), {str(temporary)!r}]\n"
         "subprocess.Popen(command, start_new_session=True)\n"
         "time.sleep(60)\n"
     )
     lab = subprocess.Popen([sys.executable, "-c", starter], cwd=tmp_path, env=environment)
     started = tmp_path / "started"
     _wait_until(lambda: started.exists() and bool(started.read_text()))
-    assert list((tmp_path / "temporary").glob("*/socket"))
+    assert (temporary / "socket").exists()
     process = int(started.read_text())
     lab.kill()
     lab.wait()
     _wait_until(lambda: not Path(f"/proc/{process}").exists() or _is_zombie(process))
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not temporary.exists()
 
 
-def test_a_server_that_ends_leaves_no_files(tmp_path):
-    environment = fake_server(tmp_path, seconds=0)
-    subprocess.run(
-        [sys.executable, str(PLUGIN / "lab_serve.py"), str(os.getpid())], cwd=tmp_path, env=environment, check=True
-    )
-    assert (tmp_path / "started").exists() and not list((tmp_path / "temporary").iterdir())
+def test_a_server_that_does_not_answer_leaves_nothing(tmp_path, monkeypatch):
+    """It is ended by a signal, for which it has no handler while it starts."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    script = "import os, pathlib, time; pathlib.Path(os.environ['TMPDIR'], 'socket').touch(); time.sleep(60)"
+    with pytest.raises(ServerFailed, match=r"did not answer within 1 s"):
+        Server(Serving(tmp_path, "float32", "cpu", 64), timeout_s=1, command=[sys.executable, "-c", script])
+    assert not list(temporary.iterdir())
 
 
 def _is_zombie(process: int) -> bool:

@@ -112,9 +112,11 @@ class Server:
         timeout_s: float = 600.0,
         command: Sequence[str] | None = None,
     ):
+        temporary = temporary_folder()
         if command is None:
             packages = environment.ENVIRONMENTS[serving.device].ready(folder)
             command = [str(environment.python_of(packages)), str(PLUGIN / "lab_serve.py"), str(os.getpid())]
+            command.append(temporary.name)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  `_end` closes it
@@ -123,10 +125,10 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=subprocess.STDOUT,
-            env=environment.process_environment(serving.device, PLUGIN),
+            env=environment.process_environment(serving.device, PLUGIN) | of_temporary_files(temporary.name),
             start_new_session=True,  # Ctrl-C reaches the lab alone, which then ends the server
         )
-        self.close = weakref.finalize(self, _end, self._process, self._printed)
+        self.close = weakref.finalize(self, _end, self._process, self._printed, temporary)
         started = time.monotonic()
         try:
             self._wait(timeout_s)
@@ -181,15 +183,28 @@ def serve(serving: Serving, host: str, port: int, folder: Path | None) -> int:
     """Run a server in the foreground until it is ended. Returns its exit status."""
     packages = environment.ENVIRONMENTS[serving.device].ready(folder)
     command = [str(environment.python_of(packages)), str(PLUGIN / "lab_serve.py"), str(os.getpid())]
-    variables = environment.process_environment(serving.device, PLUGIN)
-    try:
-        return subprocess.run([*command, *serving.arguments(host, port)], env=variables, check=False).returncode
-    except KeyboardInterrupt:
-        return 0
+    with temporary_folder() as temporary:
+        variables = environment.process_environment(serving.device, PLUGIN) | of_temporary_files(temporary)
+        try:
+            served = subprocess.run([*command, temporary, *serving.arguments(host, port)], env=variables, check=False)
+            return served.returncode
+        except KeyboardInterrupt:
+            return 0
 
 
-def _end(process: subprocess.Popen[bytes], printed: IO[bytes]) -> None:
-    """End the server and every process that it started."""
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the sockets and files that vLLM leaves; its name is short, as paths of sockets must be."""
+    return tempfile.TemporaryDirectory(prefix="vllm_", ignore_cleanup_errors=True)
+
+
+def of_temporary_files(folder: str) -> dict[str, str]:
+    """Environment variables by which a server puts them there; what it compiles is kept where other servers find it."""
+    compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
+    return {"TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled)}
+
+
+def _end(process: subprocess.Popen[bytes], printed: IO[bytes], temporary: tempfile.TemporaryDirectory[str]) -> None:
+    """End the server and every process that it started, and remove what they left."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -200,3 +215,4 @@ def _end(process: subprocess.Popen[bytes], printed: IO[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)  # the server leads a group of its own
     process.wait()
     printed.close()
+    temporary.cleanup()
