@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.transfer import to_device
 from rlhf_lab.models.divided import within
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
 from rlhf_lab.models.weights import scalar_head
@@ -96,7 +97,4 @@ def places(columns: Sequence[Sequence[int]], device: str) -> tuple[Tensor, Tenso
     """Columns of each row, laid end to end: rows and columns, each (N,)."""
     row_N = [row for row, columns_of_row in enumerate(columns) for _ in columns_of_row]
     column_N = [column for columns_of_row in columns for column in columns_of_row]
-    return (
-        torch.tensor(row_N, device=device, dtype=torch.long),
-        torch.tensor(column_N, device=device, dtype=torch.long),
-    )
+    return to_device(row_N, device, torch.long), to_device(column_N, device, torch.long)

@@ -55,12 +55,16 @@ def test_a_recipe(outputs, recipe):
     run(outputs, recipe, *RECIPES[recipe])
 
 
+def printed_on_the_device(script: str) -> str:
+    """What a script prints in a process of its own that has the device."""
+    install = "import sys; sys.path.insert(0, sys.argv[1])\nimport simulated_gpu\nkept = simulated_gpu.install()\n"
+    command = [sys.executable, "-c", install + script, str(SIMULATED.parent)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_passes_never_wait_for_the_device():
     """Whole rows do, once: transformers looks whether positions are those of packed rows."""
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import simulated_gpu\n"
-        "kept = simulated_gpu.install()\n"
         "from families import random_model\n"
         "from rlhf_lab.models.encoding import TokenBatch\n"
         "from rlhf_lab.models.logprobs import token_logps\n"
@@ -74,16 +78,12 @@ def test_passes_never_wait_for_the_device():
         "        token_logps(model, TokenBatch.from_rows(rows, 'cudasim')).logps_N.sum().backward()\n"
         "    print(way, simulated_gpu.waits.total())\n"
     )
-    command = [sys.executable, "-c", script, str(SIMULATED.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["whole rows 1", "two passes 0", "packed rows 0"]
+    assert printed_on_the_device(script).splitlines() == ["whole rows 1", "two passes 0", "packed rows 0"]
 
 
 def test_what_a_gpu_refuses_is_refused():
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import torch, simulated_gpu\n"
-        "kept = simulated_gpu.install()\n"
+        "import torch\n"
         "x = torch.arange(3, device='cudasim')\n"
         "def put(): x[x] = torch.ones(3, dtype=torch.long)\n"
         "for refused in (lambda: x + torch.ones(3), lambda: torch.ones(3)[x], lambda: x.numpy(), put):\n"
@@ -93,7 +93,6 @@ def test_what_a_gpu_refuses_is_refused():
         "        print('refused', error)\n"
         "print((x + 1)[torch.tensor([0])].device, (x * torch.tensor(2)).tolist(), dict(simulated_gpu.waits))\n"
     )
-    command = [sys.executable, "-c", script, str(SIMULATED.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.count("refused") == 4
-    assert "cudasim:0 [0, 2, 4] {('an index on the host', '?'): 1, ('tolist', '?'): 1}" in done.stdout
+    printed = printed_on_the_device(script)
+    assert printed.count("refused") == 4
+    assert "cudasim:0 [0, 2, 4] {('an index on the host', '?'): 1, ('tolist', '?'): 1}" in printed

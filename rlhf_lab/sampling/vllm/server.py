@@ -112,11 +112,9 @@ class Server:
         timeout_s: float = 600.0,
         command: Sequence[str] | None = None,
     ):
-        temporary = temporary_folder()
+        temporary = _temporary_folder()
         if command is None:
-            packages = environment.ENVIRONMENTS[serving.device].ready(folder)
-            command = [str(environment.python_of(packages)), str(PLUGIN / "lab_serve.py"), str(os.getpid())]
-            command.append(temporary.name)
+            command = _command(serving, folder, temporary.name)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  `_end` closes it
@@ -125,7 +123,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=subprocess.STDOUT,
-            env=environment.process_environment(serving.device, PLUGIN) | of_temporary_files(temporary.name),
+            env=_variables(serving, temporary.name),
             start_new_session=True,  # Ctrl-C reaches the lab alone, which then ends the server
         )
         self.close = weakref.finalize(self, _end, self._process, self._printed, temporary)
@@ -181,26 +179,30 @@ def free_port() -> int:
 
 def serve(serving: Serving, host: str, port: int, folder: Path | None) -> int:
     """Run a server in the foreground until it is ended. Returns its exit status."""
-    packages = environment.ENVIRONMENTS[serving.device].ready(folder)
-    command = [str(environment.python_of(packages)), str(PLUGIN / "lab_serve.py"), str(os.getpid())]
-    with temporary_folder() as temporary:
-        variables = environment.process_environment(serving.device, PLUGIN) | of_temporary_files(temporary)
+    with _temporary_folder() as temporary:
+        command = [*_command(serving, folder, temporary), *serving.arguments(host, port)]
         try:
-            served = subprocess.run([*command, temporary, *serving.arguments(host, port)], env=variables, check=False)
-            return served.returncode
+            return subprocess.run(command, env=_variables(serving, temporary), check=False).returncode
         except KeyboardInterrupt:
             return 0
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+def _command(serving: Serving, folder: Path | None, temporary: str) -> list[str]:
+    """What starts vLLM in the environment in `folder`, without the server's arguments."""
+    packages = environment.ENVIRONMENTS[serving.device].ready(folder)
+    return [str(environment.python_of(packages)), str(PLUGIN / "lab_serve.py"), str(os.getpid()), temporary]
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     """A folder for the sockets and files that vLLM leaves; its name is short, as paths of sockets must be."""
     return tempfile.TemporaryDirectory(prefix="vllm_", ignore_cleanup_errors=True)
 
 
-def of_temporary_files(folder: str) -> dict[str, str]:
-    """Environment variables by which a server puts them there; what it compiles is kept where other servers find it."""
+def _variables(serving: Serving, temporary: str) -> dict[str, str]:
+    """The server's environment variables. What it compiles is kept outside of `temporary`, where others find it."""
     compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"
-    return {"TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled)}
+    inherited = environment.process_environment(serving.device, PLUGIN)
+    return {"TORCHINDUCTOR_CACHE_DIR": compiled, **inherited, "TMPDIR": temporary}
 
 
 def _end(process: subprocess.Popen[bytes], printed: IO[bytes], temporary: tempfile.TemporaryDirectory[str]) -> None:
