@@ -28,6 +28,7 @@ from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.lora import add_adapter, twin, without_adapter
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import can_take_two_passes
+from rlhf_lab.models.weights import store
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.training.optim import Optimizers, Part
@@ -72,7 +73,9 @@ def build(shape: ModelShape, attention: str = "sdpa", device: str = "cpu") -> An
             **common,
         )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval().to(device)
+    with torch.device("cuda" if device == "cuda" else "cpu"):  # billions of random numbers take minutes on a CPU
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    model = model.to(device)
     has_linear_head(model)
     can_take_two_passes(model.base_model)
     return model
@@ -112,7 +115,7 @@ class Meter:
     def restart(self) -> None:
         if self.live is not None:
             self.live.restart()
-        else:
+        elif torch.cuda.is_available():  # the simulated GPU has no allocator
             torch.cuda.reset_peak_memory_stats()
 
     @property
@@ -155,7 +158,7 @@ def update(
     kind: str, shape: ModelShape, rows: Rows, training: Training, attention: Any = "sdpa", device: str = "cpu"
 ) -> Found:
     """The second and third step of SFT, or of DPO with its reference on the device."""
-    model = build(shape, attention, device)
+    model = store(build(shape, attention, device), training.stored, device)
     if training.rank:
         add_adapter(model, LoRA(rank=training.rank), 0)
     frozen = [build(shape, attention, device)] if kind == "dpo" else []
