@@ -46,7 +46,7 @@ def tested(target: Target, row: dict[str, str], size: str) -> Outcome:
     verdict = verdicts(read_study(folder))[int(row["claim"])]
     if verdict.comparison is None:
         raise RuntimeError(f"the study compared nothing for: {verdict.claim}")
-    difference = verdict.comparison.difference.value
+    difference = verdict.comparison.difference.mean
     expected = 1 if row["sign"] == "+" else -1
     kept = "the registered sign" if difference * expected > 0 else "the opposite sign"
     return Outcome({"difference": difference, "verdict": verdict.verdict}, None, f"{kept}: {verdict.claim}")
