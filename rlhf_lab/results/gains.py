@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
 from rlhf_lab.results.wording import p_equals, signed
@@ -33,10 +34,14 @@ class Light:
 
 
 def policy_names(run: Run) -> list[str]:
-    """Evaluated policies in order of training; the first is the starting point."""
-    names = [policy.name for policy in run.policies]
+    """Evaluated policies in order of training: the starting policy first, the run's own policy last."""
     sampled = run.evaluation["policy"].unique().tolist() if len(run.evaluation) else []
-    return names + [name for name in sampled if name not in names]
+    return in_training_order([policy.name for policy in run.policies], sampled)
+
+
+def policy_of(run: Run) -> str | None:
+    """Name of the run's own policy; None where it evaluated none."""
+    return own_policy(policy_names(run))
 
 
 def scores(rows: pd.DataFrame, metric: str) -> pd.Series:

@@ -44,7 +44,7 @@ class Run:
         metrics: one row per logged step: step, time, stage and metric columns. Empty if nothing was logged.
         evaluation: one row per scored sample: policy, prompt_id, prompt, response, proxy, gold, kl, tokens, …
         status: completed, failed, interrupted, paused (by the monitor), or "unfinished" when no result was written.
-        policies: evaluated policies in the order of training; the first is the starting point.
+        policies: evaluated policies in the order of training; the first is the starting policy, the last the run's own.
         results: flat run-level numbers, e.g. "gold/best".
         cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training
             took (training/metrics.py).
@@ -104,7 +104,7 @@ class Run:
         return values if isinstance(values, dict) else {}
 
     def metric(self, name: str) -> Estimate | None:
-        """A run-level number, or else that metric of the last policy."""
+        """A run-level number, or else that metric of the run's own policy."""
         if name in self.cost:
             return self.cost[name]
         if name in self.results:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from rlhf_lab.config.overrides import is_choice, level_name
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.results.gains import policy_names, prompt_means
+from rlhf_lab.results.gains import policy_of, prompt_means
 from rlhf_lab.results.rundir import Run, is_run, read_json, read_run
 from rlhf_lab.studies.replication import UNKNOWN, Replication
 
@@ -160,7 +160,7 @@ def read_study(folder: Path | str) -> Study:
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
             if replication.shares_prompts and len(run.evaluation):
-                last_policy = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+                last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
                 prompts[row["index"]] = prompt_means(last_policy, metrics)
             job_keys = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
             for position, policy in enumerate(run.policies):

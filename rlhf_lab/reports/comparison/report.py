@@ -32,12 +32,20 @@ class Compared:
     view: dict[str, Any]
 
 
-def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path | str | None = None) -> Compared:
+def compare(
+    a: Path | str,
+    b: Path | str,
+    *,
+    policy: str | None = None,
+    to: Path | str | None = None,
+    outputs: Path | str | None = None,
+) -> Compared:
     """Compare two runs (or jobs), or two studies, and write `compare.html`.
 
     Args:
-        policy: of two runs, the policy of both, or "of A,of B"; None takes the last one of each.
-        to: folder of the page; None is comparisons/<a>-vs-<b> in the outputs that A lies in, or in ./outputs.
+        policy: of two runs, the policy of both, or "of A,of B"; None takes the own policy of each.
+        to: folder of the page; None is comparisons/<a>-vs-<b> in `outputs`.
+        outputs: None is the outputs that A lies in, or else ./outputs.
 
     Raises:
         DataError: a folder is neither, one is a run and the other a study, or nothing can be compared.
@@ -61,16 +69,20 @@ def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path
             raise DataError(
                 f"{a} and {b} share no metric of replies, no result and no training curve. {remarks}".strip()
             )
-    folder = Path(to) if to else default_folder("comparisons", a, b)
+    folder = Path(to) if to else default_folder("comparisons", a, b, outputs=outputs)
     make_folder(folder)
     page = write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view)
     return Compared(page, view)
 
 
-def default_folder(kind: str, *sources: Path | str) -> Path:
-    """Where what was made of these runs, jobs, studies or files goes: <outputs of the first>/<kind>/A-vs-B."""
+def default_folder(kind: str, *sources: Path | str, outputs: Path | str | None = None) -> Path:
+    """Where what was made of these runs, jobs, studies or files goes: <outputs>/<kind>/A-vs-B.
+
+    Args:
+        outputs: None is the outputs that the first source lies in, or else ./outputs.
+    """
     working_folder = Path.cwd()
-    outputs = outputs_folder(sources[0]) or working_folder / "outputs"
+    outputs = Path(outputs or outputs_folder(sources[0]) or "outputs").resolve()
     folder = outputs / kind / "-vs-".join(_folder_label(source, outputs) for source in sources)
     return folder.relative_to(working_folder) if folder.is_relative_to(working_folder) else folder
 
