@@ -85,7 +85,7 @@ def doctor_command(arguments: Sequence[str]) -> None:
 
 
 def compare_command(arguments: Sequence[str]) -> None:
-    """`compare A B [policy=NAME] [to=FOLDER | outputs=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost.
+    """`compare A B [policy=NAME] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost.
 
     `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the run's own.
     `to` is the folder of compare.html; without it comparisons/A-vs-B in `outputs`, or in the outputs that A lies in.

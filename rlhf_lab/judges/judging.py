@@ -213,9 +213,10 @@ def _complete(
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What judgements say of the first name against the second, clustered by prompt.
 
-    Keys: `win_rate` of the first, ties half, without a value where all comparisons are of identical responses; `consistency`, the share of comparisons that were asked in which both
-    orders agree; `first_shown`, the share of votes with a winner that name the reply shown first; `words`, how much
-    longer the first's replies are; counts of comparisons, prompts, identical replies, and of unscored votes by reason.
+    Keys: `win_rate` of the first, ties half, NaN where all comparisons are of identical responses; `consistency`, the
+    share of comparisons that were asked in which both orders agree; `first_shown`, the share of votes with a winner
+    that name the reply shown first; `words`, how much longer the first's replies are; counts of comparisons, prompts,
+    identical replies, and of unscored votes by reason.
     """
     prompts = np.array([row["prompt_id"] for row in rows])
     score_N = np.array([math.nan if row["score"] is None else row["score"] for row in rows], dtype=np.float64)
