@@ -94,6 +94,21 @@ class Run:
             return f"the grade of the judge {who} on the rubric {rubric}"
         return TRUE_REWARD
 
+    @property
+    def world(self) -> str:
+        """The data whose truth this run's gold, correct answers and successes are measured by, e.g. "mini_hh".
+
+        Empty where the run does not say. Sizes and seeds of a world do not count: they change prompts, not the measure.
+        """
+        name = str((self.manifest.get("data") or {}).get("name") or "")
+        settings = self.settings.get("data") or {}
+        if environment := settings.get("environment"):
+            return f"{name} {environment}"
+        if sources := settings.get("sources"):
+            kinds = {str(source.get("kind")) for source in sources.values() if isinstance(source, Mapping)}
+            return f"{name} of {', '.join(sorted(kinds))}"
+        return name
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The resolved config as values; empty when it is missing or unreadable."""

@@ -48,6 +48,7 @@ class Study:
         labels: swept key → how its values are called: a text with "{}", or value → text.
         fronts: pairs of metrics with a margin, as `sections.FrontOf` in plain values.
         prompts: job → the metrics of its last policy by prompt, where all seeds are tested on the same prompts.
+        worlds: completed job → `Run.world`.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class Study:
     labels: Mapping[str, Any] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+    worlds: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def has_gold(self) -> bool:
@@ -152,6 +154,7 @@ def read_study(folder: Path | str) -> Study:
     gold_sources: dict[str, None] = {}  # in the order of the jobs, each once
     replication = Replication.from_dict(plan.get("replication"))
     prompts: dict[int, pd.DataFrame] = {}
+    worlds: dict[int, str] = {}
     for number, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
         row, run = _read_job(folder, int(job.get("index", number)), metrics)
@@ -159,6 +162,7 @@ def read_study(folder: Path | str) -> Study:
         rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
+            worlds[row["index"]] = run.world
             if replication.shares_prompts and len(run.evaluation):
                 last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
                 prompts[row["index"]] = prompt_means(last_policy, metrics)
@@ -190,6 +194,7 @@ def read_study(folder: Path | str) -> Study:
         labels=plan.get("labels") or {},
         fronts=tuple(plan.get("fronts") or ()),
         prompts=prompts,
+        worlds=worlds,
     )
 
 

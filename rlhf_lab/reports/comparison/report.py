@@ -16,6 +16,7 @@ from rich.text import Text
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import make_folder
 from rlhf_lab.reports.comparison.compare import find_sides
+from rlhf_lab.reports.comparison.scales import refuse_two_worlds
 from rlhf_lab.reports.comparison.view import HEADINGS, run_comparison, study_comparison
 from rlhf_lab.reports.report import write_page
 from rlhf_lab.studies.frame import is_study, read_study
@@ -48,7 +49,8 @@ def compare(
         outputs: None is the outputs that A lies in, or else ./outputs.
 
     Raises:
-        DataError: a folder is neither, one is a run and the other a study, or nothing can be compared.
+        DataError: a folder is neither, one is a run and the other a study, their truths are those of two worlds, or
+            nothing can be compared.
     """
     a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
     if a_is_study != b_is_study:
@@ -63,7 +65,9 @@ def compare(
             raise DataError(f"A and B are the same study, {a}; its report compares its levels")
         view = study_comparison(read_study(a), read_study(b))
     else:
-        view = run_comparison(*find_sides(a, b, policy))
+        side_a, side_b = find_sides(a, b, policy)
+        refuse_two_worlds(side_a.run, side_b.run)
+        view = run_comparison(side_a, side_b)
         if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
             remarks = " ".join(view["remarks"])
             raise DataError(
