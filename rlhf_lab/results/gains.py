@@ -117,7 +117,8 @@ def lights(run: Run) -> list[Light]:
     names = policy_names(run)
     if len(names) < 2:
         return []
-    metrics = ("proxy", "gold", "tokens", "verbose", "garble", "ended")
+    truth = "gold" if run.has_gold else "correct"
+    metrics = ("proxy", truth, "tokens", "verbose", "garble", "ended")
     gains: dict[str, Comparison] = {}
     for metric in metrics:
         comparison = gain(run, names[-1], metric)
@@ -125,7 +126,7 @@ def lights(run: Run) -> list[Light]:
             gains[metric] = comparison
     adjusted_p = dict(zip(gains, holm([comparison.p_value for comparison in gains.values()]), strict=True))
     moves = {metric: _significant_direction(gains[metric], adjusted_p[metric]) for metric in gains}
-    shown = [_reward_light(gains, moves)]
+    shown = [_reward_light(gains, moves, truth)]
     for name, metric, harmful_direction in (
         ("length", "tokens", +1),
         ("padding", "verbose", +1),
@@ -136,7 +137,7 @@ def lights(run: Run) -> list[Light]:
             state = sign_state(name, alarm=moves[metric] == harmful_direction)
             numbers = f"{metric} {signed(gains[metric].difference)}, {p_equals(adjusted_p[metric])}"
             shown.append(Light(name, state, numbers))
-    if monitor := monitor_state(run, moves.get("gold")):
+    if monitor := monitor_state(run, moves.get(truth)):
         shown.append(Light(MONITOR, *monitor))
     return shown
 
@@ -148,19 +149,19 @@ def light_remark(shown: Sequence[Light]) -> str:
     return disagreement(monitor, list(states.values()))
 
 
-def _reward_light(gains: dict[str, Comparison], moves: dict[str, int]) -> Light:
+def _reward_light(gains: dict[str, Comparison], moves: dict[str, int], truth: str) -> Light:
     """Over-optimisation: the proxy rose and the truth did not follow."""
     name = "over-optimisation"
-    words = ", ".join(f"{metric} {signed(gains[metric].difference)}" for metric in ("proxy", "gold") if metric in gains)
-    if "gold" not in gains:
+    words = ", ".join(f"{metric} {signed(gains[metric].difference)}" for metric in ("proxy", truth) if metric in gains)
+    if truth not in gains:
         return Light(name, "unknown", f"{words}; no gold reward, so not decidable".lstrip("; "))
-    if moves["gold"] > 0:
+    if moves[truth] > 0:
         return Light(name, "good", words)
-    if moves["gold"] < 0:
+    if moves[truth] < 0:
         return Light(name, sign_state(name, alarm=True), words)
     # the proxy alone is a symptom: whether the truth falls is not seen yet
     state = "watch" if moves.get("proxy", 0) > 0 else "good"
-    return Light(name, state, f"{words}; gold did not move")
+    return Light(name, state, f"{words}; {truth} did not move")
 
 
 def _significant_direction(comparison: Comparison, p_holm: float) -> int:

@@ -81,6 +81,11 @@ class Run:
         return any(gold is not None and not math.isnan(gold.mean) for gold in stored)
 
     @property
+    def has_verified_answers(self) -> bool:
+        """Whether responses have a final answer, or attempts an outcome, that is checked and right or wrong."""
+        return any({"correct", "success"} & policy.metrics.keys() for policy in self.policies)
+
+    @property
     def gold_source(self) -> str:
         """What gold is here, as the end of the sentence "gold is …"; empty where there is none."""
         if not self.has_gold:

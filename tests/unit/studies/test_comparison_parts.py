@@ -106,7 +106,7 @@ def test_environments_and_mixes_are_worlds_by_what_they_hold(make_run):
     one = of_world(make_run("one"), "environment", environment="mine.py:Relay")
     other = of_world(make_run("other"), "environment", environment="mine.py:Chess")
     assert read_run(one).world == "environment mine.py:Relay"
-    with pytest.raises(DataError, match="data=environment mine.py:Relay, B .* on data=environment mine.py:Chess"):
+    with pytest.raises(DataError, match=r"data=environment mine.py:Relay, B .* on data=environment mine.py:Chess"):
         compare(one, other)
     sources = {"x": {"kind": "verifiable"}, "y": {"kind": "gsm8k"}}
     assert read_run(of_world(make_run("mixed"), "mix", sources=sources)).world == "mix of gsm8k, verifiable"
