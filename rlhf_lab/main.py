@@ -51,7 +51,7 @@ from rich.markup import escape
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.commands import COMMANDS, described
+from rlhf_lab.cli.commands import COMMANDS, described, needs_words
 from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
@@ -138,6 +138,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return run_command(arguments)
     elif {"--help", "-h"} & set(arguments[1:]):
         console.print(described(first), markup=False, soft_wrap=True)
+    elif len(arguments) == 1 and needs_words(first):
+        console.print(described(first), markup=False, soft_wrap=True)
+        return WRONG_INPUT
     else:
         return COMMANDS[first](arguments[1:]) or OK
     return OK

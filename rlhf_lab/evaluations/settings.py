@@ -24,6 +24,7 @@ class EvaluationSettings(StageSettings):
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
     measures_gold: ClassVar[bool] = True
+    one_path: ClassVar[bool] = False
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
 
 
@@ -46,6 +47,7 @@ class BestOfN(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
     answer: ClassVar[str] = "against_reference"
     gain_curve: ClassVar[Literal["bon", "rl"]] = "bon"
+    one_path: ClassVar[bool] = True
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
     samples: int = 64

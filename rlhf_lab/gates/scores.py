@@ -12,6 +12,7 @@ import pandas as pd
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.core.policies import own_policy
 from rlhf_lab.evaluations.suite.suite_file import VERSIONS, Demand, HarnessTask, RunMetric, Suite
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import policy_names, scores
@@ -26,7 +27,7 @@ class Check:
 
     Attributes:
         role: of `needs` of the gated run whose directory has the metric; empty is the run itself.
-        policy: whose metric; empty is the gated policy where `role` is set, else the last one.
+        policy: whose metric; empty is the gated policy where `role` is set, else the run's own.
         version: digest of the golden set or task that the suite has; empty where it asks none.
     """
 
@@ -124,13 +125,13 @@ class RunReader:
             raise DataError(
                 f"{check.name}: {run.path} evaluated {', '.join(names) or 'no policy'}{of_gated}, not {check.policy}"
             )
-        return check.policy or (names[-1] if names else "")
+        return check.policy or own_policy(names) or ""
 
     def _names_of_gated(self, role: str, run: Run, names: Sequence[str]) -> list[str]:
         """Names under which another run evaluated the gated policy. A gated run without needs.policy made its own."""
         gated = _folders(self.run).get("policy", self.folder.resolve())
         if _folders(self.run)[role] == gated:  # the run that made the policy
-            return list(names[-1:])
+            return [own] if (own := own_policy(names)) else []
         roles = {each for each, folder in _folders(run).items() if folder == gated}
         # evaluations name a policy by its role; the reference by its stage, as "sft (reference)"
         return [name for name in names if ("reference" if name.endswith(" (reference)") else name) in roles]
