@@ -69,7 +69,9 @@ def test_no_service_is_opened_without_a_name(server, tmp_path):
 def test_agents_of_a_service_need_no_policy(server, tmp_path):
     """The recipe names a policy, which is trained on demand: for agents that speak through it, and for no others."""
     server.answer = lambda asked: Said("Answer: x")
-    assert [stage.recipe for stage in agents_of(server, tmp_path, "agent.service.model=m").upstream()] == ["agent_bench"]
+    assert [stage.recipe for stage in agents_of(server, tmp_path, "agent.service.model=m").upstream()] == [
+        "agent_bench"
+    ]
     scripted = planned("agent_bench", "agent=[oracle,always_refuse]", f"outputs={tmp_path}")
     assert scripted.needs == {}
     local = planned("agent_bench", f"outputs={tmp_path}")
