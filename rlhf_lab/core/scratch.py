@@ -1,8 +1,9 @@
 """The directory of a process for temporary files, which does not stay behind even where the process is killed.
 
-A process holds a lock on a file in its directory, which the system releases however the process ends. The next process
-that needs such a directory removes those whose lock nobody holds. A process id alone would not do: another process may
-get the same one, and it means nothing in another container with the same directory for temporary files.
+A process holds a lock on a file in its directory, which the system releases however the process ends. The next run, and
+the next process that needs such a directory, remove those whose lock nobody holds. A process id alone would not do:
+another process may get the same one, and it means nothing in another container with the same directory for temporary
+files.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def scratch_dir(parent: Path | None = None) -> Path:
     Args:
         parent: where it is made; None is the system's directory for temporary files.
     """
-    parent = Path(tempfile.gettempdir()) if parent is None else parent
+    parent = parent or Path(tempfile.gettempdir())
     path, _ = _dirs.get(parent, (None, None))
     if path is None or not path.is_dir():  # a machine may clear old temporary files under a long run
-        _remove_abandoned(parent)
+        remove_abandoned(parent)
         path, owner = _make(parent)
         _dirs[parent] = path, owner
         atexit.register(_remove_at_exit, path, os.getpid())
@@ -55,9 +56,9 @@ def _make(parent: Path) -> tuple[Path, IO[str]]:
     return path, owner
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Remove the directories whose processes have ended without doing so."""
-    for path in parent.glob(f"{PREFIX}*"):
+def remove_abandoned(parent: Path | None = None) -> None:
+    """Remove the directories whose processes have ended without doing so; `parent` as of `scratch_dir`."""
+    for path in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         try:
             with (path / OWNER).open("r+", encoding="utf-8") as owner:
                 host = owner.read().partition(" ")[0]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+from support import command_inside
 
 from rlhf_lab.core import scratch
 from rlhf_lab.core.scratch import OWNER, PREFIX, scratch_dir
@@ -79,3 +83,14 @@ def test_a_forked_process_leaves_the_directory_that_it_shares(tmp_path):
         os._exit(0)
     os.waitpid(child, 0)
     assert own.is_dir()
+
+
+def test_a_run_removes_what_a_killed_one_left_though_it_needs_no_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    left = tmp_path / "temporary" / f"{PREFIX}left"
+    left.mkdir(parents=True)
+    (left / OWNER).write_text(f"{socket.gethostname()} 1\n")
+    settings = ("size=smoke", "model=micro", "data=mini_hh_small", "data.train_pairs=64", "data.test_pairs=8")
+    status, printed = command_inside(tmp_path, "+recipe=sft", *settings)
+    assert status == 0, printed
+    assert not left.exists()
