@@ -60,6 +60,7 @@ from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import check_outputs, storage_error
 from rlhf_lab.core.imports import without_collector
 from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.core.scratch import remove_abandoned
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.manifest import git_sha
@@ -297,6 +298,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
         from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)
+    remove_abandoned()
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
     set_threads(stage.config, local_processes)
     try:

@@ -182,6 +182,8 @@ class JudgeServer:
         asked: every POST that was read.
         charged: (input, cache write, cache read, output, is of a batch) tokens of each answer.
         keys: every Authorization and x-api-key header.
+        gets: path of every GET.
+        models: names that it lists as its models.
     """
 
     def __init__(self) -> None:
@@ -197,6 +199,8 @@ class JudgeServer:
         self.asked: list[Asked] = []
         self.charged: list[tuple[int, int, int, int, bool]] = []
         self.keys: list[str] = []
+        self.gets: list[str] = []
+        self.models: list[str] = []
         self.batches: dict[str, Batch] = {}
         self.files: dict[str, bytes] = {}
         self.most_at_once = 0
@@ -354,7 +358,10 @@ class JudgeServer:
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         """(status, JSON value or text) of the response to a GET."""
+        self.gets.append(path)
         parts = path.strip("/").split("/")
+        if path == "/v1/models":
+            return 200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
         if path in ("/v1/messages/batches", "/v1/batches"):
             newest = sorted(self.batches.values(), key=lambda batch: batch.created, reverse=True)
             after = (query.get("after_id") or query.get("after") or [""])[0]

@@ -23,6 +23,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, get_args
 
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.sandbox.groups import Group
 from rlhf_lab.sandbox.outcome import Level, Limits
 from rlhf_lab.sandbox.process import Program
@@ -124,7 +125,7 @@ def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tupl
     Returns:
         The program, and a temporary folder to remove after its end; "" where there is none.
     """
-    folder = tempfile.mkdtemp(prefix="rlhf_lab-sandbox-") if level == "rlimits" else ""
+    folder = tempfile.mkdtemp(prefix="sandbox-", dir=scratch_dir()) if level == "rlimits" else ""
     frame = marshal.dumps(_specification(task, limits, level, group, folder))
     receive_spec, send_spec = os.pipe()
     receive_status, send_status = os.pipe()

@@ -179,9 +179,11 @@ def execute(
     write_json(folder / CODE, {"version": __version__, "definitions": stage.code})
     peak_memory.reset_peak()
     try:
-        log_size = state["log_size"] if state else run.log_size()
+        # A stage that resumes without a checkpoint logs everything again, also what it need not compute again.
+        log_size = state["log_size"] if state else 0
         del state  # `run` holds it until the loop takes it; a second reference would keep the tensors in memory
         run.tracking = track(stage.config, stage.recipe, folder, log_size, run.note)
+        run.rewind_log(log_size)
         write_json(folder / "manifest.json", manifest(stage, run.corpus))
         _note_data(run)
         _note_trained_weights(run)

@@ -27,6 +27,7 @@ from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
 from rlhf_lab.judges.backends.settings import LocalModel, Service
 from rlhf_lab.judges.keys import missing_key
+from rlhf_lab.judges.model_name import missing_model
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
@@ -174,7 +175,7 @@ def _rubric_problems(stage: Stage) -> list[str]:
 
 
 def _judge_problems(stage: Stage) -> list[str]:
-    """A service without a key or a known price, a local model that is none."""
+    """A service without a key, the name of a model or a known price; a local model that is none."""
     judge = stage.config.judge
     if not stage.config.asks_judge:
         return []
@@ -184,8 +185,10 @@ def _judge_problems(stage: Stage) -> list[str]:
 
 
 def _service_problems(service: Service) -> list[str]:
-    """A service without a key or a known price."""
+    """A service without a key, the name of a model, or a known price."""
     problems = [problem] if (problem := missing_key(service)) else []
+    if problem := missing_model(service):  # without a name there is no price either
+        return [*problems, problem]
     try:
         price_of(service)
     except ConfigError as error:
@@ -194,7 +197,7 @@ def _service_problems(service: Service) -> list[str]:
 
 
 def _agent_problems(stage: Stage) -> list[str]:
-    """Agents of the user that cannot be loaded, and a service behind agents without a key or a known price."""
+    """Agents of the user that cannot run, and a service behind agents that cannot be asked."""
     agent = stage.config.agent
     if not stage.config.runs_agents:
         return []
@@ -229,7 +232,7 @@ def _model_problems(stage: Stage) -> list[str]:
     config = stage.config
     problems = []
     path = getattr(config.model, "path", "")
-    if path and "policy" not in stage.needs:
+    if path and not config.needs.get("policy"):
         problems += model_files.problems(path, "model.path")
     if path:
         problems += _length_problems(stage, path)

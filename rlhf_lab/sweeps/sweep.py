@@ -216,8 +216,8 @@ def run_job(
     """One job: run its stage and write job.json, also when it fails."""
     if os.environ.get(PROCESSES, "1") != "1":
         die_with_parent(signal.SIGTERM)  # a worker must not outlive the sweep that started it
-        if os.environ.get(SWEEP) not in (None, str(os.getppid()), str(os.getpid())):
-            os._exit(1)  # the sweep ended while the worker was starting
+        if _has_outlived_sweep():  # the sweep ended while the worker was starting
+            os._exit(1)
     hydra_runtime = HydraConfig.get().runtime
     folder = Path(hydra_runtime.output_dir)
     recipe = str(hydra_runtime.choices.get("recipe"))
@@ -242,9 +242,16 @@ def run_job(
         record["error"] = "stopped"
     finally:
         write_json(folder / "job.json", record)
+        if _has_outlived_sweep():  # joblib's worker would keep the exception for the sweep, and wait for its next job
+            os._exit(1)
     if record["status"] == "interrupted" and not _requeue_refused(folder, record, received_signals()):
         raise KeyboardInterrupt  # a stop is meant for the whole sweep, not for one of its jobs
     return record
+
+
+def _has_outlived_sweep() -> bool:
+    """Whether this is a worker of joblib whose sweep has ended; its parent is then another process."""
+    return os.environ.get(SWEEP) not in (None, str(os.getppid()), str(os.getpid()))
 
 
 def _run_in_turn(

@@ -213,7 +213,7 @@ def test_a_judge_without_key_price_or_library(monkeypatch, asks_judge):
     assert "judge.model=claude-9 has no price" in problems("sft", "judge=anthropic", "judge.model=claude-9")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "planted-key-1234")
     assert problems("sft", "judge=anthropic") == ""
-    local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1"]
+    local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1", "judge.model=m"]
     assert problems("sft", *local_server) == ""
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in ("anthropic", "openai") else object())
     assert "judge=anthropic needs a library" in problems("sft", "judge=anthropic")
