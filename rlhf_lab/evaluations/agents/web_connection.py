@@ -184,7 +184,7 @@ class _Connection(HTTPConnection):
         self._connect, self._is_proxy = connect, is_proxy
 
     def response_class(self, connection: socket.socket, **options: Any) -> HTTPResponse:  # type: ignore[override]
-        return HTTPResponse(_Source(connection, self._connect), **options)
+        return HTTPResponse(_Source(connection, self._connect), **options)  # type: ignore[arg-type]
 
     def connect(self) -> None:
         self.sock = self._connect.open(self.host, self.port, is_proxy=self._is_proxy)
