@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import fingerprint, make_folder, read_json, write_json
+from rlhf_lab.core.files import fingerprint, make_folder, parse_json, read_json, write_json
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.environments.gaia.search import Hit, SearchUnavailable
 from rlhf_lab.evaluations.agents.web_connection import Limits, build_opener
@@ -184,7 +184,7 @@ class WebSearch:
         opener = build_opener(_NoRedirect(), LIMITS, allow_private=True)
         try:
             with opener.open(request) as response:
-                return json.loads(response.read())
+                return parse_json(response.read())
         except urllib.error.HTTPError as error:
             text = _reason(error)
             if error.code in PASSING:
@@ -194,7 +194,7 @@ class WebSearch:
             raise SearchUnavailable(
                 f"{self._problem(f'status {error.code} {text}')}; check the key, its quota and algorithm.search_url"
             ) from error
-        except (OSError, HTTPException, ValueError, RecursionError) as error:  # no connection; cut off; no JSON
+        except (OSError, HTTPException, ValueError) as error:  # no connection, time-out; cut off; no JSON
             raise _Passing(str(error) or type(error).__name__) from error
 
     def _hits(self, answer: Any) -> list[Hit]:
