@@ -112,6 +112,10 @@ def in_turn(*said: Said) -> Callable[[Asked], Said]:
     return lambda asked: said[min(asked.turn, len(said) - 1)]
 
 
+COUNTED = 1
+"""A token is reported as so many; those that are billed stay as they are."""
+
+
 @dataclass
 class Fault:
     """What happens to a POST instead of an answer, or after it was charged.
@@ -473,10 +477,10 @@ def _anthropic_message(asked: Asked, said: Said, counts: tuple[int, int, int, in
         "stop_reason": "tool_use" if calls and said.stop == "end" else NO_REASON[said.stop],
         "stop_details": details if refused else None,
         "usage": {
-            "input_tokens": counts[0],
-            "cache_creation_input_tokens": counts[1],
-            "cache_read_input_tokens": counts[2],
-            "output_tokens": counts[3],
+            "input_tokens": counts[0] * COUNTED,
+            "cache_creation_input_tokens": counts[1] * COUNTED,
+            "cache_read_input_tokens": counts[2] * COUNTED,
+            "output_tokens": counts[3] * COUNTED,
         },
     }
 
@@ -508,10 +512,10 @@ def _openai_completion(asked: Asked, said: Said, counts: tuple[int, int, int, in
         "model": asked.body["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": {
-            "prompt_tokens": sum(counts[:3]),
-            "completion_tokens": counts[3],
-            "total_tokens": sum(counts),
-            "prompt_tokens_details": {"cached_tokens": counts[2]},
+            "prompt_tokens": sum(counts[:3]) * COUNTED,
+            "completion_tokens": counts[3] * COUNTED,
+            "total_tokens": sum(counts) * COUNTED,
+            "prompt_tokens_details": {"cached_tokens": counts[2] * COUNTED},
         },
     }
 

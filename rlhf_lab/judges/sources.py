@@ -17,7 +17,7 @@ from typing import Any
 from rlhf_lab.core import seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import file_digest, read_json, read_jsonl
+from rlhf_lab.core.files import file_digest, parse_json, read_json, read_jsonl
 from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import describe
@@ -96,7 +96,7 @@ def read_source(path: Path, policy: str | None = None) -> Source:
         if not line.strip():
             continue
         try:
-            answers.append(_read_answer(json.loads(line)))
+            answers.append(_read_answer(parse_json(line)))
         except ValueError as error:
             message = f"is no JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else str(error)
             problems.append(f"{path}, row {number}: {message}")

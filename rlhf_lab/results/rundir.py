@@ -6,7 +6,6 @@ A run may have failed, been interrupted, or still be going. Whatever is missing 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import yaml
 from rlhf_lab.config.files import parse_yaml
 from rlhf_lab.core import seal
 from rlhf_lab.core.errors import DataError, NumericError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.statistics.inference import Estimate
 
 TRUE_REWARD = "the true reward of a simulated world"
@@ -184,8 +184,8 @@ def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{file.name} is missing")
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+        content = parse_json(file.read_text(encoding="utf-8"))
+    except ValueError as fault:
         problems.append(f"{file.name} is not readable JSON ({fault})")
         return {}
     if not isinstance(content, dict):
@@ -203,8 +203,8 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            row = parse_json(line)
+        except ValueError:
             row = None
         if isinstance(row, dict):
             rows.append(row)

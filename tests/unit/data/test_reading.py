@@ -92,6 +92,18 @@ def test_broken_rows_are_listed_together(tmp_path):
     assert "row 4: byte 8 is 0xff, not UTF-8; save the file as UTF-8" in text
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("9" * 5_000, "the JSON has an integer of more than 4300 digits"),
+        ("[" * 100_000, "the JSON is nested too deeply"),
+    ],
+)
+def test_json_that_python_does_not_read(value, problem, tmp_path):
+    assert f"row 2: {problem}" in message(write(tmp_path / "a.jsonl", f'{{"a": 1}}\n{{"a": {value}\n'))
+    assert problem in message(write(tmp_path / "a.json", f'[{{"a": {value}'))
+
+
 def test_bad_rows_up_to_the_limit_are_tolerated(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1}\nx\n{"a": 2}\ny\n')
     assert len(read(path, limit=2)) == 2
