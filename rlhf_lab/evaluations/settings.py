@@ -44,7 +44,9 @@ class BestOfN(EvaluationSettings):
         samples: replies per held-out prompt, N; every n is estimated from the same N, over all subsets.
     """
 
-    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)  # recipes name it, and the reward may be another one
+    reads_reward: ClassVar[bool] = True
     answer: ClassVar[str] = "against_reference"
     gain_curve: ClassVar[Literal["bon", "rl"]] = "bon"
     one_path: ClassVar[bool] = True

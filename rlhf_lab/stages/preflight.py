@@ -31,7 +31,7 @@ from rlhf_lab.judges.model_name import missing_model
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
-from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.rewards.external.trial import trial_problems
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
 from rlhf_lab.sandbox.outcome import SandboxUnavailable
@@ -151,15 +151,12 @@ def _install_line(library: str) -> str:
 
 
 def _reward_problems(stage: Stage) -> list[str]:
-    """Reward functions of the user that cannot be loaded."""
+    """Reward functions of the user that cannot be loaded or fail on two rows of the data."""
     problems = []
     terms = stage.config.reward.terms.values() if "reward" in stage.config.algorithm.uses else ()
     for term in terms:
         if registry.kind_of("reward", term) == "callable":
-            try:
-                load_function(term)
-            except ConfigError as error:
-                problems += error.problems
+            problems += trial_problems(term, stage.config.data)
     return problems
 
 
