@@ -265,8 +265,8 @@ def test_a_difference_of_few_prompts_has_to_be_larger_to_decide_a_rank(prompts, 
 
 
 def test_one_prompt_decides_no_rank():
-    draws_DK = np.stack([np.linspace(4, 5, 11), np.zeros(11)], axis=1)
-    assert rank_statistics._rank_intervals(np.array([4.5, 0.0]), draws_DK, 1, 0.95) == [(1, 2), (1, 2)]
+    draws_DK = np.stack([np.linspace(8.9, 9.1, 11), np.zeros(11)], axis=1)
+    assert rank_statistics._rank_intervals(np.array([9.0, 0.0]), draws_DK, 1, 0.95) == [(1, 2), (1, 2)]
 
 
 def test_bad_comparisons_are_refused():
