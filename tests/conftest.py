@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from left_behind import changes, shared_state
 
 # Variables that a test process keeps. All others are removed, so that a key, a Slurm job or a rank in the developer's
 # shell decides nothing. RLHF_LAB_ are the settings of the tests themselves.
@@ -46,6 +47,15 @@ try:
     settings.load_profile("lab")
 except ImportError:  # property tests import it themselves and say what is missing
     pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaves_the_process_as_it_was() -> Iterator[None]:
+    """Fail where a module leaves state behind that decides what later ones compute; see left_behind.py."""
+    before = shared_state()
+    yield
+    left = changes(before, shared_state())
+    assert not left, "this module left state of the process changed for all later tests: " + "; ".join(left)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -119,6 +120,34 @@ def test_several_servers_share_the_prompts_and_give_the_same_rows(model):
     for server in (first, second):  # a prompt is computed by one server
         asked = [tuple(request["token_ids"]) for request in server.requests]
         assert all(asked.count(prompt) == 3 for prompt in asked)
+
+
+def test_servers_of_a_process_load_one_after_another(monkeypatch, tmp_path):
+    """`from_pretrained` replaces functions of the whole process; two at a time would leave them replaced."""
+    at_once: list[int] = []
+    loading: list[object] = []
+
+    def load(folder: str) -> nn.Module:
+        loading.append(folder)
+        at_once.append(len(loading))
+        time.sleep(0.05)
+        loading.pop()
+        return nn.Identity()
+
+    monkeypatch.setattr("fake_vllm.AutoModelForCausalLM", SimpleNamespace(from_pretrained=load))
+    (tmp_path / "model.safetensors").touch()
+    servers = [FakeVllm() for _ in range(3)]
+    for server in servers:
+        server.paused = True
+    body = {"method": "lab_load", "args": [str(tmp_path)]}
+    threads = [threading.Thread(target=server.control, args=("/collective_rpc", body)) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for server in servers:
+        server.server_close()
+    assert at_once == [1, 1, 1]
 
 
 def test_weights_are_sent_when_they_have_changed_and_only_then():
@@ -315,10 +344,12 @@ def test_episodes_of_several_turns(model, most):
     with FakeVllm() as server:
         sampler = sampler_for(server, max_episode_tokens=most)
         samples = sampler.sample(model, prompts(), 3, seed=1, next_turn=next_turn, max_turns=3)
+        seeds = [request["sampling_params"]["seed"] for request in server.requests]
         single = sampler.sample(model, prompts(), 3, seed=1)
     assert_logps_of(model, samples)
     by_length = sorted(range(len(prompts())), key=lambda i: len(prompts()[i]))
     first_wave = [i * 3 + g for i in by_length for g in range(3)]
+    assert len(set(seeds)) == len(seeds) > 15, "each turn of each row is drawn by a seed of its own"
     assert asked[:15] == first_wave, "an environment is asked in one order, whatever is answered first"
     turns = 0
     for rows, replies in zip(samples.rows_BG, single.rows_BG, strict=True):
