@@ -1,8 +1,9 @@
-"""The table of the mutation campaign keeps up with the code and its page: each fault has its place and changes what runs."""
+"""The table of the mutation campaign keeps up with the code and its page: each fault has one place in the code."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import re
 import sys
@@ -11,11 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "campaign"))
+CAMPAIGN = ROOT / "tests" / "campaign"
 
-import anchors
-from mutations import MUTANTS
 
+def _campaign(name):
+    """A module of the campaign by its path: another folder of tests has a `mutations.py` too."""
+    spec = importlib.util.spec_from_file_location(name, CAMPAIGN / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sys.modules["anchors"] = anchors = _campaign("anchors")  # the table imports it by this name
+MUTANTS = _campaign("mutations").MUTANTS
 PAGE = ROOT / "docs" / "results" / "mutants.md"
 
 
@@ -41,7 +50,7 @@ def test_the_page_has_a_row_for_each_mutant():
     assert noticed <= sum(outcome["noticed_by"] is not None for outcome in outcomes)
 
 
-CODE = '''
+CODE = """
 class Loss:
     def mean(self, values_N, weight_N):
         return (
@@ -50,7 +59,7 @@ class Loss:
 
     def other(self, values_N):
         return values_N.sum() / values_N.sum()
-'''
+"""
 
 
 @pytest.fixture
