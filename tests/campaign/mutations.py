@@ -1261,7 +1261,7 @@ WATCHED = (
         "gold_fall.gold_fall",
         "np.square(error_T[piece]).mean() / len(piece)",
         "np.square(error_T[piece]).mean()",
-        "long runs that were hacked are not seen to fall",
+        "falls in long runs are judged by the wrong standard error",
     ),
     Mutant(
         "cusum_forgets_sampling",
