@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from left_behind import changes, shared_state
 
 os.environ.update(
     OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", NO_COLOR="1"
@@ -39,6 +40,15 @@ try:
     settings.load_profile("lab")
 except ImportError:  # property tests import it themselves and say what is missing
     pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaves_the_process_as_it_was() -> Iterator[None]:
+    """Fail where a module leaves state behind that decides what later ones compute; see left_behind.py."""
+    before = shared_state()
+    yield
+    left = changes(before, shared_state())
+    assert not left, "this module left state of the process changed for all later tests: " + "; ".join(left)
 
 
 @pytest.fixture(scope="session")

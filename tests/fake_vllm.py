@@ -22,6 +22,11 @@ from rlhf_lab.models.lora import apply_adapter
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 
+LOADING = threading.Lock()
+"""Held while a server of this process loads a model. `from_pretrained` replaces functions of transformers and torch
+(`PreTrainedModel.tie_weights`, `torch.linspace`, `torch.nn.init`) and puts back what it found. Of two that overlap the
+later one finds the replacements, and leaves them: every tied model of the process then has its head on "meta"."""
+
 
 class FakeVllm(ThreadingHTTPServer):
     """Holds the weights that it was given, and samples one row per request.
@@ -89,7 +94,8 @@ class FakeVllm(ThreadingHTTPServer):
             (folder,) = body["args"]
             if not list(Path(folder).glob("*.safetensors")):
                 raise FileNotFoundError(f"{folder} has no safetensors files that this server can read")
-            self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
+            with LOADING:
+                self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
             return {"results": [{"loaded": 1}]}
         elif path == "/v1/load_lora_adapter":
             assert body["lora_name"] not in self.adapted, "rows of two adapters could share what is cached of a prompt"

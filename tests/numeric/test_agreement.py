@@ -89,6 +89,18 @@ def test_raters_who_never_disagree_are_not_certain_to_agree():
     assert cohen_kappa(labels * 5, labels * 5, range(100)).low > 0.9
 
 
+def test_items_of_a_few_prompts_allow_as_much_disagreement_as_those_prompts():
+    # 100 items of 20 prompts: Wilson's interval is that for 0 of 20, .1611 as above, and not 3.8415/103.8415 of 100.
+    labels = ["a", "b"] * 50
+    prompts = np.repeat(range(20), 5)
+    kappa = cohen_kappa(labels, labels, prompts)
+    assert (kappa.n, kappa.clusters) == (100, 20)
+    assert kappa.low == pytest.approx(1 - 0.16113 / 0.5, abs=1e-4)
+    # α's chance is of pairs without replacement: 200 labels, half of each, disagree in 2·100·100/(200·199)
+    alpha = krippendorff_alpha([labels, labels], prompts)
+    assert alpha.low == pytest.approx(1 - 0.16113 / (20_000 / (200 * 199)), abs=1e-4)
+
+
 @pytest.mark.parametrize(("accuracy", "items"), [(0.8, 12), (0.95, 20), (0.97, 60)])
 def test_intervals_of_kappa_and_alpha_cover_with_few_items(accuracy: float, items: int):
     rng = np.random.default_rng(3)

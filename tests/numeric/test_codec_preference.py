@@ -61,6 +61,22 @@ def test_the_loss_per_codebook_is_the_mean_of_the_codebooks_own_losses():
     assert loss.margin_B.tolist() == [1.0, -0.5]
 
 
+def test_the_tokens_of_a_pair_are_divided_between_its_codebooks():
+    """Replies of 8 and 4 tokens in two codebooks: 4 and 2 tokens of each, for losses that divide by them.
+
+    SimPO with β = 1 and γ = 0. Codebook 0: −2/4 − (−3/2) = 1. Codebook 1: −6/4 − (−1/2) = −1. A second pair of 2 and 6
+    tokens, 1 and 3 of each: −1/1 − (−3/3) = 0 and −2/1 − (−9/3) = 1.
+    """
+    chosen = torch.tensor([[-2.0, -6.0], [-1.0, -2.0]])
+    rejected = torch.tensor([[-3.0, -1.0], [-3.0, -9.0]])
+    tokens = PairTokens(torch.tensor([8.0, 2.0]), torch.tensor([4.0, 6.0]))
+    apart = PairInputs(PairLogps(chosen, rejected), tokens).of_codebooks(2)
+    assert apart.tokens.chosen.tolist() == [4.0, 4.0, 1.0, 1.0]
+    assert apart.tokens.rejected.tolist() == [2.0, 2.0, 3.0, 3.0]
+    loss = PREFERENCE_LOSSES["simpo"](apart, {"beta": 1.0, "gamma_beta_ratio": 0.0})
+    assert loss.margin_B.tolist() == [1.0, -1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize("logps", ["sum", "mean", "per_codebook"])
 def test_a_step_on_the_reference_itself_has_loss_log_2_and_a_gradient(policy, logps):
     model, encoder = policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,28 @@ def test_a_reward_model_scores_as_a_copy_of_its_own(
     assert not any(parameter.requires_grad for parameter in shared.parameters())
     # what lies on the base beside the policy is nothing to the policy
     assert torch.equal(tokens(policy), before)
+
+
+def test_a_shared_base_takes_rank_stabilised_adapters(tmp_path: Path) -> None:
+    """alpha 8 at rank 4: s = 8/√4 = 4 with `rslora`, 8/4 = 2 without. The product beside W is s·B·A of the file."""
+    source = save_policy("llama", tmp_path / "policy")
+    for is_stabilised, scale in ((True, 4.0), (False, 2.0)):
+        lora_settings = LoRA(4, 8.0, rslora=is_stabilised)
+        settings = replace(model_settings(source), lora=lora_settings)
+        start = load_reward_model(source, settings, outputs=1, trained=True)
+        reward: Any = lora.trainable(start, lora_settings, seed=3)
+        name = "model.layers.1.mlp.up_proj"
+        layer = reward.get_submodule(name)
+        layer.lora_B["default"].weight.data.normal_(generator=torch.Generator().manual_seed(3))
+        a, b = layer.lora_A["default"].weight.detach(), layer.lora_B["default"].weight.detach()
+        folder = tmp_path / f"reward {scale:g}"
+        save_model(reward, Encoder(gpt2_tokenizer(["some words"])), folder)
+        _, base, _ = policy_on(source)
+        shared: Any = load_reward_model(folder, settings, base=base)
+        ((beside_a, beside_b),) = products(shared.get_submodule(name))
+        assert torch.allclose(beside_b @ beside_a, scale * (b @ a), atol=1e-6)
+        with torch.no_grad():
+            assert torch.allclose(scores(shared), scores(reward), rtol=1e-4, atol=1e-5)
 
 
 def test_several_outputs_and_members_share_it(tmp_path: Path) -> None:

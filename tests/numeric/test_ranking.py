@@ -12,6 +12,7 @@ import pytest
 import statsmodels.api as sm
 
 from rlhf_lab.core.errors import NumericError
+from rlhf_lab.statistics import ranking as rank_statistics
 from rlhf_lab.statistics.logistic import clustered_logistic, fit_weighted, is_separated, sigmoid
 from rlhf_lab.statistics.ranking import (
     Comparisons,
@@ -247,6 +248,25 @@ def test_neighbours_say_how_many_prompts_would_decide():
     assert close.prompts_to_decide == pytest.approx(60 * (2.8016 * error / gap) ** 2, rel=0.2)
     assert ranking.ranks["p2"] == (3, 3)
     assert ranking.ranks["p0"] == (1, 2) and ranking.ranks["p1"] == (1, 2)
+
+
+@pytest.mark.parametrize(("prompts", "undecided", "decided"), [(5, 2.9, 3.1), (100, 1.92, 1.95), (100_000, 1.89, 1.91)])
+def test_a_difference_of_few_prompts_has_to_be_larger_to_decide_a_rank(prompts, undecided, decided):
+    """Draws lie −2, −1.9, … 2 about the observed difference; 95 % of the distances, 39 of 41, are up to 1.9.
+
+    Of many prompts a difference above 1.9 decides. Of five it does not: t with 4 degrees of freedom has its quantile at
+    2.7764, where a normal has 1.96, and draws of five are too narrow by √(4/5). It takes 1.9·(2.7764/1.96)·√(5/4) =
+    3.009; of a hundred 1.9·(1.9842/1.96)·√(100/99) = 1.933.
+    """
+    for difference, ranks in ((undecided, [(1, 2), (1, 2)]), (decided, [(1, 1), (2, 2)])):
+        strength_K = np.array([difference, 0.0])
+        draws_DK = np.stack([difference + np.linspace(-2, 2, 41), np.zeros(41)], axis=1)
+        assert rank_statistics._rank_intervals(strength_K, draws_DK, prompts, 0.95) == ranks
+
+
+def test_one_prompt_decides_no_rank():
+    draws_DK = np.stack([np.linspace(4, 5, 11), np.zeros(11)], axis=1)
+    assert rank_statistics._rank_intervals(np.array([4.5, 0.0]), draws_DK, 1, 0.95) == [(1, 2), (1, 2)]
 
 
 def test_bad_comparisons_are_refused():

@@ -1,9 +1,12 @@
 """The seven features on sounds where they are known, and their extraction from many clips."""
 
 import json
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import fft
 from synthetic_audio import RATE, audio, glide, harmonics, silence, tone, with_noise
 
 from rlhf_lab.core.errors import ArtifactError, DataError, LabError
@@ -65,6 +68,27 @@ def test_mfcc_stability():
     noise = measure(np.random.default_rng(0).standard_normal(RATE))["mfcc_stability"]
     hoarse = measure(with_noise(tone(150), 10))["mfcc_stability"]
     assert 1 > steady > 0.7 > hoarse > 0.4 > max(changing, noise) > min(changing, noise) > 0.2
+
+
+def test_what_changes_across_a_pause_is_no_step():
+    """Two frames of one sound, silence, two of another: both steps between sounding neighbours are 0.
+
+    20 dB more in one of 40 mel filters are, without the ½ dB of the mean level, √((20² − 40·½²)/40) = 3.1225 dB. With
+    no pause in between that is one step of three: 1/(1 + 3.1225/3).
+    """
+    dark_M = np.zeros(features.MEL_FILTERS)
+    bright_M = np.eye(features.MEL_FILTERS)[0] * 20
+
+    def stability(*levels: np.ndarray | None) -> float:
+        rows_TM = np.array([dark_M if level is None else level for level in levels])
+        mfcc_TC = fft.dct(rows_TM, type=2, axis=1, norm="ortho")
+        sounding_T = np.array([level is not None for level in levels])
+        return features._stability(SimpleNamespace(mfcc_TC=lambda: mfcc_TC), sounding_T)
+
+    assert features.MEL_FILTERS == 40
+    assert stability(dark_M, dark_M, None, bright_M, bright_M) == 1.0
+    assert stability(dark_M, dark_M, bright_M, bright_M) == pytest.approx(1 / (1 + 3.1225 / 3), abs=1e-4)
+    assert math.isnan(stability(dark_M, None, bright_M)), "no two neighbours sound"
 
 
 def test_the_distance_of_mfcc_is_in_db():
