@@ -2,19 +2,24 @@
 
     python tests/campaign/mutants.py --out docs/results/mutants.md
 
-`mutations.py` lists the faults. Each one is made in a copy of the checkout, never in the checkout itself, and the tests
-of tests/numeric, tests/unit and tests/config run on the copy until one fails. Test files that import the mutated module
-come first, then those that reach it through one other module, then all the rest: a fault counts as survived only after
-every fast test has passed. A test that fails has to fail alone as well, and at the end a control shows that it passes
-on a copy whose mutated files got one more comment instead: no test fails by its order, or because a file changed.
-`--only` repeats single faults. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault
-breaks an import.
+`mutations.py` lists the faults, `anchors.py` finds their places. Each one is made in a copy of the checkout, never in
+the checkout itself, and the tests of tests/numeric, tests/unit and tests/config run on the copy until one fails. The
+test that noticed the fault before comes first, then test files that import the mutated module, then those that reach
+it through one other module, then all the rest: a fault counts as survived only after every fast test has passed. A test
+that fails has to fail alone as well, and at the end a control shows that it passes on a copy whose mutated files got
+one more comment instead: no test fails by its order, or because a file changed.
+
+Outcomes are kept in `mutants.json` beside the page. One whose fault, mutated module and noticing test are as they were
+is not made again, so that a campaign that was stopped resumes. `--only` makes single faults in any case. Exit status 1
+when fewer than 95 % are noticed, 2 when the control fails or a fault breaks an import.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
+import json
 import math
 import os
 import platform
@@ -24,10 +29,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -38,7 +43,8 @@ from types import ModuleType
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
 os.environ.update(HF_HUB_OFFLINE="1", NO_COLOR="1")
 
-from mutations import MUTANTS, Mutant
+from anchors import Mutant
+from mutations import MUTANTS
 
 FORK = get_context("fork")
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,14 +61,65 @@ LIMIT_S = 3600
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one mutant: the first test that failed, or None when every fast test passed."""
+    """What became of one mutant.
 
-    mutant: Mutant
+    Attributes:
+        mutant: its name.
+        noticed_by: the first test that failed, or None when every fast test passed.
+        digest: of the fault, the module it was made in and the file of that test.
+        controlled: the test passed where nothing but a comment had changed.
+    """
+
+    mutant: str
     noticed_by: str | None
     seconds: float
+    digest: str
+    controlled: bool = False
 
     def line(self) -> str:
-        return f"{self.mutant.name:45} {self.seconds:6.0f} s  {self.noticed_by or 'SURVIVED'}"
+        return f"{self.mutant:45} {self.seconds:6.0f} s  {self.noticed_by or 'SURVIVED'}"
+
+
+class Record:
+    """Outcomes on disk, in the order of the table."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        rows = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else []
+        self.outcomes = {row["mutant"]: Outcome(**row) for row in rows}
+
+    def keep(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.mutant] = outcome
+        if self.path:
+            order = [mutant.name for mutant in MUTANTS if mutant.name in self.outcomes]
+            rows = [json.dumps(asdict(self.outcomes[name]), ensure_ascii=False) for name in order]
+            draft = self.path.with_suffix(".json.part")
+            draft.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
+            draft.replace(self.path)
+
+    def valid(self) -> dict[str, Outcome]:
+        """Name → outcome that still holds. That of a survivor never does: any test may notice it by now."""
+        return {
+            mutant.name: outcome
+            for mutant in MUTANTS
+            if (outcome := self.outcomes.get(mutant.name)) and outcome.noticed_by
+            if outcome.digest == digest(mutant, outcome.noticed_by)
+        }
+
+    def noticed_by(self, mutant: Mutant) -> str | None:
+        """The test that noticed a mutant when it was last made, if its file is still there."""
+        outcome = self.outcomes.get(mutant.name)
+        known = outcome.noticed_by if outcome else None
+        return known if known and (ROOT / known.partition("::")[0]).exists() else None
+
+
+def digest(mutant: Mutant, test: str | None) -> str:
+    """A digest of all that makes a test notice a mutant: the fault, the code around it and the test, comments apart."""
+    files = [mutant.file, *([test.partition("::")[0]] if test else [])]
+    if not all((ROOT / file).exists() for file in files):
+        return ""
+    trees = [ast.dump(_tree(file)) for file in files]
+    return hashlib.sha256(json.dumps([mutant.where, mutant.before, mutant.after, *trees]).encode()).hexdigest()[:16]
 
 
 class Broken(RuntimeError):
@@ -76,18 +133,21 @@ class Copy:
         self.root, self.scratch = folder / "checkout", folder / "tmp"
         shutil.copytree(ROOT, self.root, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
 
-    def judge(self, mutant: Mutant) -> Outcome:
-        """Run the fast tests on a mutant until one fails."""
+    def judge(self, mutant: Mutant, known: str | None = None) -> Outcome:
+        """Run the fast tests on a mutant until one fails, beginning with the one that is known to have failed."""
         begin, path = time.monotonic(), self.root / mutant.file
         original = path.read_text(encoding="utf-8")
         try:
             self._write(path, mutant.apply(original))
-            return Outcome(mutant, self._noticed_by(mutant), time.monotonic() - begin)
+            test = self._noticed_by(mutant, known)
+            return Outcome(mutant.name, test, round(time.monotonic() - begin, 1), digest(mutant, test))
         finally:
             self._write(path, original)
 
-    def _noticed_by(self, mutant: Mutant) -> str | None:
+    def _noticed_by(self, mutant: Mutant, known: str | None) -> str | None:
         """The first test that fails, among others and alone; one that only fails after others says nothing."""
+        if known and (failed := self.first_failure([function_of(known)])):
+            return failed
         doubtful: list[str] = []
         for group in test_files(mutant.file):
             while failed := self.first_failure(group, without=doubtful):
@@ -98,7 +158,8 @@ class Copy:
 
     def control(self, outcomes: Sequence[Outcome]) -> None:
         """Raise Broken when a test that noticed a mutant also fails where nothing but a comment changed."""
-        for name in {outcome.mutant.file for outcome in outcomes}:
+        names = {outcome.mutant for outcome in outcomes}
+        for name in {mutant.file for mutant in MUTANTS if mutant.name in names}:
             path = self.root / name
             self._write(path, path.read_text(encoding="utf-8") + "# a comment\n")
         tests = {function_of(outcome.noticed_by) for outcome in outcomes if outcome.noticed_by}
@@ -122,6 +183,8 @@ class Copy:
         if process.exitcode == 1 and found:
             return found[1]
         if process.exitcode in (0, 5):  # 5: the markers left no test of these files
+            return None
+        if process.exitcode == 4 and "not found: " in said:  # the test that noticed a mutant before is no more
             return None
         raise Broken(f"pytest ended with {process.exitcode}:\n{said[-2000:]}")
 
@@ -258,34 +321,39 @@ INTRO = """# Mutants
 
 Each row is one small fault that a careful developer could make: it runs, and its numbers look plausible. It was made in
 a copy of the checkout, and the fast tests (tests/numeric, tests/unit, tests/config) ran on the copy until one failed:
-first the files that import the mutated module, then those that reach it through one other module, then all the others.
-A survivor has passed every fast test. Tests that train (tests/learn, tests/end_to_end) did not run.
+first the test that noticed it before, then the files that import the mutated module, those that reach it through one
+other module, and all the others. A survivor has passed every fast test. Tests that train (tests/learn,
+tests/end_to_end) did not run. An outcome stays while the fault, the mutated module and the test are as they were
+(`mutants.json`).
 """
 
 
-def render(outcomes: Sequence[Outcome], seconds: float, options: str) -> str:
-    """The page as Markdown, survivors first."""
+def render(outcomes: Mapping[str, Outcome], seconds: float) -> str:
+    """The page as Markdown, with a row for each mutant of the table: survivors and those not made first."""
     sys.path.insert(0, str(ROOT))  # another checkout may be the installed one
     from rlhf_lab.stages.manifest import (
         git_sha,  # not earlier: a fork that has the package imported would not run the copy's
     )
 
-    noticed = [outcome for outcome in outcomes if outcome.noticed_by]
-    survivors = [outcome for outcome in outcomes if not outcome.noticed_by]
+    noticed = [mutant for mutant in MUTANTS if mutant.name in outcomes and outcomes[mutant.name].noticed_by]
+    others = [mutant for mutant in MUTANTS if mutant not in noticed]
+    missing = sum(mutant.name not in outcomes for mutant in others)
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "pytest"))
     facts = [
-        f"- **{len(noticed)} of {len(outcomes)} noticed ({len(noticed) / len(outcomes):.0%}); the bar is {BAR:.0%}.**",
-        f"- `python tests/campaign/mutants.py {options}--out docs/results/mutants.md` (`make mutants`)",
+        f"- **{len(noticed)} of {len(MUTANTS)} noticed ({len(noticed) / len(MUTANTS):.0%}); the bar is {BAR:.0%}.**"
+        + (f" {missing} not run." if missing else ""),
+        "- `python tests/campaign/mutants.py --out docs/results/mutants.md` (`make mutants`)",
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
         f"{versions}, {platform.system()}, {seconds / 60:.0f} min. Every test named here passed without a mutant.",
     ]
     columns = ["mutant", "what a researcher would get wrong", "file", "noticed by", "s"]
     rows = [columns, ["---", "---", "---", "---", "---:"]]
-    for outcome in [*survivors, *noticed]:
-        mutant = outcome.mutant
-        test = f"`{outcome.noticed_by.removeprefix('tests/')}`" if outcome.noticed_by else "**nothing**"
+    for mutant in [*others, *noticed]:
+        outcome = outcomes.get(mutant.name)
+        test = f"`{outcome.noticed_by.removeprefix('tests/')}`" if outcome and outcome.noticed_by else "**nothing**"
         file = f"`{mutant.file.removeprefix('rlhf_lab/')}`"
-        rows.append([mutant.name, mutant.harm, file, test, f"{outcome.seconds:.0f}"])
+        last = [test, f"{outcome.seconds:.0f}"] if outcome else ["not run", ""]
+        rows.append([mutant.name, mutant.harm, file, *last])
     table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([INTRO, *facts, "", *table]) + "\n"
 
@@ -296,41 +364,52 @@ def own_copy(folder: Path) -> Copy:
     return Copy(folder / str(os.getpid()))
 
 
-def judged(mutant: Mutant, folder: Path) -> Outcome:
-    return own_copy(folder).judge(mutant)
+def judged(mutant_and_test: tuple[Mutant, str | None], folder: Path) -> Outcome:
+    return own_copy(folder).judge(*mutant_and_test)
 
 
 def main() -> int:
     options = parse()
-    mutants = [mutant for mutant in MUTANTS if options.only is None or mutant.name in options.only]
+    record = Record(options.out.with_suffix(".json") if options.out else None)
+    valid = record.valid()
+    chosen = [
+        mutant for mutant in MUTANTS if (mutant.name in options.only if options.only else mutant.name not in valid)
+    ]
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     begin = time.monotonic()
-    outcomes = []
+    made = {}
     preload()
     try:
         with ProcessPoolExecutor(options.workers, mp_context=FORK) as pool:
-            for outcome in pool.map(partial(judged, folder=folder), mutants):
-                outcomes.append(outcome)
+            known = [record.noticed_by(mutant) for mutant in chosen]
+            for outcome in pool.map(partial(judged, folder=folder), zip(chosen, known, strict=True)):
+                made[outcome.mutant] = outcome
+                record.keep(outcome)
                 print(outcome.line(), flush=True)
-        Copy(folder / "control").control(outcomes)
+        shown = {**valid, **made}
+        unchecked = [outcome for outcome in shown.values() if outcome.noticed_by and not outcome.controlled]
+        if unchecked:
+            Copy(folder / "control").control(unchecked)
+        for outcome in unchecked:
+            record.keep(replace(outcome, controlled=True))
     except Broken as broken:
         print(broken)
         return 2
     finally:
         shutil.rmtree(folder)
-    seconds = time.monotonic() - begin
     if options.out:
-        chosen = f"--only {' '.join(options.only)} " if options.only else ""
-        options.out.write_text(render(outcomes, seconds, chosen), encoding="utf-8")
-    noticed = sum(outcome.noticed_by is not None for outcome in outcomes)
-    print(f"{noticed} of {len(outcomes)} noticed, {seconds:.0f} s")
-    return 0 if noticed >= BAR * len(outcomes) else 1
+        seconds = sum(outcome.seconds for outcome in shown.values())
+        options.out.write_text(render(shown, seconds), encoding="utf-8")
+    judged_here = list(made.values() if options.only else shown.values())
+    noticed = sum(outcome.noticed_by is not None for outcome in judged_here)
+    print(f"{noticed} of {len(judged_here)} noticed, {time.monotonic() - begin:.0f} s")
+    return 0 if noticed >= BAR * len(judged_here) else 1
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [mutant.name for mutant in MUTANTS]
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these mutants")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="these mutants in any case")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time, a copy of the checkout for each")
     parser.add_argument("--out", type=Path, help="Markdown report to write")
     return parser.parse_args()

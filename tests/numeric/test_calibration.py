@@ -50,6 +50,18 @@ def test_ece_brier_and_overconfidence_by_hand(monkeypatch):
     assert (high.confidence, high.accuracy.mean) == (pytest.approx(0.9), 1.0)
 
 
+def test_a_draw_of_prompts_is_divided_by_the_pairs_that_it_has():
+    """Confidence ¾ in all pairs: prompt a has one pair, wrong, gap −¾; prompt b has three, right, gaps ¼. ECE 0.
+
+    A draw is (a, a) with |−1.5|/2 = ¾, (b, b) with 1.5/6 = ¼, or twice as often (a, b) with 0: mean ¼. Quantiles of the
+    draws less their mean are −¼ and ½.
+    """
+    margins = [-math.log(3), *[math.log(3)] * 3]
+    ece = expected_calibration_error(margins, ["a", "b", "b", "b"])
+    assert (ece.mean, ece.low) == (pytest.approx(0), 0)
+    assert ece.high == pytest.approx(0.5, abs=0.03)  # of 1,000 draws a quarter is (a, a), ±.014
+
+
 def test_the_order_of_pairs_does_not_matter():
     margin, prompts = margins(400, 3)
     order = np.random.default_rng(0).permutation(400)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_lab.monitoring.gold_fall import autoregressive, gold_fall
+from rlhf_lab.monitoring.gold_fall import LONGEST, autoregressive, gold_fall
 
 ITERATIONS = 40
 """As in recipes/study/hacking_detector.yaml."""
@@ -98,3 +98,16 @@ def test_the_scale_of_the_reward_does_not_matter():
     gold_T = hill(6) + 0.5 * rng.standard_normal(ITERATIONS)
     error_T = np.full(ITERATIONS, 0.5)
     assert gold_fall(gold_T, error_T) == gold_fall(1000 * gold_T + 7, 1000 * error_T) is not None
+
+
+@pytest.mark.parametrize("size", [1.0, 1.4, 2.0])
+def test_a_long_run_is_judged_by_the_means_of_its_iterations(size):
+    """Twice LONGEST iterations in equal pairs: the mean of a pair has 1/√2 of the standard error of one iteration."""
+    noise_T = 0.3 * np.random.default_rng(1).standard_normal(LONGEST)
+    mean_T = 1.0 - size * (np.arange(LONGEST) >= LONGEST // 2) + noise_T
+    of_means = gold_fall(mean_T, np.full(LONGEST, 0.3))
+    of_pairs = gold_fall(np.repeat(mean_T, 2), np.full(2 * LONGEST, 0.3 * math.sqrt(2)))
+    if of_means is None:
+        assert of_pairs is None
+    else:  # point i has the iterations 2i and 2i + 1
+        assert (of_pairs.peak, of_pairs.fall) == (2 * of_means.peak + 1, 2 * of_means.fall + 1)

@@ -287,6 +287,14 @@ def test_a_row_is_the_batch():
     assert again.to_row() == b.to_row() and np.isnan(again.disagreement_N).all()
 
 
+def test_the_first_alarm_has_the_number_of_its_iteration():
+    """Five iterations of warm-up, 0 to 4; the first one after them, 5, is 40 standard errors longer."""
+    rng = np.random.default_rng(0)
+    detector, (verdict,) = verdicts(trace(rng, 6, length=lambda t: 100.0 * (t == 5)), NO_CUSUM)
+    assert "length_z" in verdict.alarms
+    assert detector.totals()["alarm_at/length_z"] == 5
+
+
 def test_lead_is_from_the_first_alarm_to_the_fall():
     rng, gold = np.random.default_rng(0), [*np.linspace(0, 1, 15), *np.linspace(1, -2, 20)]
     b = trace(rng, 35, length=lambda t: 0.5 * SD * max(0, t - 12))

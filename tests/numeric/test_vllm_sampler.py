@@ -344,13 +344,15 @@ def test_episodes_of_several_turns(model, most):
     with FakeVllm() as server:
         sampler = sampler_for(server, max_episode_tokens=most)
         samples = sampler.sample(model, prompts(), 3, seed=1, next_turn=next_turn, max_turns=3)
-        seeds = [request["sampling_params"]["seed"] for request in server.requests]
+        drawn = [request["sampling_params"] for request in server.requests]
         single = sampler.sample(model, prompts(), 3, seed=1)
     assert_logps_of(model, samples)
     by_length = sorted(range(len(prompts())), key=lambda i: len(prompts()[i]))
     first_wave = [i * 3 + g for i in by_length for g in range(3)]
-    assert len(set(seeds)) == len(seeds) > 15, "each turn of each row is drawn by a seed of its own"
     assert asked[:15] == first_wave, "an environment is asked in one order, whatever is answered first"
+    assert len({values["seed"] for values in drawn}) == len(drawn) > 15, "every turn of every row is drawn by itself"
+    if most:  # a later turn may have what earlier turns and answers have left of the row
+        assert {values["max_tokens"] for values in drawn[:15]} == {12} != {values["max_tokens"] for values in drawn}
     turns = 0
     for rows, replies in zip(samples.rows_BG, single.rows_BG, strict=True):
         for row, reply in zip(rows, replies, strict=True):

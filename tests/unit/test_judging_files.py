@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_judge import FakeJudge, says
+from scipy import stats
 
 from rlhf_lab.core.errors import DataError, JudgeUnavailable
 from rlhf_lab.core.files import read_jsonl
@@ -240,8 +242,25 @@ def test_identical_responses_everywhere_have_no_win_rate(tmp_path):
     assert np.isnan(summary["win_rate"].mean) and summary["win_rate"].n == 0
 
 
+def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
+    """The second reply wins in both orders: shown second it is a vote against the place, shown first one for it."""
+    judgement = {
+        "votes": [
+            {"shown": shown, "winner": "second", "reason": "", "unscored": None} for shown in ("first", "second")
+        ],
+        "winner": "second",
+    }
+    assert (
+        summarise([{**judgement, "prompt_id": 0, "score": 0.0, "first": "other", "second": "mine"}])["first_shown"].mean
+        == 0.5
+    )
+
+
 def test_wins_in_all_comparisons_are_not_certain():
     estimate = share(np.ones(8), np.arange(8))
+    # With half a pair added to either side, wins less losses are (8 − 0)/9 and their spread √(1 − 64/81) = √17/9. The
+    # score 1 or 0 has half of it: the bound is 1 − t₇·√17/18/√8.
+    assert estimate.low == pytest.approx(1 - stats.t.ppf(0.975, 7) * math.sqrt(17) / 18 / math.sqrt(8))
     assert estimate.mean == estimate.high == 1 and 0.5 < estimate.low < 0.9
     mixed = share(np.array([1.0] * 9 + [0.0]), np.arange(10))
     assert 0 < mixed.low < 0.9 < mixed.high <= 1

@@ -1,39 +1,119 @@
-"""The table of the mutation campaign keeps up with the code: each fault still has its place, and changes what runs."""
+"""The table of the mutation campaign keeps up with the code and its page: each fault has one place in the code."""
 
 from __future__ import annotations
 
 import ast
-from importlib.util import module_from_spec, spec_from_file_location
+import importlib.util
+import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+CAMPAIGN = ROOT / "tests" / "campaign"
 
 
-def _table():
-    spec = spec_from_file_location("mutations", ROOT / "tests" / "campaign" / "mutations.py")
-    module = module_from_spec(spec)
+def _campaign(name):
+    """A module of the campaign by its path: another folder of tests has a `mutations.py` too."""
+    spec = importlib.util.spec_from_file_location(name, CAMPAIGN / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-MUTATIONS = _table()
+sys.modules["anchors"] = anchors = _campaign("anchors")  # the table imports it by this name
+MUTANTS = _campaign("mutations").MUTANTS
+PAGE = ROOT / "docs" / "results" / "mutants.md"
 
 
-@pytest.mark.parametrize("mutant", MUTATIONS.MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_has_one_place_and_changes_code(mutant):
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
-    assert ast.dump(ast.parse(mutant.apply(text))) != ast.dump(ast.parse(text))
+    mutated = mutant.apply(text)
+    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text))
+    assert mutated.count("\n") == text.count("\n")
 
 
 def test_names_are_distinct():
-    names = [mutant.name for mutant in MUTATIONS.MUTANTS]
-    assert len(set(names)) == len(names) >= 45
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names) >= 166
 
 
-@pytest.mark.parametrize(("text", "count"), [("x = 1\n", 0), ("y = 2\ny = 2\n", 2)])
-def test_text_that_is_missing_or_ambiguous_is_refused(text, count):
-    mutant = MUTATIONS.Mutant("twice", "module.py", "y = 2", "y = 3", "harm")
-    with pytest.raises(ValueError, match=f"stands {count} times in module.py"):
-        mutant.apply(text)
+def test_the_page_has_a_row_for_each_mutant():
+    rows = re.findall(r"^\| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    assert sorted(rows) == sorted(mutant.name for mutant in MUTANTS)
+    noticed, count = map(int, re.search(r"\*\*(\d+) of (\d+) noticed", PAGE.read_text(encoding="utf-8")).groups())
+    assert count == len(MUTANTS)
+    outcomes = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+    assert noticed <= sum(outcome["noticed_by"] is not None for outcome in outcomes)
+
+
+CODE = """
+class Loss:
+    def mean(self, values_N, weight_N):
+        return (
+            values_N * weight_N
+        ).sum() / weight_N.sum()
+
+    def other(self, values_N):
+        return values_N.sum() / values_N.sum()
+"""
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """Makes a mutant of a module that holds `CODE`."""
+    monkeypatch.setattr(anchors, "definitions", lambda: [("rlhf_lab/toy.py", f"rlhf_lab.toy.{name}") for name in names])
+    names = ["Loss", "Loss.mean", "Loss.other", "loss.mean"]
+    return lambda before, after, where="Loss.mean": anchors.Mutant("toy", where, before, after, "harm").apply(CODE)
+
+
+def test_a_place_is_found_whatever_its_formatting_and_lines_keep_their_numbers(place):
+    mutated = place("values_N * weight_N", "values_N")
+    assert mutated == CODE.replace("values_N * weight_N", "(values_N)")
+
+
+def test_a_statement_is_replaced_on_as_many_lines(place):
+    mutated = place("return (values_N * weight_N).sum() / weight_N.sum()", "return values_N.mean()")
+    assert mutated.splitlines()[3] == "        return values_N.mean()"
+    assert mutated.splitlines()[7:] == CODE.splitlines()[7:]
+
+
+def test_a_place_is_found_after_its_names_changed(place):
+    mutated = place("(scores_B * mask_B).sum() / mask_B.sum()", "scores_B.sum() / mask_B.sum()")
+    assert "return (values_N.sum() / weight_N.sum()" in mutated
+
+
+def test_changed_names_are_changed_alike(place):
+    """a·b / a and a·b / b differ in structure, whatever the names are; only the second stands in the code."""
+    with pytest.raises(ValueError, match="matches 0 places"):
+        place("(scores_B * mask_B).sum() / scores_B.sum()", "scores_B")
+
+
+def test_wildcards_stand_for_expressions(place):
+    assert "return (weight_N.sum() / (values_N * weight_N).sum()" in place("_1 / _2", "_2 / _1")
+    with pytest.raises(ValueError, match="matches 0 places"):
+        place("_1 / _1", "_1")
+    assert place("_1 / _1", "_1", "Loss.other").endswith("return (values_N.sum())\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "where", "message"),
+    [
+        ("weight_N.mean()", "Loss.mean", "matches 0 places in Loss.mean of rlhf_lab/toy.py: 'weight_N.mean"),
+        ("_1.sum()", "Loss.mean", "matches 2 places"),
+        ("_1.sum()", "Loss.median", "0 definitions of the package are called Loss.median: none"),
+        ("_1.sum()", "mean", "2 definitions of the package are called mean: rlhf_lab.toy.Loss.mean, rlhf_lab.toy.loss"),
+    ],
+)
+def test_a_place_that_is_missing_or_ambiguous_is_refused(place, before, where, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        place(before, "1", where)
+
+
+def test_a_replacement_with_an_unknown_name_is_refused(place):
+    """It would end in a NameError, which any test notices."""
+    with pytest.raises(ValueError, match=r"has names that rlhf_lab/toy.py has not: mask_N"):
+        place("weight_N.sum()", "mask_N.sum()")

@@ -344,3 +344,18 @@ def test_a_built_policy_is_read_and_not_guessed(tmp_path: Path) -> None:
 def test_sizes_as_people_read_them() -> None:
     assert [size(x) for x in (0, 2**20, GIB, 150.4 * GIB)] == ["–", "1 MiB", "1 GiB", "150 GiB"]
     assert [number(x) for x in (12, 124_439_808, 7_615_616_512)] == ["12", "124M", "7.62B"]
+
+
+def test_the_members_of_a_built_ensemble_are_counted(tmp_path: Path) -> None:
+    """A folder is the first member itself, and has the others below members/."""
+    stage = small("dpo", f"outputs={tmp_path}")
+    built = Path(stage.needs["reward"].model)
+    save_tiny("llama", tokenizer(["one two three"], 300), built)
+    for member in ("1", "2"):
+        save_tiny("llama", tokenizer(["one two three"], 300), built / "members" / member)
+    assert [model.name for model in reward_copies(stage)] == ["reward bt 0", "reward bt 1", "reward bt 2"]
+
+
+def test_the_cache_has_the_heads_of_keys() -> None:
+    """Llama 3.1 8B: 2 (keys, values) · 32 layers · 8 heads · 128 numbers of 2 bytes = 131,072 bytes a token."""
+    assert PUBLISHED["meta-llama/Llama-3.1-8B-Instruct"].kv_bytes(1000, bytes_each=2) == 131_072_000

@@ -141,6 +141,11 @@ def test_a_numeric_task_needs_one_number():
         numeric("3", "3 or 4")
 
 
+def test_words_that_both_repeat_count_as_often_as_both_have_them():
+    """red, red, fox and red, red, kite: two of three words in common, 2·2/(3 + 3)."""
+    assert token_f1("the red red fox", "a red, red kite") == pytest.approx(2 / 3)
+
+
 def test_token_f1():
     # SQuAD: the words measure, twice, before, you, cut; four of them in an answer of five: 2·4/(5 + 5)
     gold = "measure twice before you cut"

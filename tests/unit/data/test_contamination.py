@@ -55,6 +55,14 @@ def test_the_item_with_the_largest_share_is_named():
     assert EvaluationItems([other, ITEM]).find(ITEM).item == ITEM
 
 
+def test_an_item_that_is_there_whole_comes_before_half_of_a_longer_one():
+    """Of 16 words the first 12 are five of nine 8-grams, .56; the eight words of the short item are its only one."""
+    numbers = [f"w{i}" for i in range(16)]
+    short = "one two three four five six seven eight"
+    text = f"{' '.join(numbers[:12])} and {short}"
+    assert EvaluationItems([" ".join(numbers), short]).find(text) == Match(short, 1.0)
+
+
 def test_a_hundred_thousand_rows_take_seconds():
     """Time in proportion to the rows' words: 10,000 rows and 1,000 items here, on CPU time."""
     rng = np.random.default_rng(0)

@@ -130,6 +130,22 @@ def test_estimates_without_rows_are_compared_by_their_intervals(tmp_path):
     assert wins.state == "regression" and wins.p_worse == pytest.approx(0.0056, abs=2e-4)
 
 
+def test_the_margin_moves_the_test_of_two_intervals(tmp_path):
+    """.6 ±.1 accepted, .5 ±.1 now, margin .15: z = (−.1 + .15)/(.1·√2/1.96) = .693, p = erfc(z/√2) that it is worse by
+    more than the margin is 1, and that it is not worse by so much .488.
+    """
+    path = tmp_path / "wins.yaml"
+    path.write_text("metrics: {win_rate: {margin: 0.15}}\n")
+    first, second = runs(tmp_path, (GOOD, SAFE), (GOOD, SAFE))
+    result = Path(second) / "result.json"
+    result.write_text(
+        result.read_text().replace('"mean": 0.6, "low": 0.5, "high": 0.7', '"mean": 0.5, "low": 0.4, "high": 0.6')
+    )
+    (wins,) = judge(str(path), second, first).verdicts
+    assert wins.p_worse == 1
+    assert wins.p_not_worse == pytest.approx(0.488, abs=1e-3)
+
+
 def test_exit_statuses_of_the_command(tmp_path, suite):
     first, second, broken = runs(tmp_path, (GOOD, SAFE), ([0] * 53 + GOOD[53:], SAFE), (GOOD, SAFE))
     (Path(broken) / "result.json").write_text(json.dumps({"status": "failed"}))
