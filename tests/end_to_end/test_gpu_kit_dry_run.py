@@ -10,6 +10,8 @@ import pytest
 
 KIT = Path(__file__).parents[1] / "gpu" / "run.py"
 BLOCKS = ("numeric", "memory", "speed", "recipes", "resume", "transfer")
+# Blocks are shared between the test processes: together they take several minutes.
+GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"gpu kit {name}")) for name in BLOCKS]
 pytestmark = pytest.mark.slow
 
 
@@ -19,7 +21,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", GROUPED)
 def test_every_case_of_a_block_runs_on_the_cpu(tmp_path, block):
     out = run(block, "--device", "cpu", "--tiny", "--results", str(tmp_path / "results"), "--scratch", str(tmp_path))
     assert f"{block}: " in out
@@ -27,6 +29,7 @@ def test_every_case_of_a_block_runs_on_the_cpu(tmp_path, block):
     assert "written, not run" not in page
 
 
+@pytest.mark.xdist_group("gpu kit simulated")
 @pytest.mark.parametrize("block", ["numeric", "memory", "speed"])
 def test_every_case_of_a_block_runs_on_the_simulated_gpu(tmp_path, block):
     run(block, "--device", "cudasim", "--tiny", "--results", str(tmp_path / "results"), "--scratch", str(tmp_path))

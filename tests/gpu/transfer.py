@@ -18,6 +18,7 @@ CLAIMS = Path(__file__).with_name("claims.json")
 def cases(target: Target) -> list[Case]:
     """One per claim and model size."""
     rows = json.loads(CLAIMS.read_text(encoding="utf-8"))
+    rows = rows[:1] if target.tiny else rows
     return [
         Case(f"{row['id']}-{size}", lambda r=row, s=size: tested(target, r, s), 400)  # type: ignore[misc]
         for row in rows

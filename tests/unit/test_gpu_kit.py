@@ -36,7 +36,7 @@ CASES = [kit.Case("good", good), kit.Case("broken", broken), kit.Case("bad", bad
 
 if __name__ == "__main__":
     file, until, names = Path(sys.argv[1]), float(sys.argv[3]), sys.argv[5:]
-    kit.work([c for c in CASES if c.name in names], kit.Target("cpu", True, Path(sys.argv[1]).parent), file, until)
+    kit.work([c for c in CASES if c.name in names], kit.Target("cpu", False, Path(sys.argv[1]).parent), file, until)
 """
 
 
