@@ -42,7 +42,7 @@ def cases(target: Target) -> list[Case]:
         )
         add(f"dpo-{size}", lambda m=model: update("dpo", m, pairs, full, device=target.device))  # type: ignore[misc]
         add(f"ppo-{size}", lambda m=model: ppo_update(m, rows, full, target.device), 15)  # type: ignore[misc]
-        # GRPO holds the policy and its reference, as DPO does; what differs is the sampler
+        add(f"grpo-{size}", lambda m=model: update("grpo", m, rows, full, device=target.device))  # type: ignore[misc]
         add(f"grpo-sampling-{size}", lambda m=model: sample(m, 4, 8, length, length, target.device), 25)  # type: ignore[misc]
         add(f"log-probabilities-{size}", lambda m=model: score(m, rows, target.device))  # type: ignore[misc]
         add(f"kl-{size}", lambda m=model: divergence(m, rows, target.device))  # type: ignore[misc]
