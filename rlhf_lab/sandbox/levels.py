@@ -36,8 +36,9 @@ STAYS_OPEN: Mapping[Level, str] = {
     ),
     "container": "what the engine's own filter allows; the probes were not run on it",
     "namespaces": (
-        "all of the above; sockets of a virtual machine to its host; shared memory that is not mapped; watches and "
-        "locks on the interpreter's files; an ordinary user's program can end its own sandbox, and fails then"
+        "all that namespaces+seccomp does not stop; sockets of a virtual machine to its host; without a control group "
+        "memory that is shared or pinned but not mapped; watches and locks on the interpreter's files; kernel "
+        "interfaces with many past faults; an ordinary user's program can end its own sandbox, and fails then"
     ),
     "rlimits": "all that this user can read, reach and end, the process that reports on a program among it",
 }

@@ -332,10 +332,8 @@ PROCESSES = (
         "slow down its parent",
         "processes",
         """
-            before = os.getpriority(os.PRIO_PROCESS, os.getppid())
-            os.setpriority(os.PRIO_USER, 0, before + 1)
-            if os.getpriority(os.PRIO_PROCESS, os.getppid()) > before: escaped('it is slower')
-            stopped('it has another user')
+            os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()) + 1)
+            escaped('it is slower')
         """,
     ),
     calls("sched_setaffinity", "os.getppid(), 8, ctypes.c_char_p(bytes([255]) * 8)", "processes"),

@@ -38,8 +38,7 @@ RESOURCES = (
         "memory by mmap",
         "memory",
         """
-            import mmap
-            x = mmap.mmap(-1, SCENE['memory'] * 2)
+            x = mmap.mmap(-1, SCENE['memory'] * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             x.write(b'x' * (1 << 20))
             escaped('mapped')
         """,

@@ -103,7 +103,13 @@ def test_the_lower_levels_stop_what_they_claim(as_ordinary_user):
     names = {finding["name"]: finding for finding in as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))}
     escaped = {name for name, finding in names.items() if finding["escaped"]}
     kinds = {names[name]["kind"] for name in escaped}
-    assert kinds <= {"kernel", "network", "memory"}
+    assert kinds <= {"kernel", "network", "memory", "files", "processes"}
+    assert {name for name in escaped if names[name]["kind"] == "processes"} <= {"prlimit64"}  # of its own process 1
+    assert {name for name in escaped if names[name]["kind"] == "files"} <= {
+        "watch on files that others open",
+        "signal when others change a folder",
+        "lock on a file that others use",
+    }
     assert escaped & {"TCP to this machine", "UDP to this machine", "abstract Unix socket"} == set()
 
 
