@@ -166,7 +166,8 @@ def _missing_metric(check: Check, run: Run, policy: str, known: Sequence[str]) -
         return (
             f"{check.name}: {run.path} was not asked {check.metric}: a suite's golden sets and tasks are asked by "
             "eval_suite, and the gate reads its run. Run python -m rlhf_lab +recipe=eval_suite "
-            f"needs.policy={run.path} (algorithm.suite=FILE for a suite of your own), then gate its folder"
+            f"needs.policy={run.path} stages.safety_eval.needs.dpo={run.path} (and algorithm.suite=FILE for a suite of "
+            "your own), then gate its folder"
         )
     shown = known
     if len(known) > SHOWN:
