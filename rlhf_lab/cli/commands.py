@@ -294,7 +294,8 @@ def features_command(arguments: Sequence[str]) -> None:
     """`features FILE_OR_FOLDER … [to=FILE.csv]`: acoustic features of WAV files: pitch, noise, pauses, spectrum.
 
     Files have one channel and 16,000 samples a second; `rate=N` measures at another rate, and `resample=true` converts
-    files that have a different one. Silence, clipping and damaged files are refused, all at once.
+    files that have a different one. Silence, clipping and damaged files are refused, all at once; `max_bad_files=N`
+    leaves up to N of them out, and names them.
     `to` is a file for a line per clip; a feature that a clip does not have is empty. The same command goes on where it
     stopped: what was measured is kept in `cache=FILE.jsonl` by content, without it in FILE.csv.cache.jsonl.
     """

@@ -62,6 +62,7 @@ def local_files(source: str) -> list[Path] | None:
             raise DataError(f"{source}: the form of {path.name} is unknown; use one of {', '.join(SUFFIXES)}")
         return [path]
     if path.is_dir():
+        _refuse_dataset_dict(path)
         return _folder_files(path)
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
         files = sorted(Path(name) for name in glob.glob(str(path)) if name.endswith(SUFFIXES))
@@ -72,6 +73,20 @@ def local_files(source: str) -> list[Path] | None:
     if looks_local or not HUB_ID.fullmatch(source):
         raise DataError(f"{source}: there is no such file or folder{_missing_file_hint(path)}")
     return None
+
+
+def _refuse_dataset_dict(folder: Path) -> None:
+    """Raises DataError for a folder in which `datasets` saved several splits: it has to be known which is read."""
+    if not (folder / "dataset_dict.json").is_file():
+        return
+    splits = sorted(file.parent.name for file in folder.glob("*/dataset_info.json"))
+    train = next((name for name in splits if name.startswith("train")), None)
+    test = next((name for name in splits if name.startswith(("test", "eval", "valid"))), None)
+    chosen = f"data.path={folder / (train or (splits[0] if splits else 'SPLIT'))}"
+    if train and test:
+        chosen += f" data.test_path={folder / test}"
+    listed = ", ".join(splits) or "none"
+    raise DataError(f"{folder}: the folder is a DatasetDict with the splits {listed}; name a split: write {chosen}")
 
 
 def _folder_files(folder: Path) -> list[Path]:

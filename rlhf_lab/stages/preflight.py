@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,11 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
+            if not problems and part.path and part.test_path is None and _is_one_row(part.path):
+                problems.append(
+                    f"{where}.path={part.path} has one row, and a test split needs another: write a file with "
+                    f"more rows, or name held-out rows with {where}.test_path=FILE"
+                )
     algorithm = stage.config.algorithm
     path = getattr(algorithm, "path", "")
     try:
@@ -350,6 +356,15 @@ def _source_problems(source: str, where: str, data: FileSettings | None, max_bad
         return []
     problem = _column_problem(row.values, data)
     return [f"{where}={Path(row.file).name}, row {row.number}: {problem}"] if problem else []
+
+
+def _is_one_row(source: str) -> bool:
+    """Whether a source that can be read is a local file of one row."""
+    files = local_files(source)
+    if files is None or any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files):
+        return False
+    rows = read_rows(source, BadRows(source, limit=1))
+    return len(list(islice(rows, 2))) == 1
 
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:

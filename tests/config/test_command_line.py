@@ -235,6 +235,7 @@ def test_a_wrong_type_names_the_expected_form(tmp_path):
     path = tmp_path / "hh.jsonl.gz"
     with gzip.open(path, "wt") as handle:
         handle.write(json.dumps({"chosen": 3, "rejected": "\n\nHuman: a\n\nAssistant: b"}) + "\n")
+        handle.write(json.dumps(dict.fromkeys(("chosen", "rejected"), "\n\nHuman: a\n\nAssistant: b")) + "\n")
     line = data_problem(tmp_path, "hh_rlhf", path)
     for part in ("hh.jsonl.gz", "row 1", "'chosen'", "expected"):
         assert part in line, line

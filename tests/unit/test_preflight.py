@@ -173,6 +173,9 @@ def test_data_files(tmp_path):
     rows.with_suffix(".txt").write_text("x")
     assert "the form of rows.txt is unknown" in found(rows.with_suffix(".txt"))
     assert "column 'good' is missing" in found(rows, "data.chosen=good")
+    one = write_pairs(tmp_path / "one.jsonl", ROWS[:1])
+    assert "one.jsonl has one row, and a test split needs another" in found(one)
+    assert not found(one, f"data.test_path={rows}")
     assert "empty.jsonl has no rows" in found(rows, f"data.test_path={empty}")
 
 

@@ -30,7 +30,7 @@ GUIDES = [page for page in PAGES if not page.startswith("docs/design/")]  # thos
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])
 LINKING = [page for page in LINKING if not page.startswith((".", "outputs"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|FILE)\b")
+PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|FILE|POLICY)\b")
 
 LOOKING = {"list", "help", "--help", "--cfg", "--version", "plan", "explain", ""}
 """Words of commands that look at something and start nothing."""

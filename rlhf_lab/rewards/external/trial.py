@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rlhf_lab.config.groups import DataSource
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.few import few_rows
-from rlhf_lab.data.settings import DataSettings
 from rlhf_lab.rewards.calling import RewardFailed, call_with_timeout
 from rlhf_lab.rewards.external.callable import make_reward, required_columns
 from rlhf_lab.rewards.external.functions import load_function
@@ -19,7 +19,7 @@ QUESTIONS = ("\n\nHuman: What is 2 + 2?\n\nAssistant:", "\n\nHuman: What is 3 + 
 """Stand for prompts of a data set that is not on this machine yet."""
 
 
-def trial_problems(settings: PythonCallable, data: DataSettings) -> list[str]:
+def trial_problems(settings: PythonCallable, data: DataSource) -> list[str]:
     """What goes wrong when the function is loaded and called on two rows of the data; one line each.
 
     A function that may abstain may also raise here, e.g. because its service is down. NaN for both rows is refused: it

@@ -238,3 +238,15 @@ def test_broken_rows_of_a_csv_name_row_and_field(tmp_path):
     assert "row 5: broken quoting" in text
     assert "row 7: a quoted field that begins in this row is never closed" in text
     assert [row.values for row in read(tmp_path / "a.csv", limit=4)] == [{"a": "x\ny", "b": "2"}, {"a": "7", "b": "8"}]
+
+
+def test_a_saved_dataset_dict_names_its_splits(tmp_path):
+    """The files that `DatasetDict.save_to_disk` writes, of which those with rows are not read."""
+    for split in ("train_prefs", "test_prefs", "train_sft"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        write(tmp_path / "saved" / split / "dataset_info.json", "{}")
+    folder = tmp_path / "saved"
+    write(folder / "dataset_dict.json", json.dumps({"splits": ["train_prefs", "test_prefs", "train_sft"]}))
+    text = message(folder)
+    assert "is a DatasetDict with the splits test_prefs, train_prefs, train_sft; name a split: write" in text
+    assert f"data.path={folder}/train_prefs data.test_path={folder}/test_prefs" in text
