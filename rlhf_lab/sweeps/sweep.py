@@ -31,6 +31,7 @@ from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.metrics import metric
+from rlhf_lab.core.redaction import redacted, redacted_arguments
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
@@ -153,7 +154,7 @@ def _write_plan(
     plan = {
         "recipe": command.recipe,
         "command": invocation.command_line(),
-        "overrides": _shared_overrides(command),
+        "overrides": redacted_arguments(_shared_overrides(command)),
         "question": study.question,
         "hypothesis": study.hypothesis,
         "compare": study.compare,
@@ -167,7 +168,7 @@ def _write_plan(
         "replication": replication(stages, command.jobs).to_dict(),
         "size": "smoke" if command.configs[0].size == "smoke" else study.size,
         "predicts": [schema.plain(claim) for claim in study.predicts],
-        "jobs": [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)],
+        "jobs": [{"index": index, "overrides": redacted(job)} for index, job in enumerate(command.jobs)],
     }
     if study.fronts:
         plan["fronts"] = [schema.plain(front) for front in study.fronts]
@@ -231,11 +232,11 @@ def run_job(
         result = _run_in_turn(stage, folder, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
     except LabError as error:
-        record |= {"status": "failed", "error": str(error)}
+        record |= {"status": "failed", "error": redacted(str(error))}
         console.print(f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(str(error))}", soft_wrap=True)
     except Exception as error:  # a job's bug must not take the sweep's table with it
-        record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        (folder / "error.txt").write_text(traceback.format_exc())
+        record |= {"status": "failed", "error": redacted(f"{type(error).__name__}: {error}")}
+        (folder / "error.txt").write_text(redacted(traceback.format_exc()))
         message = f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(record['error'])}"
         console.print(f"{message}, see {folder}/error.txt", soft_wrap=True)
     except KeyboardInterrupt:  # outside training, whose interruption is a result and no exception

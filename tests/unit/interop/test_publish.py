@@ -300,6 +300,19 @@ def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "tokenizer.json" not in found
 
 
+def test_metadata_of_weights_and_vocabularies_are_searched(tmp_path: Path) -> None:
+    token = "hf" + "_" + "aB3" * 12  # made up
+    save_file({"w": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"source": "/home/someone/secret/place"})
+    save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors", metadata={"made by": f"login {token}"})
+    save_file({"w": torch.zeros(1)}, tmp_path / "c.safetensors", metadata={"format": "pt"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {token: 1, "/home/linux/x": 2}}}))
+    assert leaks(tmp_path) == [
+        "a.safetensors holds a path of this machine (/home/someone/secret/place)",
+        "b.safetensors holds a Hugging Face token",
+        "tokenizer.json holds a Hugging Face token",
+    ]
+
+
 def test_paths_are_shortened_and_addresses_are_not() -> None:
     text = "needs.policy=/data/models/mine and ~/x/y at https://huggingface.co/owner/name, see docs/a.md or a/b"
     expected = "needs.policy=…/mine and …/y at https://huggingface.co/owner/name, see docs/a.md or a/b"
