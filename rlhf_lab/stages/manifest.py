@@ -34,7 +34,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
     return {
         "recipe": stage.recipe,
         "command": command_line(),
-        "question": stage.config.question,
+        "question": redacted(stage.config.question),
         "key": stage.key,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_sha": git_sha(),
