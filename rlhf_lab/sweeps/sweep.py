@@ -28,7 +28,7 @@ from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
-from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json
+from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json, write_text
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.core.redaction import redacted, redacted_arguments
@@ -71,7 +71,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     preflight.check(stages)
     _write_plan(folder, command, study, stages)
     stored = sum(stage.result() is not None for stage in stages)
-    console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
+    console.print(f"[bold]{command.recipe}[/]: {escape(redacted(study.question))}", soft_wrap=True)
     if command.configs[0].size == "smoke":
         console.print(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
     console.print(f"  {len(stages)} jobs, {stored} of them already in the store; folder {folder}", soft_wrap=True)
@@ -109,6 +109,12 @@ def _shared_overrides(command: compose.Command) -> list[str]:
     return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
+def _hide_secrets(path: Path) -> None:
+    """Take secrets out of the settings that Hydra writes of a sweep; nothing reads them."""
+    if path.is_file():
+        write_text(path, redacted(path.read_text(encoding="utf-8")))
+
+
 def _launch_jobs(
     command: compose.Command, arguments: list[str], folder: Path, launch: Callable[[Sequence[str]], int]
 ) -> None:
@@ -116,13 +122,19 @@ def _launch_jobs(
     invocation.begin_building()
     launcher = _chosen_launcher(command)
     if launcher not in ("submitit_slurm", "submitit_local"):
-        launch(arguments)
+        try:
+            launch(arguments)
+        finally:
+            _hide_secrets(folder / "multirun.yaml")
         return
     from rlhf_lab.sweeps.submitted import followed
 
     console.print(f"  jobs go to {launcher}; what they print is in {folder}/.submitit", soft_wrap=True)
-    with followed(launcher) as ends:
-        launch(arguments)
+    try:
+        with followed(launcher) as ends:
+            launch(arguments)
+    finally:
+        _hide_secrets(folder / "multirun.yaml")
     for index, problem in enumerate(ends):
         path = folder / "jobs" / str(index) / "job.json"
         if problem is not None and not path.exists():
