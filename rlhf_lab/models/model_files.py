@@ -298,7 +298,7 @@ def _tensor_names(folder: Path, label: str, messages: list[str]) -> set[str] | N
 def _tensor_names_in_file(file: Path, label: str, messages: list[str]) -> set[str]:
     """Names of the tensors in a file, from its header; a file that is not whole is reported in `messages`."""
     try:
-        tensors, data_start = read_header(file)
+        _, tensors, data_start = read_header(file)
         data_bytes = max((entry["data_offsets"][1] for entry in tensors.values()), default=None)
     except (ArtifactError, OSError, LookupError, TypeError):
         data_bytes = None
@@ -310,8 +310,8 @@ def _tensor_names_in_file(file: Path, label: str, messages: list[str]) -> set[st
     return set(tensors)
 
 
-def read_header(file: Path) -> tuple[dict[str, Any], int]:
-    """The entries of a safetensors file by the names of its tensors, and at which byte their data begins.
+def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """The metadata of a safetensors file, its tensors' entries by their names, and at which byte their data begins.
 
     The file is 8 bytes with the length of the header, the header in JSON, and the data.
 
@@ -326,7 +326,8 @@ def read_header(file: Path) -> tuple[dict[str, Any], int]:
             raise ArtifactError(f"{file} is no safetensors file ({error}); copy it again") from error
     if not isinstance(header, dict):
         raise ArtifactError(f"{file} is no safetensors file; copy it again")
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}, 8 + header_bytes
+    metadata = header.pop("__metadata__", None)
+    return metadata if isinstance(metadata, dict) else {}, header, 8 + header_bytes
 
 
 def _hub_problems(source: str, label: str) -> list[str]:
@@ -406,7 +407,7 @@ def cached_commit(source: str) -> str | None:
 
 def _hash_tensors(digest: Any, path: Path) -> None:
     """Add names, shapes and the first numbers of all tensors of a safetensors file to a digest."""
-    tensors, data_start = read_header(path)
+    _, tensors, data_start = read_header(path)
     with path.open("rb") as handle:
         handle.seek(8)
         digest.update(handle.read(data_start - 8))

@@ -324,7 +324,9 @@ def test_a_chain_that_ends_is_no_circle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", [b"[" * 100_000, b"9" * 5_000, b"{", b"\xff", b"[]", b'{"a": 1}', b'{"a": {"data_offsets": ["x", 1]}}']
+    "header",
+    [b"[" * 100_000, b"9" * 5_000, b"{", b"\xff", b"[]", b'{"a": 1}', b'{"a": {"data_offsets": ["x", 1]}}'],
+    ids=["depth", "digits", "cut off", "no UTF-8", "a list", "no entry", "no offsets"],
 )
 def test_headers_that_are_none(header, tmp_path):
     """The header of a safetensors file is JSON of whoever made the file, up to 100 MB of it."""

@@ -98,6 +98,7 @@ def test_broken_rows_are_listed_together(tmp_path):
         ("9" * 5_000, "the JSON has an integer of more than 4300 digits"),
         ("[" * 100_000, "the JSON is nested too deeply"),
     ],
+    ids=["digits", "depth"],
 )
 def test_json_that_python_does_not_read(value, problem, tmp_path):
     assert f"row 2: {problem}" in message(write(tmp_path / "a.jsonl", f'{{"a": 1}}\n{{"a": {value}\n'))
