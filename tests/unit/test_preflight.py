@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -274,3 +275,29 @@ def test_the_identity_of_a_hub_model_holds_its_commit(tmp_path, monkeypatch):
     assert len(set(identities)) == 3
     folder = cached / "snapshots" / commit
     assert model_files.pinned_identity(str(folder)) == model_files.model_identity(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "role", "message"),
+    [
+        ("ppo", "reward_model", r"needs\.reward=reward_model .* use algorithm\.critic=zero, or the same data settings"),
+        ("compare_policies", "dpo", r"needs\.dpo=dpo .* no KL between them"),
+    ],
+)
+def test_a_role_with_another_vocabulary_is_refused_before_anything_is_built(tmp_path, recipe, role, message):
+    """Fewer pairs for one stage also train another tokenizer for it, which the stages that meet cannot read."""
+    common = (*SMALL, f"outputs={tmp_path}")
+    few = f"++stages.{role}.data.train_pairs=60"
+    found = problems(recipe, *common, few)
+    assert re.search(message, found) and "train a tokenizer on different data" in found
+    assert problems(recipe, *common) == ""
+    # held-out pairs train no tokenizer
+    assert problems(recipe, *common, f"++stages.{role}.data.test_pairs=30") == ""
+    if recipe == "ppo":
+        assert problems(recipe, *common, few, "algorithm.critic=zero") == ""
+
+
+def test_members_with_another_vocabulary_are_refused(tmp_path):
+    members = (*SMALL, f"outputs={tmp_path}", "algorithm.members=2", "+needs.policy_1=sft")
+    assert "needs.policy_1=sft has another vocabulary than needs.policy" in problems("reward_model", *members)
+    assert problems("reward_model", *members, "data.seed=0") == ""
