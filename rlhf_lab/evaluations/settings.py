@@ -124,8 +124,8 @@ class Compare(EvaluationSettings):
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
         remedy = (
-            "there is no KL between them; compare policies that descend from the same model, write one data.seed for all "
-            "seeds"
+            "there is no KL between them; compare policies that descend from the same model, write one data.seed for "
+            "all seeds"
         )
         return dict.fromkeys(self.compared_roles(config), ("reference", remedy))
 

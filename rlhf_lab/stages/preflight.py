@@ -91,8 +91,8 @@ def _vocabulary_problems(stage: Stage) -> list[str]:
     """Roles whose model has to read another role's tokens, and whose tokenizer comes out another one."""
     lines = []
     for role, (other, remedy) in stage.config.algorithm.one_vocabulary(stage.config).items():
-        origins = [_vocabulary_origin(stage.needs.get(name)) for name in (role, other)]
-        if None in origins or _same_vocabulary(*origins):
+        origin, other_origin = (_vocabulary_origin(stage.needs.get(name)) for name in (role, other))
+        if origin is None or other_origin is None or _same_vocabulary(origin, other_origin):
             continue
         lines.append(
             f"needs.{role}={stage.config.needs[role]} has another vocabulary than needs.{other}, because their first "
