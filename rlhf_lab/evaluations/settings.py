@@ -14,6 +14,7 @@ from rlhf_lab.core.files import file_digest
 from rlhf_lab.training.settings import Held, Rule, StageSettings
 
 if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
     from rlhf_lab.config.sections import Evaluation
 
 
@@ -117,6 +118,18 @@ class Compare(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("reference",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     answer: ClassVar[str] = "best_policy"
+
+    def compared_roles(self, config: Config) -> list[str]:
+        """The roles of the policies that are compared with the reference, in the order written."""
+        others = {"reference", "reward", "gold", "judge", *config.reward.roles}
+        return [role for role, source in config.needs.items() if source and role not in others]
+
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        remedy = (
+            "there is no KL between them; compare policies that descend from the same model, write one data.seed for "
+            "all seeds"
+        )
+        return dict.fromkeys(self.compared_roles(config), ("reference", remedy))
 
     def held(self, *, adapter: bool) -> list[Held]:
         """One policy at a time beside the reference."""

@@ -32,6 +32,7 @@ from rlhf_lab.judges.model_name import missing_model
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
+from rlhf_lab.models.settings import Scratch
 from rlhf_lab.rewards.external.trial import trial_problems
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
@@ -84,7 +85,48 @@ def _stage_problems(stage: Stage) -> list[str]:
         *_model_problems(stage),
         *_gold_problems(stage),
         *_alert_problems(stage),
+        *_vocabulary_problems(stage),
     ]
+
+
+def _vocabulary_problems(stage: Stage) -> list[str]:
+    """Roles whose model has to read another role's tokens, and whose tokenizer comes out another one."""
+    lines = []
+    for role, (other, remedy) in stage.config.algorithm.one_vocabulary(stage.config).items():
+        origin, other_origin = (_vocabulary_origin(stage.needs.get(name)) for name in (role, other))
+        if origin is None or other_origin is None or _same_vocabulary(origin, other_origin):
+            continue
+        lines.append(
+            f"needs.{role}={stage.config.needs[role]} has another vocabulary than needs.{other}, because their first "
+            f"stages train a tokenizer on different data: {remedy}, or the same data settings for both"
+        )
+    return lines
+
+
+def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
+    """The stage that trains the tokenizer of a need; None where none does, or where its texts are not known yet."""
+    while isinstance(need, Stage) and "policy" in need.needs:
+        need = need.needs["policy"]
+    if not isinstance(need, Stage):
+        return None
+    model, mixes_made_rows = need.config.model, need.config.corpus_roles and need.config.mixture.vocabulary == "all"
+    is_trained = isinstance(model, Scratch) and model.family != "codec"
+    return need if is_trained and not mixes_made_rows else None
+
+
+def _same_vocabulary(a: Stage, b: Stage) -> bool:
+    """Whether two first stages train the same tokenizer; their data are read only where the settings differ."""
+    if (a.config.data, a.config.model.vocabulary) == (b.config.data, b.config.model.vocabulary):
+        return True
+    # Imported here: reading data and training a tokenizer are seldom needed to check a command.
+    from rlhf_lab.models.tokenizer import train_backend, vocabulary_texts
+
+    vocabularies = []
+    for stage in (a, b):
+        corpus = registry.build("data", stage.config.data)
+        backend = train_backend(vocabulary_texts(corpus.train), stage.config.model.vocabulary)
+        vocabularies.append(backend.get_vocab())
+    return vocabularies[0] == vocabularies[1]
 
 
 def _alert_problems(stage: Stage) -> list[str]:

@@ -145,6 +145,10 @@ class StageSettings:
         """What other sections of the config say that this algorithm cannot work with."""
         return []
 
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        """Role → (the role whose vocabulary its model must have, what to do where it has another)."""
+        return {}
+
     def held(self, *, adapter: bool) -> list[Held]:
         """The models it holds at once, those of the reward graph apart.
 

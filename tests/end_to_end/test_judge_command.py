@@ -270,4 +270,4 @@ def test_a_run_against_itself_is_refused(run, tmp_path):
 
 def test_without_words_it_explains_itself(tmp_path):
     status, out = judge(tmp_path)
-    assert status == 0 and "judge A [B]" in out and "--dry-run" in out
+    assert status == 2 and "judge A [B]" in out and "--dry-run" in out

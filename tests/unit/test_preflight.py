@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -371,3 +372,30 @@ def test_code_of_a_model_is_never_run_nor_asked_about(load, tmp_path, monkeypatc
     with pytest.raises(ArtifactError, match="which is never run here"):
         load(folder, HuggingFace(path=str(folder)))
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "role", "message"),
+    [
+        ("ppo", "reward_model", r"needs\.reward=reward_model .* use algorithm\.critic=zero, or the same data settings"),
+        ("compare_policies", "dpo", r"needs\.dpo=dpo .* no KL between them"),
+    ],
+)
+def test_a_role_with_another_vocabulary_is_refused_before_anything_is_built(tmp_path, recipe, role, message):
+    """Fewer pairs for one stage also train another tokenizer for it, which the stages that meet cannot read."""
+    common = (*SMALL, f"outputs={tmp_path}")
+    few = f"++stages.{role}.data.train_pairs=60"
+    found = problems(recipe, *common, few)
+    assert re.search(message, found) and "train a tokenizer on different data" in found
+    assert problems(recipe, *common) == ""
+    # held-out pairs train no tokenizer
+    assert problems(recipe, *common, f"++stages.{role}.data.test_pairs=30") == ""
+    if recipe == "ppo":
+        assert problems(recipe, *common, few, "algorithm.critic=zero") == ""
+
+
+def test_members_with_another_vocabulary_are_refused(tmp_path):
+    few = (*SMALL, f"outputs={tmp_path}", "+needs.policy_1=dpo", "++stages.dpo.data.train_pairs=60")
+    refused = "needs.policy_1=dpo has another vocabulary than needs.policy"
+    assert refused in problems("reward_model", *few, "algorithm.members=2")
+    assert refused not in problems("reward_model", *few, "algorithm.members=2", "algorithm.shared_trunk=true")

@@ -156,8 +156,15 @@ def build_board(
 def _unscore_identical_sides(rows: Sequence[Judgement]) -> list[Judgement]:
     """The judgements; those of two players that never gave different responses are unscored instead of ties."""
     differ = {frozenset(row.names) for row in rows if row.first != row.second}
-    unscored = {"score": math.nan, "shown_first": math.nan, "shown_second": math.nan, "unscored": IDENTICAL}
-    return [row if frozenset(row.names) in differ else dataclasses.replace(row, **unscored) for row in rows]
+    judged = []
+    for row in rows:
+        if frozenset(row.names) not in differ:
+            no_score = math.nan
+            row = dataclasses.replace(
+                row, score=no_score, shown_first=no_score, shown_second=no_score, unscored=IDENTICAL
+            )
+        judged.append(row)
+    return judged
 
 
 def _rank(rows: Sequence[Judgement], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from synthetic_audio import audio, glide, harmonics, tone
 
-from rlhf_lab.cli import commands
 from rlhf_lab.cli.features import run
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
@@ -90,8 +89,3 @@ def test_a_wrong_command(folder, tmp_path, words, message):
         run([places.get(word, word) for word in words])
     assert message in str(error.value)
     assert not list(tmp_path.glob("*.csv"))
-
-
-def test_without_words_it_says_what_it_takes(capsys):
-    commands.features_command([])
-    assert "features FILE_OR_FOLDER" in capsys.readouterr().out
