@@ -239,6 +239,9 @@ class Rollouts:
         """
         episodes = episodes_of(group.sampled for group in trained)
         metrics = group_metrics(trained)
+        lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
+        penalties = self.shaper.penalties(lengths, [episode.ended for episode in episodes])
+        metrics |= {f"penalty/{name}": float(penalty_N.mean()) for name, penalty_N in penalties.items()}
         metrics["prompts_cut"] = float(self.prompts_cut)
         if self.settings.rollout_filter != "none" and metrics["unscored"] < 1:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
@@ -322,6 +325,7 @@ def group_metrics(trained: Sequence[Group]) -> dict[str, float]:
         "reward": float(rewards[scored].mean()) if scored.any() else float("nan"),
         "reward_sd": float(rewards[scored].std()) if scored.any() else float("nan"),
         "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
+        "score_sd": float(np.nanstd([group.scores for group in trained])) if scored.any() else float("nan"),
         "tokens": float(np.mean(lengths)),
         "ended": float(np.mean([episode.ended for episode in episodes])),
         "unscored": float(1 - scored.mean()),
