@@ -487,10 +487,6 @@ def _data_problems(root: Config) -> list[str]:
     return problems
 
 
-READS_TEXT = {"bt", "flr", "orm", "prm", "rubric", "judge", "length", "conciseness", "programmatic"}
-"""Terms of the reward that read a reply as words."""
-
-
 def _speech_problems(root: Config, data_kind: str) -> list[str]:
     """Streams of a codec with a model of text, the reverse, and models with a scalar head that would read streams."""
     algorithm = root.algorithm
@@ -513,12 +509,14 @@ def _speech_problems(root: Config, data_kind: str) -> list[str]:
 
 def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
     """Parts of the run that listen to replies which are text, or read replies that are audio."""
-    kinds = {registry.kind_of("reward", term) for term in root.reward.terms.values()}
-    kinds = kinds if "reward" in root.algorithm.uses else set()
+    terms = root.reward.terms.values() if "reward" in root.algorithm.uses else ()
+    kinds = {registry.kind_of("reward", term): term.reads for term in terms}
     if root.data.audio:
         readers = [
-            f"reward={kind} reads replies, and those of data={data} are audio; use reward=[acoustic_rm,intelligibility]"
-            for kind in sorted(kinds & READS_TEXT)
+            f"reward={kind} reads replies as text, and those of data={data} are audio; use "
+            "reward=[acoustic_rm,intelligibility], or reward=gold where the data's true reward is known"
+            for kind, reads in sorted(kinds.items())
+            if reads == "text"
         ]
         if not root.data.phones:
             chosen = [f"algorithm={algorithm}", *(f"reward={kind}" for kind in kinds)]
@@ -529,9 +527,7 @@ def _audio_problems(root: Config, algorithm: str, data: str) -> list[str]:
             ]
         return readers
     listeners = [f"algorithm={algorithm}"] if root.algorithm.needs_audio else []
-    if "reward" in root.algorithm.uses:
-        hearing = {registry.kind_of("reward", term) for term in root.reward.terms.values() if term.hears_audio}
-        listeners += [f"reward={kind}" for kind in sorted(hearing)]
+    listeners += [f"reward={kind}" for kind, reads in sorted(kinds.items()) if reads == "audio"]
     return [
         f"{listener} needs {audible(listener)}: it listens to replies, and those of data={data} are text"
         for listener in listeners

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rlhf_lab.core import measures
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Reward
@@ -117,6 +118,7 @@ class Evaluator(PolicyLog):
         for key in ("gold", *TRUTH):
             columns[key] = truth[key].tolist() if key in truth else unknown
         columns |= {key: truth[key].tolist() for key in truth if key.startswith((VERIFIED, *BY_ROUND))}
+        columns |= {key: values.tolist() for key, values in measures.own_measures(truth).items()}
         exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):
@@ -170,7 +172,7 @@ class Evaluator(PolicyLog):
             if not np.isnan(values).all():
                 estimate = clustered_rate if key in RATES else clustered_mean
                 metrics[key] = estimate(values, clusters)
-        for key in FURTHER:
+        for key in (*FURTHER, *(key for key in rows[0] if key.startswith(measures.PREFIX))):
             values = _floats(rows, key) if key in rows[0] else np.array([])
             if not np.isnan(values).all():  # also where there are none
                 metrics[key] = clustered_mean(values, clusters)

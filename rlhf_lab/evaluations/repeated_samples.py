@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_lab.core.types import AnswerReading, FloatArray, Oracle
 from rlhf_lab.statistics.estimates import Estimate, floats
-from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.inference import clustered_fraction
 from rlhf_lab.statistics.repeated_samples import majority_at_k, pass_at_k
 
 Rows = list[dict[str, Any]]
@@ -37,13 +37,14 @@ def repeated_samples(
     correct = [floats([row["correct"] for row in replies]) for replies in prompts]
     if not sizes or all(np.isnan(correct_N).all() for correct_N in correct):
         return {}
-    metrics = _estimates("pass", sizes, [pass_at_k(correct_N, sizes) for correct_N in correct])
+    trials = sum(int(np.isfinite(correct_N).sum()) for correct_N in correct)
+    metrics = _estimates("pass", sizes, [pass_at_k(correct_N, sizes) for correct_N in correct], trials)
     answers = [read_answers(oracle, replies) for replies in prompts]
     if None not in answers:
         votes = [
             majority_at_k(stated or [], correct_N, sizes) for stated, correct_N in zip(answers, correct, strict=True)
         ]
-        metrics |= _estimates("maj", sizes, votes)
+        metrics |= _estimates("maj", sizes, votes, trials)
     return metrics
 
 
@@ -54,8 +55,8 @@ def read_answers(oracle: Oracle | None, replies: Rows) -> list[str | None] | Non
     return oracle.read_answers([row["response"] for row in replies])
 
 
-def _estimates(name: str, sizes: Sequence[int], values: list[FloatArray]) -> dict[str, Estimate]:
-    """One estimate per k from the values of every prompt, each (len(sizes),)."""
+def _estimates(name: str, sizes: Sequence[int], values: list[FloatArray], trials: int) -> dict[str, Estimate]:
+    """One estimate per k from the values of every prompt, each (len(sizes),), from `trials` samples in all."""
     values_PK = np.stack(values)
     prompts = np.arange(len(values_PK))
-    return {f"{name}@{k}": clustered_mean(values_PK[:, i], prompts) for i, k in enumerate(sizes)}
+    return {f"{name}@{k}": clustered_fraction(values_PK[:, i], prompts, trials=trials) for i, k in enumerate(sizes)}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.config.sections import RewardGraph
-from rlhf_lab.core import seal
+from rlhf_lab.core import measures, seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_jsonl
@@ -97,7 +97,7 @@ def read_replies(folder: str | Path, policy: str = "") -> SavedReplies:
         raise ArtifactError(f"{folder}/evaluation.jsonl has no policy {policy!r}; it has {', '.join(names)}")
     columns = {}
     for key in rows[0]:
-        if key in ("proxy", *TRUTH) or key.startswith(PREFIX):
+        if key in ("proxy", *TRUTH) or key.startswith((PREFIX, measures.PREFIX)):
             values = [np.nan if row.get(key) is None else row[key] for row in rows]
             columns[key] = np.array(values, dtype=np.float64)
     prompt_N = np.array([row["prompt_id"] for row in rows])
@@ -140,7 +140,7 @@ def rescore(
     table = {
         name: values_N
         for name, values_N in replies.columns.items()
-        if (name in TRUTH or name.startswith(PREFIX)) and not np.isnan(values_N).all()
+        if (name in TRUTH or name.startswith((PREFIX, measures.PREFIX))) and not np.isnan(values_N).all()
     }
     proxy_N = next(iter(scores.values())) if len(scores) == 1 else None
     if proxy_N is not None:

@@ -41,6 +41,9 @@ from rlhf_lab.models.skeleton import placed
 from rlhf_lab.models.weights import HEAD, scalar_head, store
 from rlhf_lab.speech.stream import all_words
 
+UNBOUNDED_LENGTH = 10**9
+"""A tokenizer that was told no length says 1e30."""
+
 hf_logging.set_verbosity_error()
 hf_logging.disable_progress_bar()
 
@@ -181,10 +184,27 @@ def save_model(model: nn.Module, encoder: Encoder, folder: Path) -> None:
     with plain(model, to_save=True) as whole_model:  # every process takes part in gathering a divided model
         if not ranks.is_main():
             return
-        lora.merged(whole_model).save_pretrained(folder)  # type: ignore[operator]
+        saved = lora.merged(whole_model)
+        _serve_with_cache(saved, encoder)
+        saved.save_pretrained(folder)  # type: ignore[operator]
         if lora.has_adapter(whole_model):
             lora.save_adapter(whole_model, folder / "adapter")
     encoder.tokenizer.save_pretrained(folder)
+
+
+def _serve_with_cache(model: nn.Module, encoder: Encoder) -> None:
+    """Write down what others generate with: a KV cache, and the number of positions that the tokenizer cuts at.
+
+    Training says `use_cache=False` at every call and does not read the config's value. A codec's model keeps no cache
+    of its own.
+    """
+    config: Any = model.config
+    for settings in (config, getattr(model, "generation_config", None)):
+        if settings is not None and not isinstance(config, CodecConfig):
+            settings.use_cache = True
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions and encoder.tokenizer.model_max_length > UNBOUNDED_LENGTH:
+        encoder.tokenizer.model_max_length = positions
 
 
 def load_reward_model(

@@ -39,7 +39,7 @@ def remarks(
     last_policy = policies[-1]["metrics"] if policies else {}
     results = [
         no_reward(rows),
-        wasted_groups(metrics),
+        None if _penalties_differ(rows) else wasted_groups(metrics),
         no_gradient(rows),
         loss_did_not_fall(rows) if settings.loss_falls else None,
         no_better_than_chance(settings, {**last_policy, **metrics}),
@@ -57,6 +57,11 @@ def no_reward(rows: Rows) -> str | None:
             "abstains on this data (look at reward.terms)"
         )
     spread = _column(rows, "reward_sd")
+    if len(spread) and spread.max() <= 1e-6 and _penalties_differ(rows):
+        return (
+            "the reward gave all sampled replies the same score; the policy was trained on penalties alone "
+            f"({', '.join(_penalties(rows))} in metrics.jsonl); likely the reward cannot tell replies apart"
+        )
     if len(spread) and spread.max() <= 1e-6:
         return (
             "no signal: in every iteration all sampled replies had the same reward; likely the reward cannot tell them "
@@ -138,6 +143,18 @@ def same_as_reference(policies: Sequence[Mapping[str, Any]]) -> str | None:
         "differ by chance alone; likely algorithm.lr or the number of steps is too small, algorithm.beta too large, or "
         "there was no signal"
     )
+
+
+def _penalties(rows: Rows) -> list[str]:
+    """Names of the penalties that were logged and are not always 0."""
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith("penalty/"))
+    return [name for name in names if _column(rows, name).any()]
+
+
+def _penalties_differ(rows: Rows) -> bool:
+    """Whether penalties made a difference between replies, so that scores differ where rewards need not."""
+    spread = _column(rows, "score_sd")
+    return bool(_penalties(rows)) and bool(len(spread)) and bool(spread.max() > 1e-6)
 
 
 def _cut_off(rows: Rows) -> str:

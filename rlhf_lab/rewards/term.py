@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 from rlhf_lab.core.errors import require
 
+Reads = Literal["text", "audio", "any"]
+
 
 @dataclass(frozen=True)
 class TermSettings:
@@ -28,13 +30,15 @@ class TermSettings:
     Class attributes:
         needs_role: entry of `needs` with the model that the term reads.
         reads_folder: whether that is what a stage wrote into its directory, and no language model with a head.
-        hears_audio: whether the term listens to what replies decode to.
+        reads: what the term judges responses by: their `text`, the `audio` that they decode to, or `any` where it asks
+            the world or the environment, or leaves the choice to the user's function. The check compares it with the
+            data.
         verifies: whether the term is a verifier (`rewards/verifiers/verifier.py`), which metrics can ask.
     """
 
     needs_role: ClassVar[str | None] = None
     reads_folder: ClassVar[bool] = False
-    hears_audio: ClassVar[bool] = False
+    reads: ClassVar[Reads] = "text"
     asks_judge: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
     verifies: ClassVar[bool] = False

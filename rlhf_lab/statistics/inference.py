@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,6 +37,7 @@ __all__ = [
     "Estimate",
     "check_mean",
     "check_rate",
+    "clustered_fraction",
     "clustered_mean",
     "clustered_rate",
     "equivalence",
@@ -310,6 +312,29 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
     outcomes_N, cluster_N, unscored = _scored(clusters_N, outcomes_N)
     if np.any((outcomes_N != 0) & (outcomes_N != 1)):
         raise NumericError("a rate needs outcomes that are 0, 1 or NaN; use clustered_mean for other scores")
+    return _wilson_of_clusters(outcomes_N, cluster_N, outcomes_N.size, unscored, level)
+
+
+def clustered_fraction(values_N: ArrayLike, clusters_N: ArrayLike, *, trials: int, level: float = LEVEL) -> Estimate:
+    """Mean of fractions in [0, 1], such as pass@k per prompt, with the interval of `clustered_rate`.
+
+    A fraction of several 0/1 outcomes varies less than one of them, so that n* (Korn & Graubard 1998) may be above the
+    number of rows, and is at most `trials`. When all rows are 0, or all 1, n* is the number of clusters: 0 of 20
+    prompts is [0, .16] and not exactly 0.
+
+    Args:
+        trials: 0/1 outcomes that all the fractions are made of.
+    """
+    values_N, cluster_N, unscored = _scored(clusters_N, values_N)
+    if np.any((values_N < 0) | (values_N > 1)):
+        raise NumericError("a fraction is between 0 and 1; use clustered_mean for other scores")
+    return _wilson_of_clusters(values_N, cluster_N, max(trials, values_N.size), unscored, level)
+
+
+def _wilson_of_clusters(
+    outcomes_N: FloatArray, cluster_N: Any, most_trials: int, unscored: int, level: float
+) -> Estimate:
+    """See `clustered_rate`; `most_trials` bounds the effective sample size."""
     rows, clusters = outcomes_N.size, _count_distinct(cluster_N)
     rate = float(outcomes_N.mean()) if rows else math.nan
     if clusters < 2:
@@ -321,7 +346,7 @@ def clustered_rate(outcomes_N: ArrayLike, clusters_N: ArrayLike, *, level: float
         t_rows, t_clusters = stats.t.ppf((1 + level) / 2, [rows - 1, clusters - 1])
         scaled_binomial_variance = rate * (1 - rate) * float(t_rows / t_clusters) ** 2
         # A variance of 0 is clusters that agree by chance.
-        effective = min(scaled_binomial_variance / variance, float(rows)) if variance > 0 else float(rows)
+        effective = min(scaled_binomial_variance / variance, float(most_trials)) if variance > 0 else float(most_trials)
     low, high = _wilson_bounds(rate, effective, level)
     return Estimate(rate, low, high, rows, clusters, level, unscored)
 

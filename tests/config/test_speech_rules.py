@@ -1,16 +1,31 @@
 """Speech and models of codes belong together; what reads words with a scalar head does not listen."""
 
+from pathlib import Path
+
 import pytest
 from support import checked
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.hearing import HEAR_PHONES, audible
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.rewards.term import TermSettings
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "reward"
 
 
 def problems(*overrides):
     with pytest.raises(ConfigError) as caught:
         checked(*overrides)
     return str(caught.value)
+
+
+def why_refused(*overrides):
+    """The message of a command that is refused, and "" for one that is accepted."""
+    try:
+        checked(*overrides)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def test_speech_with_a_model_of_codes_is_accepted():
@@ -42,6 +57,35 @@ def test_speech_with_a_model_of_codes_is_accepted():
 )
 def test_what_does_not_fit_is_refused(overrides, message):
     assert message in problems(*overrides)
+
+
+REQUIRED_SETTINGS = {
+    "callable": ["reward.terms.callable.name=brevity"],
+    "remote": ["reward.terms.remote.url=http://127.0.0.1:1"],
+}
+"""What a term needs beside its name for its settings to be made."""
+
+
+def test_every_reward_that_reads_text_is_refused_for_audio():
+    kinds = {kind: registry.settings_class("reward", kind).reads for kind in registry.kinds("reward")}
+    refused = {}
+    for kind in kinds:
+        if (CONF / f"{kind}.yaml").is_file():
+            message = why_refused("tts_grpo", f"reward={kind}", *REQUIRED_SETTINGS.get(kind, []))
+            refused[kind] = f"reward={kind} reads replies as text, and those of data=speech are audio" in message
+    assert {"calculator", "code_quality", "json", "math", "remote", "bt", "design"} < refused.keys()
+    assert refused == {kind: kinds[kind] == "text" for kind in refused}
+    assert {kind for kind, is_refused in refused.items() if not is_refused} == {
+        *("acoustic", "acoustic_rm", "intelligibility", "wav2vec2", "gold", "environment", "callable"),
+    }
+
+
+def test_a_reward_of_a_plug_in_reads_text_unless_it_says_otherwise(monkeypatch):
+    """Its settings inherit `reads`, which the check asks; no list of names has to know them."""
+    assert "reward=length reads replies as text" in why_refused("tts_grpo", "reward=length")
+    monkeypatch.setattr(registry.settings_class("reward", "length"), "reads", "any")
+    assert "reads replies as text" not in why_refused("tts_grpo", "reward=length")
+    assert TermSettings.reads == "text"
 
 
 def test_what_can_be_heard_is_what_is_audio():

@@ -168,11 +168,15 @@ def test_values_of_tasks_are_read_by_document(monkeypatch):
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(harness, "find_spec", lambda name: name)
-    encoder = SimpleNamespace(tokenizer="tokenizer")
+    encoder = SimpleNamespace(tokenizer="tokenizer", chat=None)
     model = nn.Linear(1, 1)
     values = harness.run_tasks(model, encoder, {"easy": HarnessTask(task="arc", limit=4, shots=2)}, 8)
     assert values == {"easy": {f"arc/{i}": float(i % 2) for i in range(4)}}
     assert (asked[0]["limit"], asked[0]["num_fewshot"], asked[0]["model"]["pretrained"]) == (4, 2, model)
+    assert asked[0]["apply_chat_template"] is False
+    chatting = SimpleNamespace(tokenizer="tokenizer", chat="a chat template")
+    harness.run_tasks(model, chatting, {"easy": HarnessTask(task="arc", shots=2)}, 8)
+    assert asked[-1]["apply_chat_template"] is asked[-1]["fewshot_as_multiturn"] is True
     with pytest.raises(ConfigError, match="has no task boolq"):
         harness.run_tasks(model, encoder, {"boolq": HarnessTask()}, 8)
     with pytest.raises(ConfigError, match="has no number f1 per document; its metrics: acc"):

@@ -69,6 +69,9 @@ ROLLOUTS = (
     Metric("verified", "mean score of the samples by the data's verifier, 0…1"),
     Metric("calls", "calls of tools per episode, where the data's environment counts them"),
     Metric("phone_error", "phone errors per phone of the text, of speech"),
+    Metric("score_sd", "standard deviation of the scores that are trained on: rewards after scaling and penalties"),
+    Metric("penalty/<name>", "mean of what is subtracted from scaled rewards to make `score`: missing_eos, overlong"),
+    Metric("measure/<name>", "mean of a further measure that the data's own world or environment returns, in its unit"),
     Metric("audio_seconds", "length of a clip, s, of speech"),
 )
 """rollouts.py"""

@@ -15,6 +15,7 @@ from rlhf_lab.algorithms.pair_selection.rules import filter_replies
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
+from rlhf_lab.core import measures
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -24,9 +25,6 @@ from rlhf_lab.sampling.experience import Group, Imitation, episode_from, episode
 from rlhf_lab.training.batching import micro_batches
 from rlhf_lab.training.run import Run
 
-LOGGED_TRUTH = ("gold", "verbose", "garble", "correct", "verified", "calls", "phone_error", "audio_seconds")
-"""What the data's oracle knows of a sample that is logged while training, where it knows it."""
-
 FEWEST_CALLS = 0.5
 FEWEST_INFORMATIVE = 0.25
 """Calls per episode, and share of groups whose rewards differ, below which training has collapsed."""
@@ -35,8 +33,9 @@ LEARNED = 0.75
 
 
 def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Mean of everything in LOGGED_TRUTH that is known, over the samples that have it; NaN where none has."""
-    known = {key: truth[key][~np.isnan(truth[key])] for key in LOGGED_TRUTH if key in truth}
+    """Mean of each measure of the samples that is known, over those that have it; NaN where none has."""
+    columns = {key: truth[key] for key in measures.KNOWN if key in truth} | measures.own_measures(truth)
+    known = {key: values[~np.isnan(values)] for key, values in columns.items()}
     return {key: float(values.mean()) if len(values) else float("nan") for key, values in known.items()}
 
 
@@ -240,6 +239,9 @@ class Rollouts:
         """
         episodes = episodes_of(group.sampled for group in trained)
         metrics = group_metrics(trained)
+        lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
+        penalties = self.shaper.penalties(lengths, [episode.ended for episode in episodes])
+        metrics |= {f"penalty/{name}": float(penalty_N.mean()) for name, penalty_N in penalties.items()}
         metrics["prompts_cut"] = float(self.prompts_cut)
         if self.settings.rollout_filter != "none" and metrics["unscored"] < 1:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
@@ -323,6 +325,7 @@ def group_metrics(trained: Sequence[Group]) -> dict[str, float]:
         "reward": float(rewards[scored].mean()) if scored.any() else float("nan"),
         "reward_sd": float(rewards[scored].std()) if scored.any() else float("nan"),
         "score": float(np.nanmean([group.scores for group in trained])) if scored.any() else float("nan"),
+        "score_sd": float(np.nanstd([group.scores for group in trained])) if scored.any() else float("nan"),
         "tokens": float(np.mean(lengths)),
         "ended": float(np.mean([episode.ended for episode in episodes])),
         "unscored": float(1 - scored.mean()),

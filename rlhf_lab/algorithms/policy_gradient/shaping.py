@@ -52,11 +52,20 @@ class RewardShaper:
         settings, scores = self.settings, rewards.astype(np.float64) / self.scale
         if settings.reward_clip:
             scores = np.clip(scores, -settings.reward_clip, settings.reward_clip)
-        scores = scores - settings.missing_eos_penalty * ~np.asarray(ended, dtype=bool)
+        for penalty_N in self.penalties(lengths, ended).values():
+            scores = scores - penalty_N
+        return scores
+
+    def penalties(self, lengths: Sequence[int], ended: Sequence[bool]) -> dict[str, FloatArray]:
+        """What is subtracted from the scaled reward of each reply, (R,), by name; those that are switched on."""
+        settings = self.settings
+        penalties: dict[str, FloatArray] = {}
+        if settings.missing_eos_penalty:
+            penalties["missing_eos"] = settings.missing_eos_penalty * ~np.asarray(ended, dtype=bool)
         if settings.overlong_tokens:
             tokens_over = np.asarray(lengths) - (self.max_new_tokens - settings.overlong_tokens)
-            scores = scores - np.clip(tokens_over / settings.overlong_tokens, 0.0, 1.0)
-        return scores
+            penalties["overlong"] = np.clip(tokens_over / settings.overlong_tokens, 0.0, 1.0)
+        return penalties
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "mean": self.mean, "squares": self.squares}

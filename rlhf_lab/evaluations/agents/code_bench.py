@@ -31,7 +31,7 @@ from rlhf_lab.rewards.verifiers.code.settings import CodeTests
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
 from rlhf_lab.sandbox.grader import Grade
 from rlhf_lab.statistics.estimates import Estimate, floats
-from rlhf_lab.statistics.inference import clustered_mean
+from rlhf_lab.statistics.inference import clustered_fraction
 from rlhf_lab.statistics.repeated_samples import pass_at_k
 from rlhf_lab.training.run import Result, Run
 
@@ -172,7 +172,11 @@ def pass_at(rows: Sequence[Row], sizes: Sequence[int]) -> dict[str, Estimate]:
     outcomes = [[np.nan if row["success"] is None else row["success"] for row in task] for task in draws.values()]
     values_PK = np.stack([pass_at_k(floats(outcome), sizes) for outcome in outcomes])
     templates = [task[0]["template"] for task in draws.values()]
-    return {f"pass@{k}": clustered_mean(values_PK[:, column], templates) for column, k in enumerate(sizes)}
+    trials = sum(int(np.isfinite(floats(outcome)).sum()) for outcome in outcomes)
+    return {
+        f"pass@{k}": clustered_fraction(values_PK[:, column], templates, trials=trials)
+        for column, k in enumerate(sizes)
+    }
 
 
 def build(settings: CodeBench, run: Run) -> CodeBenchmark:

@@ -48,6 +48,9 @@ def run_tasks(model: nn.Module, encoder: Encoder, tasks: Mapping[str, HarnessTas
             task_manager=manager,
             num_fewshot=task.shots,
             limit=task.limit or None,
+            # questions as the policy was trained to read them; each shot is a turn of its own
+            apply_chat_template=encoder.chat is not None,
+            fewshot_as_multiturn=encoder.chat is not None,
             log_samples=True,
             bootstrap_iters=0,  # intervals are the lab's own
         )

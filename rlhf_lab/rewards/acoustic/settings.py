@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
-from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.rewards.term import Reads, TermSettings
 
 HAND_WEIGHTS = {
     "pitch_sd": 0.30,
@@ -34,7 +34,7 @@ class Listening(TermSettings):
             not left unscored, because training ignores an unscored reply, and silence would then be a way out.
     """
 
-    hears_audio: ClassVar[bool] = True
+    reads: ClassVar[Reads] = "audio"
     silent: float = SILENT
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Intelligibility(TermSettings):
 
     needs_role: ClassVar[str | None] = "recogniser"
     reads_folder: ClassVar[bool] = True
-    hears_audio: ClassVar[bool] = True
+    reads: ClassVar[Reads] = "audio"
     floor: float | None = None
     below: float = -3.0
 

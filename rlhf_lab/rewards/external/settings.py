@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import ConfigError, require
-from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.rewards.term import Reads, TermSettings
 
 
 @register("reward", "callable")
@@ -25,6 +25,8 @@ class PythonCallable(TermSettings):
         function: FILE.py:NAME, the file relative to the working directory.
         name: of an entry point in the group `rlhf_lab.rewards`.
     """
+
+    reads: ClassVar[Reads] = "any"
 
     function: str = ""
     name: str = ""

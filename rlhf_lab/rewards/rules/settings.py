@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
-from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.rewards.term import Reads, TermSettings
 
 AFFIRMATIONS = (
     "certainly", "absolutely", "of course", "great question", "good question", "sure", "happy to help",
@@ -23,6 +23,8 @@ AFFIRMATIONS = (
 class Gold(TermSettings):
     """The world's true reward: the upper bound an experiment can compare a learned reward with."""
 
+    reads: ClassVar[Reads] = "any"
+
     @property
     def outcome(self) -> bool:
         return True
@@ -35,6 +37,8 @@ class EnvironmentTurns(TermSettings):
 
     PPO credits every turn with its own part. Text that no policy sampled, such as a reply of the data, is unscored.
     """
+
+    reads: ClassVar[Reads] = "any"
 
     @property
     def outcome(self) -> bool:

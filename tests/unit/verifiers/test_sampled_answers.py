@@ -7,7 +7,7 @@ from support import checked
 
 from rlhf_lab.config import schema, smoke
 from rlhf_lab.config.sections import Evaluation, Sandboxing
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.arithmetic import build as build_arithmetic
@@ -18,6 +18,7 @@ from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json, Math
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
+from rlhf_lab.statistics.inference import clustered_fraction
 
 
 def rows(*prompts):
@@ -91,3 +92,21 @@ def test_at_smoke_size_only_what_its_samples_allow():
     assert (shrunk["samples_per_prompt"], shrunk["pass_at"]) == (2, [1, 2])
     written = smoke._shrink_section(composed, "evaluation", "evaluation", ["evaluation.pass_at"])
     assert written["pass_at"] == [1, 2, 8]
+
+
+def test_none_of_the_prompts_solved_is_an_interval_above_zero():
+    """Wilson with n* = G = 20 prompts and z = 1.96: z²/(G + z²) = 3.84/23.84 = .161; all solved, its mirror image."""
+    none = repeated_samples(rows(*[[WRONG, WRONG]] * 20), [1, 2], AnswerKey({}))
+    every = repeated_samples(rows(*[[RIGHT, RIGHT]] * 20), [1, 2], AnswerKey({}))
+    for name in ("pass@1", "pass@2", "maj@2"):
+        assert (none[name].low, none[name].high) == (0, pytest.approx(1.96**2 / (20 + 1.96**2), abs=1e-4))
+        assert (every[name].low, every[name].high) == (pytest.approx(20 / (20 + 1.96**2), abs=1e-4), 1)
+    with pytest.raises(NumericError, match="between 0 and 1"):
+        clustered_fraction([0.5, 1.5], [0, 1], trials=2)
+
+
+def test_the_interval_of_fractions_without_spread_counts_the_samples():
+    """Every prompt at ½, 10 prompts of 4 samples: no spread, n* = 40, centre ½, half-width z/2·√(1/(40 + z²))."""
+    estimate = clustered_fraction([0.5] * 10, range(10), trials=40)
+    half_width = 1.96 / 2 * (1 / (40 + 1.96**2)) ** 0.5
+    assert (estimate.low, estimate.high) == pytest.approx((0.5 - half_width, 0.5 + half_width), abs=1e-4)
