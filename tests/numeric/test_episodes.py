@@ -22,8 +22,9 @@ from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.rules.environment import EnvironmentReward
 from rlhf_lab.rewards.rules.settings import EnvironmentTurns
 from rlhf_lab.sampling.experience import Experience, early_scores
-from rlhf_lab.sampling.local import LocalSampler, Samples
+from rlhf_lab.sampling.local import LocalSampler, Noise, Samples
 from rlhf_lab.sampling.settings import Local
+from rlhf_lab.sampling.turns import RowTokens, SeveralTurns
 
 ANSWER = [7, 11, 13]
 """What the environment says behind every turn."""
@@ -107,6 +108,63 @@ def test_turns_draw_noise_of_their_own(model):
     rows = [row for group in talk(model, group=8).rows_BG for row in group]
     turns = [[t for t, s in zip(row.token_ids, row.sampled, strict=True) if s] for row in rows if len(row.logps) > 4]
     assert any(row[:3] != row[len(row) // 2 :][:3] for row in turns)
+
+
+def scripted(tokens: list[int], answer: list[int], *, slots: int, most_tokens: int) -> tuple[RowTokens, list[float]]:
+    """A row that draws these tokens while it goes on, by noise of .1·turn + .01·place; and the noise that it read."""
+    turns = SeveralTurns(
+        [0],
+        lambda turn: np.array([[0.1 * turn + 0.01 * place for place in range(slots)]], dtype=np.float32),
+        [EOS],
+        torch.device("cpu"),
+        next_turn=lambda row, spoken: answer,
+        ends_text=lambda spoken: False,
+        slots=slots,
+        most_tokens=most_tokens,
+    )
+    turns.join([0])
+    left, noise, live = list(tokens), [], True
+    while live:
+        is_read = bool(turns.forced[0])  # what the environment says is not drawn
+        noise += [] if is_read else turns.noise().tolist()
+        token = 99 if is_read else left.pop(0)
+        live = bool(turns.take(torch.tensor([token]), torch.tensor([-1.0]))[1])
+    return turns.rows()[0], noise
+
+
+def test_each_turn_draws_by_noise_of_its_own_from_the_first_place_on():
+    """Turns of 2, 1 and 2 tokens: places 0 1, 0, 0 1 of turns 0, 1 and 2."""
+    row, noise = scripted([5, EOS, EOS, 6, 8], [7, 7], slots=2, most_tokens=99)
+    assert row.token_ids == [5, EOS, 7, 7, EOS, 7, 7, 6, 8] and not row.ended
+    assert noise == pytest.approx([0.0, 0.01, 0.1, 0.2, 0.21])
+
+
+def test_noise_of_a_turn_is_a_matrix_of_its_own():
+    noise = Noise([1], 4, 6)
+    first, second, third = (noise(turn) for turn in range(3))
+    assert torch.equal(first, torch.rand(4, 6, generator=torch.Generator().manual_seed(1)))
+    assert not (first == second).any() and not (second == third).any() and not (first == third).any()
+    of_each = Noise([1, 2], 2, 6)  # a seed for each of two prompts: none shares a row with another, in no turn
+    rows = torch.cat([of_each(0), of_each(1)])
+    assert len(set(map(tuple, rows.tolist()))) == 8
+
+
+@pytest.mark.parametrize(
+    ("most_tokens", "expected"),
+    [
+        (4, [5, EOS]),  # the answer of 2 tokens leaves no room for a token of the next turn
+        (5, [5, EOS, 7, 7, 6]),  # room for exactly one
+        (6, [5, EOS, 7, 7, 6, 6]),
+        (2, [5, EOS]),
+        (1, [5]),
+    ],
+)
+def test_an_episode_has_as_many_tokens_as_it_may_and_no_more(most_tokens, expected):
+    row, _ = scripted([5, EOS, 6, 6, 6, 6, 6, 6], [7, 7], slots=8, most_tokens=most_tokens)
+    assert row.token_ids == expected
+    assert row.sampled == [token != 7 for token in expected]
+    assert len(row.logps) == sum(row.sampled)
+    assert row.ended == (expected[-1] == EOS)
 
 
 def test_an_episode_ends_at_its_longest_length(model):

@@ -119,6 +119,21 @@ def test_the_kl_of_an_evaluation_is_at_the_temperature_of_its_samples(temperatur
     assert kl == pytest.approx([expected, 3 * expected], abs=3e-4)
 
 
+def test_the_kl_of_an_evaluation_is_of_the_tokens_that_were_sampled() -> None:
+    """.3681 a token, as above: an episode of turns of 1 and 2 tokens, with 5 of the environment between them, has
+    3·.3681, and one of a single turn of 4 tokens has 4·.3681.
+    """
+    told = evaluator(model_of(0.0, 0.0), rollout=SimpleNamespace(temperature=1.0))
+    environment = Segment([0, 1, 0, 1, 0], sampled=False)
+    talks = [
+        (Segment([1], sampled=True), environment, Segment([0, 1], sampled=True)),
+        (Segment([1, 0, 0, 1], sampled=True),),
+    ]
+    episodes = [Episode(Task("p"), "p", "r", [0], segments) for segments in talks]
+    kl: list[float] = Evaluator._kl(told, model_of(2 * math.log(3), 0.0), episodes)
+    assert kl == pytest.approx([3 * 0.3681, 4 * 0.3681], abs=3e-4)
+
+
 def test_the_model_of_these_tests() -> None:
     table_TV: Tensor = model_of(*logits(0.5, 0.3, 0.2))(torch.tensor([[0, 2, 1]])).logits[0].softmax(1)
     assert table_TV.tolist() == [pytest.approx([0.5, 0.3, 0.2])] * 3

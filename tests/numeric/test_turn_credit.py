@@ -1,8 +1,9 @@
-"""PPO where turns are scored one by one: from the environment's rewards to an advantage per token, by hand."""
+"""Policy gradients on episodes of several turns: from the environment's rewards to an advantage per token, by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 import torch
 from torch import nn
 
+from rlhf_lab.algorithms.policy_gradient.grpo import GroupPolicyOptimisation
 from rlhf_lab.algorithms.policy_gradient.ppo import ProximalPolicyOptimisation
 from rlhf_lab.algorithms.policy_gradient.rollouts import Rollouts
-from rlhf_lab.algorithms.policy_gradient.settings import PPO
+from rlhf_lab.algorithms.policy_gradient.settings import GRPO, PPO
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.sampling.experience import Experience, Group
+from rlhf_lab.sampling.settings import Local
 
 TASK = Task("p")
 NAN = float("nan")
@@ -129,6 +132,59 @@ def test_what_is_taken_off_a_score_is_taken_off_its_last_turn():
     """Turns 1 and 3; the last one is cut, which costs ½: 3½ are still to come in the first turn, 2½ in the last."""
     groups = scored(rollouts(missing_eos_penalty=0.5), [spoken(1.0, 3.0, ended=False)])
     assert credited(groups).tokens["advantage"].tolist() == [3.5, 3.5, 2.5, 2.5]
+
+
+@pytest.mark.parametrize(("tokens", "penalty"), [(3, 0.0), (6, 0.5), (8, 1.0)])
+def test_only_the_last_turn_can_be_overlong(tokens, penalty):
+    """Turns may have 8 tokens, and from 4 on each costs ¼. Two turns of 3 tokens are 6 tokens, but none is overlong."""
+    (group,) = scored(rollouts(overlong_tokens=4), [spoken(1.0, 3.0, tokens=tokens)])
+    assert group.scores == [4.0 - penalty]
+
+
+@pytest.mark.parametrize(
+    ("max_turns", "max_episode_tokens", "constant"),
+    [(1, 0, 8), (3, 0, 24), (3, 20, 20)],  # 8 tokens a turn; an episode of three turns may be cut at 20
+)
+def test_the_constant_of_dr_grpo_is_the_longest_episode_s(max_turns, max_episode_tokens, constant, monkeypatch):
+    """Every sampled token weighs 1 / (most tokens that all turns of an episode may sample)."""
+    module = "rlhf_lab.algorithms.policy_gradient.on_policy"
+    nothing = SimpleNamespace(collector=SimpleNamespace(sampler=SimpleNamespace(truncation=None)))
+    monkeypatch.setattr(f"{module}.load_policy_twice", lambda run: (nn.Identity(), nn.Identity(), None))
+    monkeypatch.setattr(f"{module}.build_reward", lambda run: TurnRewards())
+    monkeypatch.setattr(f"{module}.Evaluator", lambda *arguments: None)
+    monkeypatch.setattr(f"{module}.Watch", lambda *arguments: SimpleNamespace(listen=lambda reward: reward))
+    monkeypatch.setattr(f"{module}.Rollouts", lambda *arguments: nothing)
+    rollout = Local(max_new_tokens=8, max_episode_tokens=max_episode_tokens)
+    config = SimpleNamespace(rollout=rollout, data=SimpleNamespace(max_turns=max_turns))
+    run: Any = SimpleNamespace(config=config, seed=lambda name, index: 0)
+    settings = GRPO(advantage="dr_grpo", aggregation="constant", prompts_per_iteration=1, group_size=2, batch_size=2)
+    algorithm = GroupPolicyOptimisation(settings, run)
+    algorithm.experience = Experience.of([spoken(1.0, 0.0), spoken(2.0)])
+    algorithm._plan_updates()
+    assert algorithm.weight_N.tolist() == pytest.approx([1 / constant] * 6)
+
+
+@pytest.mark.parametrize(("generated", "is_drawn"), [(99, True), (100, False), (101, False)])
+def test_an_iteration_begins_only_below_the_token_budget(generated, is_drawn):
+    """A run of 100 tokens: the iteration that crosses the budget is finished, and none begins once it is used up."""
+    algorithm = ProximalPolicyOptimisation.__new__(ProximalPolicyOptimisation)
+    algorithm.settings = PPO(token_budget=100)
+    algorithm.monitor: Any = SimpleNamespace(stopped=None)
+    algorithm.model, algorithm.generated = nn.Identity(), generated
+    drawn: list[int] = []
+
+    class Drawn(Exception):
+        """Nothing behind the draw is of interest here."""
+
+    def draw(model: nn.Module, iteration: int) -> None:
+        drawn.append(iteration)
+        raise Drawn
+
+    algorithm.rollouts: Any = SimpleNamespace(draw=draw)
+    with suppress(Drawn):
+        algorithm._start_iteration(7)
+    assert drawn == ([7] if is_drawn else [])
+    assert algorithm.experience is None and algorithm.plan == []
 
 
 def test_every_group_has_the_turns_of_its_own_episodes():

@@ -15,7 +15,7 @@ from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.transcript import render_prompt, to_conversation
 from rlhf_lab.models.encoding import Encoder
-from rlhf_lab.sampling.episodes import EpisodeCollector
+from rlhf_lab.sampling.episodes import Conversations, EpisodeCollector
 from rlhf_lab.sampling.local import Samples
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.sampling.turns import RowTokens
@@ -48,6 +48,15 @@ class Echo:
 
     def grade(self, episodes: list[Episode]) -> dict[str, Any]:
         return {}
+
+
+class Ended(Echo):
+    """An echo that gives what is left of an episode that ends before it says so: a tenth."""
+
+    def finish(self, state: dict[str, int]) -> float:
+        assert "over" not in state, "an episode ends once"
+        state["over"] = 1
+        return 0.1
 
 
 class Scripted:
@@ -108,6 +117,44 @@ def test_several_turns_are_one_conversation():
 def test_the_last_turn_is_not_answered():
     episode, _ = collected(["you"] * 5, Echo())
     assert len(episode.turns) == MAX_TURNS and episode.segments[-1].sampled
+
+
+@pytest.mark.parametrize(
+    ("texts", "rewards"),
+    [
+        (["you"] * 5, [1.0, 2.0, 3.1]),  # the third turn is the last one allowed: its own 3, and what is left
+        (["you", "there"], [1.0, 2.1]),  # no room for a third turn
+        (["you", "1 2 3"], [1.0, 2.0]),  # the environment ended it
+    ],
+)
+def test_what_is_left_of_an_episode_is_added_to_its_last_turn(texts, rewards):
+    episode, _ = collected(texts, Ended())
+    assert [turn.reward for turn in episode.turns] == pytest.approx(rewards)
+
+
+def test_every_episode_of_a_group_has_luck_of_its_own():
+    """Two tasks with three episodes each get six seeds, which follow from the seed of the call."""
+
+    def seeds_of(seed: int) -> list[int]:
+        world = Echo()
+        seeds: list[int] = []
+
+        def reset(task: Task, seed: int) -> dict[str, int]:
+            seeds.append(seed)
+            return {"turns": 0}
+
+        world.reset = reset  # type: ignore[method-assign]
+        encoder = Encoder(tokenizer_of(FAMILIES["chatml"]), to_conversation)
+        tasks = [Task(prompt_text(question)) for question in ("hello", "you")]
+        talks = Conversations(world, encoder, lambda task: encoder.text, tasks, 3, seed, max_turns=MAX_TURNS)
+        for row in range(6):
+            for _ in range(2):  # an episode begins once, whatever number of turns it has
+                talks.answer(row, encoder.response("there"))
+        return seeds
+
+    assert len(set(seeds_of(5))) == 6
+    assert seeds_of(5) == seeds_of(5)
+    assert not set(seeds_of(5)) & set(seeds_of(6))
 
 
 def test_an_environment_that_goes_on_has_to_say_something():
