@@ -227,6 +227,8 @@ def run_pytest(root: Path, arguments: list[str], log: Path) -> None:
     sys.argv = ["pytest", *arguments]
     # Processes that a test starts would otherwise import this script as their main module.
     sys.modules["__main__"] = ModuleType("__main__")
+    for name in ("anchors", "mutations"):  # tests import modules of their own by such a name
+        sys.modules.pop(name, None)
     of_checkout = (ROOT, ROOT / "tests", ROOT / "tests" / "campaign")
     sys.path[:] = [str(root), *(entry for entry in sys.path if Path(entry) not in of_checkout)]
     with log.open("w", encoding="utf-8") as file:
