@@ -6,9 +6,8 @@ import os
 import sys
 from typing import Any
 
-VARIABLES = ("HF_", "OMP_", "RLHF_LAB", "SLURM_", "CUDA_", "MASTER_", "TORCH")
-SINGLE_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Environment variables that decide what the lab and its libraries do: how their names begin, and whole names."""
+VARIABLES = ("HOME", "TMPDIR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that decide what the lab and its libraries do, but those that a command sets for itself."""
 FUNCTIONS = {
     "torch": ("tensor", "as_tensor", "linspace", "manual_seed"),
     "torch.nn.init": ("uniform_", "normal_", "constant_", "ones_", "zeros_", "kaiming_uniform_", "trunc_normal_"),
@@ -23,9 +22,7 @@ FUNCTIONS = {
 def shared_state() -> dict[str, Any]:
     """Name → value. Says nothing of libraries that are not imported yet."""
     state: dict[str, Any] = {
-        f"environment variable {name}": value
-        for name, value in os.environ.items()
-        if name.startswith(VARIABLES) or name in SINGLE_VARIABLES
+        f"environment variable {name}": os.environ[name] for name in VARIABLES if name in os.environ
     }
     state["current directory"] = os.getcwd()
     torch = sys.modules.get("torch")
@@ -33,7 +30,6 @@ def shared_state() -> dict[str, Any]:
         state |= {
             "default dtype": torch.get_default_dtype(),
             "default device": torch.get_default_device(),
-            "threads of torch": torch.get_num_threads(),
             "gradients": torch.is_grad_enabled(),
             "inference mode": torch.is_inference_mode_enabled(),
             "autocast on the CPU": torch.is_autocast_enabled("cpu"),

@@ -9,11 +9,13 @@ import torch
 from left_behind import changes, shared_state
 from transformers import PreTrainedModel
 
+from rlhf_lab.core import ranks
+
 
 def replaced(patch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
     """Name in `shared_state` → what makes that change."""
     return {
-        "environment variable HF_HOME": lambda: patch.setenv("HF_HOME", "elsewhere"),
+        "environment variable RANK": lambda: patch.setenv("RANK", "3"),
         "current directory": lambda: patch.chdir("/"),
         "default dtype": lambda: torch.set_default_dtype(torch.float64),
         "gradients": lambda: torch.set_grad_enabled(False),
@@ -22,7 +24,7 @@ def replaced(patch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
         "transformers.modeling_utils.PreTrainedModel.tie_weights": lambda: patch.setattr(
             PreTrainedModel, "tie_weights", None
         ),
-        "rlhf_lab.core.ranks.device": lambda: patch.setattr("rlhf_lab.core.ranks.device", None),
+        "rlhf_lab.core.ranks.device": lambda: patch.setattr(ranks, "device", None),
     }
 
 
