@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlhf_lab.training.settings import TrainingSettings as TrainingSettings
     from rlhf_lab.training.totals import LossOutput as LossOutput
 
-__version__ = "0.14.0"
+__version__ = "0.15.0"
 
 EXPORTS = {
     "run": "rlhf_lab.notebook",

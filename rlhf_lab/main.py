@@ -51,7 +51,7 @@ from rich.markup import escape
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.commands import COMMANDS, described
+from rlhf_lab.cli.commands import COMMANDS, described, needs_words
 from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
@@ -60,6 +60,7 @@ from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.files import check_outputs, storage_error
 from rlhf_lab.core.imports import without_collector
 from rlhf_lab.core.machine import PROCESSES
+from rlhf_lab.core.scratch import remove_abandoned
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.stages.manifest import git_sha
@@ -138,6 +139,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return run_command(arguments)
     elif {"--help", "-h"} & set(arguments[1:]):
         console.print(described(first), markup=False, soft_wrap=True)
+    elif len(arguments) == 1 and needs_words(first):
+        console.print(described(first), markup=False, soft_wrap=True)
+        return WRONG_INPUT
     else:
         return COMMANDS[first](arguments[1:]) or OK
     return OK
@@ -294,6 +298,7 @@ def _build_and_show(stage: artifacts.Stage, started: float) -> tuple[int, dict[s
         from rlhf_lab.training.loop import Interrupted, Paused
 
     check_launch(stage.config)
+    remove_abandoned()
     local_processes = int(os.environ.get(PROCESSES, os.environ.get("LOCAL_WORLD_SIZE", "1")))
     set_threads(stage.config, local_processes)
     try:

@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread per process, no network, deterministic property tests."""
+"""Shared by all tests: one thread per process, no network, an environment and folders of their own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from pathlib import Path
 import pytest
 from left_behind import changes, shared_state
 
+# Variables that a test process keeps. All others are removed, so that a key, a Slurm job or a rank in the developer's
+# shell decides nothing. RLHF_LAB_ are the settings of the tests themselves.
+KEPT = {
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "CI", "VIRTUAL_ENV", "LD_LIBRARY_PATH"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"),
+}
+KEPT_PREFIXES = ("LANG", "LC_", "PYTEST_", "RLHF_LAB_", "PIP_", "SSL_CERT_")
+for name in list(os.environ):
+    if name not in KEPT and not name.startswith(KEPT_PREFIXES):
+        del os.environ[name]
+
 os.environ.update(
     OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", NO_COLOR="1"
 )
-# Workers inherit a width of 80 columns, which readline sets in the process that starts them. Logs have no width.
-os.environ.pop("COLUMNS", None)
-os.environ.pop("LINES", None)
-
-import rlhf_lab
+import rlhf_lab  # noqa: E402  (after the environment is set)
 
 # Hundreds of thousands of objects of imported modules and collected tests stay to the end. Walking them again and again
 # takes a seventh of the tests' time: none are walked while tests are collected, and none of those afterwards.
@@ -64,6 +71,25 @@ def shared_tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     (base / "shared").mkdir(exist_ok=True)
     return base / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workplace(shared_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty working directory per worker and an empty home for all of them.
+
+    Without it a test that plans a stage with the default `outputs` would see what `make demo` left there, and one that
+    draws a figure would see what the developer's cache holds.
+    """
+    folder, home = tmp_path_factory.mktemp("workplace"), shared_tmp / "home"
+    home.mkdir(exist_ok=True)
+    before = Path.cwd()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        os.chdir(folder)
+        yield folder
+        os.chdir(before)
+    written = [path.name for path in folder.iterdir()]
+    assert not written, f"a test wrote {written} into the working directory; give it outputs=… below tmp_path"
 
 
 @pytest.fixture(scope="session")

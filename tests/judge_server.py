@@ -112,6 +112,10 @@ def in_turn(*said: Said) -> Callable[[Asked], Said]:
     return lambda asked: said[min(asked.turn, len(said) - 1)]
 
 
+COUNTED = 1
+"""A token is reported as so many; those that are billed stay as they are."""
+
+
 @dataclass
 class Fault:
     """What happens to a POST instead of an answer, or after it was charged.
@@ -182,6 +186,8 @@ class JudgeServer:
         asked: every POST that was read.
         charged: (input, cache write, cache read, output, is of a batch) tokens of each answer.
         keys: every Authorization and x-api-key header.
+        gets: path of every GET.
+        models: names that it lists as its models.
     """
 
     def __init__(self) -> None:
@@ -197,6 +203,8 @@ class JudgeServer:
         self.asked: list[Asked] = []
         self.charged: list[tuple[int, int, int, int, bool]] = []
         self.keys: list[str] = []
+        self.gets: list[str] = []
+        self.models: list[str] = []
         self.batches: dict[str, Batch] = {}
         self.files: dict[str, bytes] = {}
         self.most_at_once = 0
@@ -354,7 +362,10 @@ class JudgeServer:
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         """(status, JSON value or text) of the response to a GET."""
+        self.gets.append(path)
         parts = path.strip("/").split("/")
+        if path == "/v1/models":
+            return 200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
         if path in ("/v1/messages/batches", "/v1/batches"):
             newest = sorted(self.batches.values(), key=lambda batch: batch.created, reverse=True)
             after = (query.get("after_id") or query.get("after") or [""])[0]
@@ -466,10 +477,10 @@ def _anthropic_message(asked: Asked, said: Said, counts: tuple[int, int, int, in
         "stop_reason": "tool_use" if calls and said.stop == "end" else NO_REASON[said.stop],
         "stop_details": details if refused else None,
         "usage": {
-            "input_tokens": counts[0],
-            "cache_creation_input_tokens": counts[1],
-            "cache_read_input_tokens": counts[2],
-            "output_tokens": counts[3],
+            "input_tokens": counts[0] * COUNTED,
+            "cache_creation_input_tokens": counts[1] * COUNTED,
+            "cache_read_input_tokens": counts[2] * COUNTED,
+            "output_tokens": counts[3] * COUNTED,
         },
     }
 
@@ -501,10 +512,10 @@ def _openai_completion(asked: Asked, said: Said, counts: tuple[int, int, int, in
         "model": asked.body["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": {
-            "prompt_tokens": sum(counts[:3]),
-            "completion_tokens": counts[3],
-            "total_tokens": sum(counts),
-            "prompt_tokens_details": {"cached_tokens": counts[2]},
+            "prompt_tokens": sum(counts[:3]) * COUNTED,
+            "completion_tokens": counts[3] * COUNTED,
+            "total_tokens": sum(counts) * COUNTED,
+            "prompt_tokens_details": {"cached_tokens": counts[2] * COUNTED},
         },
     }
 

@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Con
 from transformers.utils import logging
 
 from rlhf_lab.algorithms.policy_gradient.critic import Critic
+from rlhf_lab.losses.kl import k3
+from rlhf_lab.losses.policy import Clip, PolicyTokens, ppo_clip
 from rlhf_lab.losses.preference import PairLogps, dpo
 from rlhf_lab.memory.sizes import ModelShape
 from rlhf_lab.memory.state import Training, frozen_state, trained_state
@@ -28,6 +30,7 @@ from rlhf_lab.models.logprobs import exact_kl, has_linear_head, token_logps
 from rlhf_lab.models.lora import add_adapter, twin, without_adapter
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.shared_prompt import can_take_two_passes
+from rlhf_lab.models.weights import store
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
 from rlhf_lab.training.optim import Optimizers, Part
@@ -72,7 +75,9 @@ def build(shape: ModelShape, attention: str = "sdpa", device: str = "cpu") -> An
             **common,
         )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval().to(device)
+    with torch.device("cuda" if device == "cuda" else "cpu"):  # billions of random numbers take minutes on a CPU
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    model = model.to(device)
     has_linear_head(model)
     can_take_two_passes(model.base_model)
     return model
@@ -112,7 +117,7 @@ class Meter:
     def restart(self) -> None:
         if self.live is not None:
             self.live.restart()
-        else:
+        elif torch.cuda.is_available():  # the simulated GPU has no allocator
             torch.cuda.reset_peak_memory_stats()
 
     @property
@@ -138,7 +143,16 @@ def dpo_loss(model: Any, batch: TokenBatch, ref: PairLogps) -> Tensor:
     return dpo(policy, ref, beta=0.1).per_pair_B.mean()
 
 
-LOSSES: dict[str, Loss] = {"sft": sft_loss, "dpo": dpo_loss}
+def grpo_loss(model: Any, batch: TokenBatch, ref: PairLogps) -> Tensor:
+    """Clipped policy loss with a penalty on KL, at the weights that sampled the rows."""
+    del ref
+    logps = token_logps(model, batch)
+    old_N = logps.logps_N.detach()
+    tokens = PolicyTokens(logps.logps_N, old_N, torch.ones_like(old_N), logps.row_N, len(batch.lengths))
+    return (ppo_clip(tokens, Clip(0.2, 0.2)).per_token + 0.04 * k3(logps.logps_N, old_N)).mean()
+
+
+LOSSES: dict[str, Loss] = {"sft": sft_loss, "dpo": dpo_loss, "grpo": grpo_loss}
 
 
 @contextmanager
@@ -154,11 +168,11 @@ def checkpointed(model: Any, wanted: bool) -> Iterator[None]:
 def update(
     kind: str, shape: ModelShape, rows: Rows, training: Training, attention: Any = "sdpa", device: str = "cpu"
 ) -> Found:
-    """The second and third step of SFT, or of DPO with its reference on the device."""
-    model = build(shape, attention, device)
+    """The second and third step of SFT, or of DPO or GRPO with their reference on the device."""
+    model = store(build(shape, attention, device), training.stored, device)
     if training.rank:
         add_adapter(model, LoRA(rank=training.rank), 0)
-    frozen = [build(shape, attention, device)] if kind == "dpo" else []
+    frozen = [build(shape, attention, device)] if kind != "sft" else []
     optimizers = _optimizers({"model": model}, training)
     batch, ref = token_batch(rows, shape.vocabulary, device), _zeros(rows, device)
     with Meter(device, tensors(model, *frozen)) as meter, checkpointed(model, training.checkpointing):

@@ -105,7 +105,9 @@ def write_run(
     tail = lines[-1][:25] if truncated else ""
     (path / "metrics.jsonl").write_text("\n".join(lines) + "\n" + tail)
     rows = sample_rows(policies, prompts, samples, seed, gold, lift) if policies else []
-    (path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # An iterative run evaluates its baseline last; result.json has the order of training.
+    evaluated = sorted(rows, key=lambda row: row["policy"] == "one-pass DPO")
+    (path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluated))
     result = {
         "status": status,
         "error": error,

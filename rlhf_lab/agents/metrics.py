@@ -56,6 +56,12 @@ ATTEMPTS = (
         title="wrong refusals",
         better="lower",
     ),
+    Metric(
+        "agent_errors",
+        "share of attempts that an error of the agent itself ended; they have no answer",
+        title="errors of the agent",
+        better="lower",
+    ),
     Metric("no_answer", "share of attempts that end without an answer", title="no answer", better="lower"),
     Metric("extra_calls", "calls per attempt that pair with no needed one", title="extra calls", better="lower"),
     Metric("retried_calls", "calls per attempt that found a tool busy and were repeated", title="retried calls"),

@@ -7,7 +7,6 @@ found. What one executor finds helps no other, so a chain of lookups is one quer
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from rlhf_lab.agents.prompts import Exchange, Words
 from rlhf_lab.agents.settings import MultiAgent
 from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.agents.tool_use import conclude, use_tools
+from rlhf_lab.core.files import parse_json
 
 LIST = re.compile(r"\[.*\]", re.DOTALL)
 NOTHING_FOUND = "nothing was found"
@@ -64,7 +64,7 @@ def read_queries(text: str, most: int) -> list[str]:
     if found is None:
         raise ValueError('write a JSON list of queries, ["…", "…"], and nothing else')
     try:
-        queries = json.loads(found[0])
+        queries = parse_json(found[0])
     except ValueError as error:
         raise ValueError(f"this is no JSON ({error}); write a list of queries") from None
     if not queries or not all(isinstance(query, str) and query.strip() for query in queries):

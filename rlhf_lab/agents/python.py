@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from hashlib import sha256
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from rlhf_lab.agents.agent import Agent, Assignment, OnDone
@@ -102,14 +103,61 @@ def _recorded(tool: Tool, calls: list[Call]) -> Tool:
 
 
 def load_agent(settings: PythonAgent) -> Callable[[], Agent]:
-    """What makes the agent of one attempt. Raises ConfigError where it is missing, broken or no agent."""
+    """What makes the agent of one attempt. Raises ConfigError where it is missing, broken or no agent.
+
+    One agent is made here, so that what would fail in every attempt is known before the first.
+    """
     where = f"agent.programs.python.path={settings.path}"
     named = load_from_file(where, settings.path)
     if hasattr(named, "run") and not isinstance(named, type):
+        _require_run(where, named)
         return lambda: named  # one object for all attempts
     if not callable(named):
         raise ConfigError(f"{where} is {type(named).__name__}; expected an object with run(prompt, tools)")
+    name = settings.path.rpartition(":")[2]
+    if not _takes(named):
+        raise ConfigError(
+            f"{where} takes arguments, {name}{signature(named)}; expected a class or function without any, "
+            "which makes an object with run(prompt, tools)"
+        )
+    try:
+        agent = named()
+    except LabError:
+        raise
+    except Exception as error:  # the agent is the user's, and making one can fail in any way
+        raise ConfigError(f"{where}: {name}() raised {failure(error)}; correct it") from error
+    _require_run(where, agent)
     return named
+
+
+def _require_run(where: str, agent: Any) -> None:
+    """Raises ConfigError where an object has no method that can be called as run(prompt, tools)."""
+    kind = type(agent).__name__
+    if not callable(getattr(agent, "run", None)):
+        raise ConfigError(f"{where}: {kind} has no method run; write def run(self, prompt, tools), which returns text")
+    if not _takes(agent.run, "prompt", []):
+        raise ConfigError(
+            f"{where}: {kind}.run{signature(agent.run)} cannot be called as run(prompt, tools); write "
+            "def run(self, prompt, tools)"
+        )
+    if iscoroutinefunction(agent.run):
+        raise ConfigError(
+            f"{where}: {kind}.run is async, and attempts run in threads; write def run(self, prompt, tools), which may "
+            "call asyncio.run"
+        )
+
+
+def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a function can be called with these arguments; true where its signature is not known."""
+    try:
+        known = signature(function)
+    except ValueError:  # of some functions that are not written in Python
+        return True
+    try:
+        known.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def build(settings: PythonAgent, surroundings: Surroundings) -> ThreadedAgent:

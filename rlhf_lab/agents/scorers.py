@@ -43,6 +43,7 @@ def score(trajectory: AgentTrajectory, task: Task) -> dict[str, float]:
 def effort(trajectory: AgentTrajectory) -> dict[str, float]:
     """What an attempt took, of any benchmark."""
     return {
+        "agent_errors": float(trajectory.stop == "failed"),
         "no_answer": float(not (trajectory.answer or "").strip()),
         "zero_calls": float(not trajectory.calls),
         "tool_calls": float(len(trajectory.calls)),

@@ -87,20 +87,21 @@ def doctor_command(arguments: Sequence[str]) -> None:
 def compare_command(arguments: Sequence[str]) -> None:
     """`compare A B [policy=NAME] [to=FOLDER]`: two runs, jobs or studies: a paired test, settings, curves, cost.
 
-    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the last one of each.
-    `to` is the folder of compare.html; without it outputs/comparisons/A-vs-B, of the outputs that A lies in.
+    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the run's own.
+    `to` is the folder of compare.html; without it comparisons/A-vs-B in `outputs`, or in the outputs that A lies in.
     """
     # A folder's name may contain an equals sign.
     folders = [item for item in arguments if "=" not in item or Path(item).is_dir()]
     options = dict(item.split("=", 1) for item in arguments if item not in folders)
-    if unknown := [name for name in options if name not in ("policy", "to")]:
-        hints = [f"{name} is not an option of compare{did_you_mean(name, ('policy', 'to'))}" for name in unknown]
+    names = ("policy", "to", "outputs")
+    if unknown := [name for name in options if name not in names]:
+        hints = [f"{name} is not an option of compare{did_you_mean(name, names)}" for name in unknown]
         raise ConfigError(hints)
     if len(folders) != 2:
         raise ConfigError("compare takes two runs or two studies: compare outputs/runs/A outputs/runs/B [policy=NAME]")
     from rlhf_lab.reports.comparison.report import compare, printed
 
-    comparison = compare(*folders, policy=options.get("policy"), to=options.get("to"))
+    comparison = compare(*folders, **options)
     console.print(printed(comparison.view))
     console.print(f"comparison: {comparison.page}", soft_wrap=True)
 
@@ -117,9 +118,6 @@ def label_command(arguments: Sequence[str]) -> None:
     `export=FILE.jsonl` writes the labels instead: as preference pairs for data=pairs, or with `format=labels` all
     labels, ties too.
     """
-    if not arguments:
-        console.print(described("label"), markup=False, soft_wrap=True)
-        return
     from rlhf_lab.cli.label import run
 
     run(arguments)
@@ -130,15 +128,13 @@ def judge_command(arguments: Sequence[str]) -> None:
 
     A and B are run directories, or JSONL files with the columns prompt and response; their replies are matched by
     prompt, and every comparison is asked in both orders. A alone is graded on a rubric.
-    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the last one of each.
+    `policy=NAME` is the policy of both runs, `policy='OF A,OF B'` one of each; without it the run's own.
     `items=N` draws N at random with `seed`; `reference=COLUMN` is an answer that is taken as right; `rubric=FILE` has
-    the criteria; `max_tokens` bounds an answer; `to=FOLDER` is where it is written, else outputs/judgements/A-vs-B.
+    the criteria; `max_tokens` bounds an answer. `to=FOLDER` is where it is written; without it judgements/A-vs-B in
+    `outputs=FOLDER`, or in the outputs that A lies in.
     `--dry-run` says how many requests that is, and what they may cost. The same command goes on where it stopped.
     The simulated judge reads the truth of the run's world; for files, name it: `data=mini_hh data.seed=0`.
     """
-    if not arguments:
-        console.print(described("judge"), markup=False, soft_wrap=True)
-        return
     from rlhf_lab.cli.judge import run
 
     run(arguments)
@@ -147,12 +143,13 @@ def judge_command(arguments: Sequence[str]) -> None:
 def leaderboard_command(arguments: Sequence[str]) -> None:
     """`leaderboard FILE_OR_FOLDER … [to=FOLDER] [truth=FILE] [baseline=NAME]`: ranks who wrote the replies.
 
-    Reads judgements.jsonl; writes leaderboard.json and leaderboard.html. `truth` is a file of people's labels of some
+    Reads judgements.jsonl; writes leaderboard.json and leaderboard.html to `to`, or to leaderboards/NAME in
+    `outputs=FOLDER` (without it ./outputs). `truth` is a file of people's labels of some
     of the comparisons: agreement, biases against people, corrected win rates. `judge=NAME` is the player whose model
     is also the judge. `prior=4` rates players that never lost or never won, by a Gaussian prior with that standard
     deviation, in logits.
     """
-    names = ("to", "truth", "baseline", "judge", "prior")
+    names = ("to", "outputs", "truth", "baseline", "judge", "prior")
     # A folder's name may contain an equals sign.
     sources = [item for item in arguments if "=" not in item or Path(item).exists()]
     options = dict(item.split("=", 1) for item in arguments if item not in sources)
@@ -173,6 +170,7 @@ def leaderboard_command(arguments: Sequence[str]) -> None:
     written = leaderboard(
         sources,
         to=options.get("to"),
+        outputs=options.get("outputs", "outputs"),
         truth=options.get("truth"),
         baseline=options.get("baseline"),
         judge=options.get("judge"),
@@ -236,9 +234,6 @@ def publish_command(arguments: Sequence[str]) -> None:
     `despite=hard_stop,smoke,unnamed_code,failed_gate` publishes a run that is otherwise refused for these, and its card
     says so. docs/publish.md.
     """
-    if not arguments:
-        console.print(described("publish"), markup=False, soft_wrap=True)
-        return
     from rlhf_lab.cli.publish import run
 
     run(arguments)
@@ -278,9 +273,6 @@ def plan_command(arguments: Sequence[str]) -> None:
     plans for a GPU that is not here. `plan table [to=FILE.md]` has published sizes from 117M to 70B, `plan table
     recipes` the fewest cards for each recipe on them. Nothing is loaded.
     """
-    if not arguments:
-        console.print(described("plan"), markup=False, soft_wrap=True)
-        return
     from rlhf_lab.cli.plan import run
 
     run(arguments)
@@ -302,13 +294,11 @@ def features_command(arguments: Sequence[str]) -> None:
     """`features FILE_OR_FOLDER … [to=FILE.csv]`: acoustic features of WAV files: pitch, noise, pauses, spectrum.
 
     Files have one channel and 16,000 samples a second; `rate=N` measures at another rate, and `resample=true` converts
-    files that have a different one. Silence, clipping and damaged files are refused, all at once.
+    files that have a different one. Silence, clipping and damaged files are refused, all at once; `max_bad_files=N`
+    leaves up to N of them out, and names them.
     `to` is a file for a line per clip; a feature that a clip does not have is empty. The same command goes on where it
     stopped: what was measured is kept in `cache=FILE.jsonl` by content, without it in FILE.csv.cache.jsonl.
     """
-    if not arguments:
-        console.print(described("features"), markup=False, soft_wrap=True)
-        return
     from rlhf_lab.cli.features import run
 
     run(arguments)
@@ -346,12 +336,15 @@ def sweep_command(arguments: Sequence[str]) -> None:
     `continuous=KEY,…` searches between the smallest and largest value of a key; `runs=N` ends the search after N runs.
     `wandb sweep FILE.yaml` registers it, and `wandb agent` runs its jobs, each a command of the lab. docs/tracking.md.
     """
-    if not arguments:
-        console.print(described("sweep"), markup=False, soft_wrap=True)
-        return
     from rlhf_lab.cli.sweep_file import run
 
     run(arguments)
+
+
+def needs_words(name: str) -> bool:
+    """Whether a sub-command does nothing by itself: its usage line has words that do not stand in brackets."""
+    usage = described(name).partition(":")[0].removeprefix(name).strip()
+    return bool(usage) and not usage.startswith("[")
 
 
 def described(name: str) -> str:

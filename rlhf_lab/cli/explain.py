@@ -224,8 +224,7 @@ def _readers(key: str) -> tuple[str, ...]:
 @cache
 def _kind_by_option(group: str) -> dict[str, str]:
     """Option of a group → its kind. Several options may be presets of one kind."""
-    folder = inventory.folder("conf") / group
-    return {option: inventory.read_yaml(folder / f"{option}.yaml")["kind"] for option in inventory.options(group)}
+    return {option: inventory.written_values(group, option)["kind"] for option in inventory.options(group)}
 
 
 @cache
@@ -346,11 +345,15 @@ def _section_table(title: str, settings: Sequence[Setting]) -> Table:
 
 
 def _options_table(group: str) -> Table:
-    """The options of a group, each with the first sentence of its file in conf/."""
+    """The options of a group, each with the first sentence of its file in conf/, or of a plug-in's settings class."""
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
     for name in inventory.options(group):
         path = inventory.folder("conf") / group / f"{name}.yaml"
-        table.add_row(f"{group}={name}", escape(_opening_comment(path.read_text(encoding="utf-8"))))
+        if path.is_file():
+            sentence = _opening_comment(path.read_text(encoding="utf-8"))
+        else:
+            sentence = (inspect.getdoc(registry.settings_class(group, name)) or "").partition("\n")[0]
+        table.add_row(f"{group}={name}", escape(sentence))
     return table
 
 

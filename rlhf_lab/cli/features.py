@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import make_folder, write_text
 from rlhf_lab.speech.audio import RATE
 from rlhf_lab.speech.features import FEATURES, NAMES, extract_many
@@ -30,6 +30,7 @@ class Options:
     rate: int = RATE
     resample: bool = False
     cache: str = ""
+    max_bad_files: int = 0
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -42,12 +43,37 @@ def run(arguments: Sequence[str]) -> None:
     files = [file for source in sources for file in _wav_files(source)]
     to = Path(options.to) if options.to else None
     cache = options.cache or (f"{to}.cache.jsonl" if to else None)
-    features_N7 = extract_many(files, rate=options.rate, resample=options.resample, progress="features", cache=cache)
+    unreadable: dict[int, str] = {}
+    features_N7 = extract_many(
+        files,
+        rate=options.rate,
+        resample=options.resample,
+        progress="features",
+        cache=cache,
+        unreadable=unreadable,
+    )
+    _check_unreadable(unreadable, len(files), options.max_bad_files)
+    files = [file for index, file in enumerate(files) if index not in unreadable]
+    features_N7 = np.delete(features_N7, list(unreadable), axis=0)
     console.print(_summary(features_N7))
     if to:
         make_folder(to.parent)
         write_text(to, _csv(files, features_N7))
         console.print(f"{to}: {len(files)} clips", markup=False, soft_wrap=True)
+
+
+def _check_unreadable(unreadable: Mapping[int, str], count: int, max_bad_files: int) -> None:
+    """Say which of `count` files are left out. Raises DataError for more than `max_bad_files`, or all of them."""
+    if not unreadable:
+        return
+    listed = "\n".join(unreadable.values())
+    if len(unreadable) <= max_bad_files and len(unreadable) < count:
+        console.print(f"{len(unreadable)} of {count} files are left out:\n{listed}", markup=False, soft_wrap=True)
+        return
+    fix = "Repair or remove them"
+    if len(unreadable) < count:
+        fix += f", or leave them out with max_bad_files={len(unreadable)}"
+    raise DataError(f"{len(unreadable)} of {count} files cannot be measured:\n{listed}\n{fix}")
 
 
 def _options(words: Sequence[str]) -> Options:
@@ -60,13 +86,15 @@ def _options(words: Sequence[str]) -> Options:
             problems.append(f"{name} is not an option of features{did_you_mean(name, names)}")
         elif name == "rate" and not (text.isdecimal() and int(text) > 0):
             problems.append(f"rate={text}: expected samples a second, such as {RATE}")
+        elif name == "max_bad_files" and not text.isdecimal():
+            problems.append(f"max_bad_files={text}: expected a count, 0 or more")
         elif name == "resample" and text not in ("true", "false"):
             problems.append(f"resample={text}: expected true or false")
         elif not text:
             problems.append(f"{name}: it has no value; name a file")
         else:
             value: str | int | bool = text
-            if name == "rate":
+            if name in ("rate", "max_bad_files"):
                 value = int(text)
             elif name == "resample":
                 value = text == "true"

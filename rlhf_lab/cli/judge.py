@@ -29,7 +29,7 @@ from rlhf_lab.judges.sources import Answer, Matched, Source, match, read_source
 from rlhf_lab.reports.comparison.report import outputs_folder
 from rlhf_lab.results.folders import find_run
 
-OPTIONS = ("policy", "items", "seed", "reference", "rubric", "max_tokens", "to")
+OPTIONS = ("policy", "items", "seed", "reference", "rubric", "max_tokens", "to", "outputs")
 GROUPS = ("judge", "data")
 DRY_RUN = "--dry-run"
 
@@ -65,6 +65,7 @@ def read_words(words: Sequence[str]) -> Options:
         reference=options.get("reference", ""),
         rubric=options.get("rubric", ""),
         to=Path(options["to"]) if "to" in options else None,
+        outputs=Path(options["outputs"]) if "outputs" in options else None,
         dry_run=DRY_RUN in words,
         config=config,
         names_data=any(override.startswith("data") for override in overrides),
@@ -101,7 +102,7 @@ def run(words: Sequence[str]) -> None:
     rubric = load_rubric(options.rubric) if options.rubric or len(sources) == 1 else None
     matched = match(*sources) if len(sources) == 2 else None
     items = _items(options, sources, matched, corpus)
-    outputs = outputs_folder(sources[0].path) or Path("outputs")
+    outputs = options.outputs or outputs_folder(sources[0].path) or Path("outputs")
     caller = Caller(
         account=_account(options, sources, rubric),
         outputs=outputs,

@@ -36,11 +36,12 @@ class Options:
 
     Attributes:
         sources: one or two run directories or files.
-        policies: of each source; None is the last one.
+        policies: of each source; None is the run's own.
         items: most comparisons, or replies, drawn at random with `seed`; 0 is all.
         reference: column with an answer that is taken as right; "" is none.
         rubric: file; "" is none for comparisons and the shipped one for grades.
-        to: folder of what is written; None is the default.
+        to: folder of what is written; None is a folder of `outputs`.
+        outputs: holds judgements and the judge's answers; None is the outputs that the first source lies in.
         config: holds the judge, and the data where they are named.
         names_data: whether the data are named.
     """
@@ -53,6 +54,7 @@ class Options:
     rubric: str
     max_tokens: int
     to: Path | None
+    outputs: Path | None
     dry_run: bool
     config: root.Config
     names_data: bool
@@ -101,7 +103,7 @@ class Judging:
                     "name another folder"
                 )
             return folder
-        folder = default_folder("judgements", *(source.path for source in self.sources))
+        folder = default_folder("judgements", *(source.path for source in self.sources), outputs=self.options.outputs)
         of_this_draw = fingerprint([self.owner, self.options.items, self.options.seed])
         names = [folder.name, f"{folder.name}-{self.owner[:6]}", f"{folder.name}-{of_this_draw[:6]}"]
         return next(place for name in names if not self._is_of_another(place := folder.with_name(name)))
@@ -126,7 +128,9 @@ class Judging:
         result = {"status": "running", "error": None, **self._description()}
         write_json(self.folder / RESULT, {**result, "cost": spent_before})
         try:
-            result |= {"metrics": self._ask(), "status": "completed"}
+            metrics = self._ask()
+            note = _identical_note(metrics, names_of(self.sources)) if self.matched else ""
+            result |= {"metrics": metrics, "notes": [note] if note else [], "status": "completed"}
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             result |= {"status": "interrupted" if interrupted else "failed", "error": str(error)}
@@ -195,6 +199,8 @@ class Judging:
 def _comparison_lines(metrics: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
     """What a comparison found, in sentences."""
     a, b = names
+    if note := _identical_note(metrics, names):
+        return [note]
     win_rate: Estimate = metrics["win_rate"]
     counted = f"{metrics['comparisons']} comparisons of {metrics['prompts']} prompts"
     same = f", {metrics['identical']} of them of identical replies (ties, not asked)" if metrics["identical"] else ""
@@ -204,6 +210,16 @@ def _comparison_lines(metrics: Mapping[str, Any], names: tuple[str, str]) -> lis
         f"{format_estimate(metrics['first_shown'])}",
         f"words of a reply, {a} minus {b}: {format_estimate(metrics['words'], digits=1)}",
     ]
+
+
+def _identical_note(metrics: Mapping[str, Any], names: tuple[str, str]) -> str:
+    """A note where no comparison has two different responses; else empty."""
+    if metrics["identical"] < metrics["comparisons"]:
+        return ""
+    return (
+        f"{names[0]} and {names[1]} gave identical responses in all {metrics['comparisons']} comparisons of "
+        f"{metrics['prompts']} prompts: the judge was not asked, and there is no win rate"
+    )
 
 
 def _grade_lines(metrics: Mapping[str, Any], name: str) -> list[str]:

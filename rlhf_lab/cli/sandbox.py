@@ -15,7 +15,8 @@ from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import write_json
-from rlhf_lab.sandbox.levels import LEVELS
+from rlhf_lab.sandbox.groups import has_groups
+from rlhf_lab.sandbox.levels import LEVELS, NO_GROUP, STAYS_OPEN, WITH_GROUP
 from rlhf_lab.sandbox.outcome import Level
 from rlhf_lab.sandbox.probes.table import Finding, cost, probe_level
 from rlhf_lab.sandbox.sandbox import Sandbox, why_not
@@ -43,6 +44,8 @@ def run(arguments: Sequence[str]) -> None:
     working = [level for level in levels if not reasons[level]]
     costs = {level: cost(Sandbox(Sandboxing(level=level)), level) for level in working}
     console.print(_levels_table(reasons, costs))
+    has_group = has_groups(Sandbox().limits)
+    console.print(f"memory: {WITH_GROUP if has_group else NO_GROUP}")
     findings: dict[Level, list[Finding]] = {}
     if probes:
         with console.status("attacking"):
@@ -51,7 +54,7 @@ def run(arguments: Sequence[str]) -> None:
         for level, found in findings.items():
             console.print(f"{level}: {sum(finding.escaped for finding in found)} of {len(found)} probes escape")
     if options.get("to"):
-        write_json(Path(options["to"]), _as_values(reasons, costs, findings))
+        write_json(Path(options["to"]), _as_values(reasons, costs, findings) | {"control_group": has_group})
     best = working[0] if working else None
     if best and best != "rlimits" and any(finding.escaped for finding in findings.get(best, [])):
         raise LabError(f"probes escape from {best}, the best level that works here")
@@ -59,12 +62,12 @@ def run(arguments: Sequence[str]) -> None:
 
 def _levels_table(reasons: dict[Level, str], costs: dict[Level, tuple[float, float]]) -> Table:
     table = Table(title="levels of isolation", title_justify="left")
-    for name in ("level", "works", "ms per run", "CPU ms per run"):
+    for name in ("level", "works", "ms per run", "CPU ms per run", "does not stop"):
         table.add_column(name, overflow="fold")
     for level, reason in reasons.items():
         wall, processor = costs.get(level, (0.0, 0.0))
         numbers = (f"{wall:.0f}", f"{processor:.0f}") if level in costs else ("", "")
-        table.add_row(level, reason or "yes", *numbers)
+        table.add_row(level, reason or "yes", *numbers, STAYS_OPEN[level])
     return table
 
 

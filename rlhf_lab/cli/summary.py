@@ -14,6 +14,7 @@ from rlhf_lab.config import compose, inventory, root
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.redaction import redacted
 from rlhf_lab.reports.policy_table import PolicyTable, number
 from rlhf_lab.results import written
 from rlhf_lab.stages import artifacts
@@ -67,7 +68,7 @@ def _sweep_lines(command: compose.Command) -> list[str]:
 
 def print_plan(stage: artifacts.Stage, started: float) -> None:
     """First lines of a run: the question, what is reused and what will be built."""
-    console.print(f"[bold]{stage.recipe}[/]: {escape(stage.config.question)}", soft_wrap=True)
+    console.print(f"[bold]{stage.recipe}[/]: {escape(redacted(stage.config.question))}", soft_wrap=True)
     for needed in stage.upstream():
         line = f"{needed.recipe:<14} {needed.folder}"
         if needed.result() and not stage.config.artifacts.refresh:

@@ -69,8 +69,7 @@ def entries() -> Iterator[Entry]:
 
 def option(group: str, name: str) -> Entry:
     """One option of a group: its file over the defaults of the settings class that the file names."""
-    file = folder("conf") / group / f"{name}.yaml"
-    values = read_yaml(file) if file.is_file() else {"kind": name}
+    values = written_values(group, name)
     cls = registry.settings_class(group, values["kind"])
     # Settings left to the model stay None until the model is known; see root.with_tuned.
     tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
@@ -79,6 +78,12 @@ def option(group: str, name: str) -> Entry:
         defaults["tuned"] = root.values_by_size(cls)
     package = f"{group}.{PARTS[group]}.{name}" if group in PARTS else group
     return Entry(name, group, package, {"kind": values["kind"], **merge(defaults, values)})
+
+
+def written_values(group: str, name: str) -> dict[str, Any]:
+    """An option's values in its file, or only its kind where a plug-in brings it without a file."""
+    file = folder("conf") / group / f"{name}.yaml"
+    return read_yaml(file) if file.is_file() else {"kind": name}
 
 
 def _root_entry() -> Entry:

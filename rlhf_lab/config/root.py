@@ -171,7 +171,10 @@ class Config:
         return role in self.algorithm.data_roles or role in self.row_roles or role in self.reward.folder_roles
 
     def leaves_out(self, role: str) -> bool:
-        """Whether a role is named for terms that this run's reward does not have, so that nothing is built for it."""
+        """Whether a role is named for what this run does not have, so that nothing is built for it: terms of the
+        reward, or agents that speak through the policy."""
+        if role == "policy" and self.runs_agents:
+            return not self.agent.asks_policy
         return role in ("reward", *spare_roles()) and role not in self.reward.roles
 
 

@@ -448,6 +448,11 @@ class Agents:
         return self.llm != "local" and self.asks_model
 
     @property
+    def asks_policy(self) -> bool:
+        """Whether one of the agents speaks through the policy in `needs.policy`."""
+        return self.llm == "local" and self.asks_model
+
+    @property
     def asks_model(self) -> bool:
         """Whether one of the agents speaks through the model."""
         return any(program.asks_model for program in self.programs.values())

@@ -86,12 +86,17 @@ def _limits(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     if section != "evaluation":
         cls = registry.settings_class(section, str(values[section].get("kind")))
     pretrained = values["model"].get("kind") != "scratch"
-    return {**getattr(cls, "smoke", {}), **(getattr(cls, "smoke_real", {}) if pretrained else {})}
+    limits = {**getattr(cls, "smoke", {}), **(getattr(cls, "smoke_real", {}) if pretrained else {})}
+    data_class: Any = registry.settings_class("data", str(values["data"].get("kind")))
+    if not data_class.demonstrations:  # an environment of the user, which need not know how its tasks are done
+        limits.pop("demonstrate", None)
+    return limits
 
 
 def _lower(name: str, value: Any, limit: Any) -> Any:
-    """The smaller of value and limit. None, and 0 in a `max_…` setting, mean unlimited and give the limit."""
-    if value is None or (value == 0 and name.startswith("max_")):
+    """The smaller of value and limit. None, and 0 in a `max_…` setting, mean unlimited and give the limit; so does a
+    switch, which smoke size turns on or off."""
+    if value is None or isinstance(limit, bool) or (value == 0 and name.startswith("max_")):
         return limit
     return min(value, limit)
 
@@ -118,9 +123,10 @@ def _shrink_upstream(
         except KeyError:  # a folder or a hub id
             continue
         stage_model = (stages.get(name) or {}).get("model", {})
-        stage = {**recipe, "model": merge(dict(values["model"]), stage_model)}
-        overrides: dict[str, Any] = {"size": "smoke"}
         has_own_data = "kind" in ((stages.get(name) or {}).get("data") or {})
+        data = recipe["data"] if has_own_data else values["data"]
+        stage = {**recipe, "model": merge(dict(values["model"]), stage_model), "data": data}
+        overrides: dict[str, Any] = {"size": "smoke"}
         for section in (*STAGE_SECTIONS, *(["data"] if has_own_data else [])):
             shrunk = _shrink_section(stage, section, f"stages.{name}.{section}", written)
             changed = (*_limits(stage, section), *(["pass_at"] if section == "evaluation" else []))

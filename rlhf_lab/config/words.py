@@ -16,10 +16,10 @@ from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 
-from rlhf_lab.config import registry
+from rlhf_lab.config import inventory, registry
 from rlhf_lab.core.errors import ConfigError
 
 UNUSABLE_FLAGS = {
@@ -86,11 +86,35 @@ def parse(words: Iterable[str], recipes: Collection[str], problems: list[str]) -
                 f"{word}: an interval has no values to run one after the other; name some, such as "
                 f"{override.key_or_group}=0.1,0.3,1, or steps with range(0,1,0.25)"
             )
+        elif override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+            problems.append(f"{word}: glob() is not read here; {_in_place_of_glob(override)}")
+        elif advice := _unusable_hydra_key(override.key_or_group):
+            problems.append(f"{word}: {advice}")
         elif override.key_or_group == "recipe" and not override.is_add():
             problems.append(f"{word}: a recipe is added to the settings, so it has a plus: write +{word.lstrip('+')}")
         else:
             overrides.append(override)
     return overrides
+
+
+def _in_place_of_glob(override: Override) -> str:
+    """What to write instead of glob(): the options that it stands for."""
+    key = override.key_or_group
+    if key not in registry.PACKAGES:
+        return f"name the values, such as {key}=0,1,2"
+    matching = override._value.filter(inventory.options(key))  # type: ignore[union-attr]
+    if not matching:
+        return f"no option of {key} matches; `explain {key}` lists them"
+    return f"name the options: {key}={','.join(matching)}"
+
+
+def _unusable_hydra_key(key: str) -> str | None:
+    """What to write instead of a key of Hydra that does not work here; None for every other key."""
+    key = key.replace("/", ".")
+    if key.partition(".")[0] != "hydra" or key.startswith(USABLE_HYDRA_KEYS):
+        return None
+    fitting = [name for name in UNUSABLE_HYDRA_KEYS if key == name or key.startswith(f"{name}.")]
+    return UNUSABLE_HYDRA_KEYS[max(fitting, key=len)] if fitting else "the lab does not use it; leave it out"
 
 
 def _explain_word(word: str, message: str, recipes: Collection[str]) -> str:
@@ -114,26 +138,17 @@ def _explain_word(word: str, message: str, recipes: Collection[str]) -> str:
 
 
 def check_hydra(overrides: Sequence[str], *, sweep: bool) -> None:
-    """Raises ConfigError for keys of Hydra that would have no effect, or an unexpected one.
+    """Raises ConfigError for keys that Hydra reads for the jobs of a sweep alone.
 
     Args:
         sweep: whether there are several jobs; only then Hydra starts them.
     """
-    problems = []
-    for word in overrides:
-        key = word.lstrip("+~").partition("=")[0].replace("/", ".")
-        if key.partition(".")[0] != "hydra":
-            continue
-        if not key.startswith(USABLE_HYDRA_KEYS):
-            fitting = [name for name in UNUSABLE_HYDRA_KEYS if key == name or key.startswith(f"{name}.")]
-            advice = "the lab does not use it; leave it out"
-            if fitting:
-                advice = UNUSABLE_HYDRA_KEYS[max(fitting, key=len)]
-            problems.append(f"{word}: {advice}")
-        elif not sweep:
-            problems.append(
-                f"{word} is about the jobs of a sweep, and this is a single run, which starts here; leave it out, or "
-                "name several values, e.g. seed=0,1"
-            )
+    keys = {word: word.lstrip("+~").partition("=")[0].replace("/", ".") for word in overrides}
+    problems = [
+        f"{word} is about the jobs of a sweep, and this is a single run, which starts here; leave it out, or name "
+        "several values, e.g. seed=0,1"
+        for word, key in keys.items()
+        if key.startswith(USABLE_HYDRA_KEYS) and not sweep
+    ]
     if problems:
         raise ConfigError(problems)

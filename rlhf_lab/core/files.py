@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -212,10 +213,27 @@ def file_digest(path: Path, start: int = 0, end: int | None = None) -> str:
     return digest.hexdigest()
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text that others wrote. Raises ValueError for all that cannot be read.
+
+    json.JSONDecodeError is one of a place in the text. Without it the standard library raises RecursionError for deep
+    nesting, and says of a long integer how to raise a limit of Python.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply; expected fewer than some hundred levels") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:
+        limit = sys.get_int_max_str_digits()
+        raise ValueError(f"the JSON has an integer of more than {limit} digits; write it as a text") from None
+
+
 def read_json(path: Path) -> Any:
     """The parsed file, or None when it is missing or not valid JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
@@ -277,7 +295,7 @@ def _parse_rows(data: bytes) -> tuple[list[dict[str, Any]], list[int]]:
     end = 0
     for line in data.splitlines(keepends=True):
         try:
-            row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
+            row = parse_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:  # no JSON, or no UTF-8
             row = None
         if not isinstance(row, dict):

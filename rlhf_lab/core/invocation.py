@@ -7,6 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from rlhf_lab.core.redaction import redacted_arguments
+
 COMMAND = "RLHF_LAB_COMMAND"
 """Environment variable that carries the command line to the processes that it starts."""
 
@@ -15,10 +17,10 @@ _building = False
 
 
 def remember() -> None:
-    """Record this process's command line in the environment, ready to paste into a shell."""
+    """Record this process's command line in the environment, ready to paste into a shell but for its secrets."""
     global _building
     _building = False
-    os.environ[COMMAND] = shlex.join([*_program(), *sys.argv[1:]])
+    os.environ[COMMAND] = shlex.join([*_program(), *redacted_arguments(sys.argv[1:])])
 
 
 def command_line() -> str:

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar, overload
 
+from rlhf_lab.core.scratch import scratch_dir
+
 Record = TypeVar("Record")
 
 
@@ -32,7 +34,7 @@ class RecordFile(Sequence[Record]):
     counts_back: ClassVar[bool]
 
     def __init__(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix=f"rlhf_lab_{self.noun}s_"))
+        folder = Path(tempfile.mkdtemp(prefix=f"{self.noun}s-", dir=scratch_dir()))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._file = open(folder / f"{self.noun}s", "w+b")  # noqa: SIM115, closed with the object
         self._offsets = array("q", [0])

@@ -19,6 +19,8 @@ from rlhf_lab.core.files import file_digest, read_json, write_json, write_text
 
 NAME = "SHA256SUMS"
 RESULT, MANIFEST = "result.json", "manifest.json"
+SEALED = "sealed"
+"""Entry of result.json: true of a stage that was completed with a seal."""
 PASSED = ".sealed"
 """File of the run directory: large file → [bytes, modified in ns, inode] with which it passed. Not sealed itself."""
 LARGE = 2**26
@@ -40,18 +42,30 @@ def write(folder: Path, result: str) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the seal. To be called before anything else of a sealed stage is changed."""
+    """Remove the seal. To be called before anything else of a sealed stage is changed.
+
+    The result goes first: it says that there is a seal, and without the result the stage is not complete.
+    """
+    if _says_sealed(folder):
+        (folder / RESULT).unlink()
     for name in (NAME, PASSED):
         (folder / name).unlink(missing_ok=True)
 
 
 def check(folder: Path, *, rebuilt: bool, say: Callable[[str], None]) -> None:
-    """Raises ArtifactError naming every file of a sealed stage that is missing or was changed; without a seal, none.
+    """Raises ArtifactError naming every file of a sealed stage that is missing or was changed, or the seal where the
+    result says that there was one; of folders without a seal of the lab, none.
 
     Args:
         rebuilt: whether the command builds the stage itself where it is not there.
         say: called with a message when there is 1 GiB or more to hash.
     """
+    advice = f", or delete {folder} and give the same command again to build it anew" if rebuilt else ""
+    if is_missing(folder):
+        raise ArtifactError(
+            f"{folder} is damaged. Its {NAME} is missing, with which it was completed, so nothing says that its files "
+            f"are what they were. Restore from a copy{advice}"
+        )
     digests = _read_digests(folder)
     large = {name: stat for name in digests if (stat := _file_stat(folder / name)) and stat[0] >= LARGE}
     unhashed = _without_passed(folder, digests)
@@ -60,7 +74,6 @@ def check(folder: Path, *, rebuilt: bool, say: Callable[[str], None]) -> None:
         say(f"checking {size / 2**30:.1f} GiB of {folder}")
     problems = list(_find_problems(folder, unhashed))
     if problems:
-        advice = f", or delete {folder} and give the same command again to build it anew" if rebuilt else ""
         raise ArtifactError(
             f"{folder} is damaged. Since it was completed, {'; '.join(problems)}; expected the contents that {NAME} "
             f"lists. Restore from a copy{advice}"
@@ -70,8 +83,20 @@ def check(folder: Path, *, rebuilt: bool, say: Callable[[str], None]) -> None:
             write_json(folder / PASSED, large)
 
 
+def is_missing(folder: Path) -> bool:
+    """Whether a completed stage was sealed and the seal is gone."""
+    return not (folder / NAME).is_file() and _says_sealed(folder)
+
+
+def _says_sealed(folder: Path) -> bool:
+    result = read_json(folder / RESULT)
+    return isinstance(result, dict) and result.get("status") == "completed" and result.get(SEALED) is True
+
+
 def changed(folder: Path) -> list[str]:
     """Names of sealed files that a report reads and that are missing or were changed; models are left out."""
+    if is_missing(folder):
+        return [NAME]
     digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
     unhashed = _without_passed(folder, digests)
     return [name for name, digest in unhashed.items() if any(_find_problems(folder, {name: digest}))]

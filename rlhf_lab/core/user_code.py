@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +46,14 @@ def import_user_code(where: str, load: Callable[[], Any]) -> Any:
         raise ConfigError(
             f"{where} cannot be imported ({type(error).__name__}: {error}); correct the module"
         ) from error
+
+
+def raised_in(error: BaseException, files: Collection[Path]) -> str:
+    """File and line of an error, as "mine.py, line 4": the innermost call in one of the files, or else of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    resolved = {str(file.resolve()) for file in files}
+    frame = next((frame for frame in reversed(frames) if frame.filename in resolved), frames[-1])
+    return f"{Path(frame.filename).name}, line {frame.lineno}"
 
 
 def names_object(setting: str) -> bool:

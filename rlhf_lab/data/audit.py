@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data import replies, transcript
-from rlhf_lab.data.audit_report import SPLITS, AuditReport, Finding, render
+from rlhf_lab.data.audit_report import DROPPED, SPLITS, AuditReport, Finding, render
 from rlhf_lab.data.contamination import EvaluationItems
 
 __all__ = ["AuditReport", "Finding", "audit", "render"]
@@ -136,7 +136,7 @@ def _add_load_report(report: AuditReport, corpus: Corpus) -> None:
         # What PAIR_CHECKS count is not shown a second time.
         noted = {reason: count for reason, count in load_report.noted.items() if reason not in PAIR_CHECKS}
         for prefix, why, of, counts in (
-            ("dropped", "not in the corpus", load_report.rows, load_report.dropped),
+            (DROPPED, "not in the corpus", load_report.rows, load_report.dropped),
             ("noted", "kept; what loading saw", load_report.kept, noted),
         ):
             for reason, count in counts.items():

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 SPLITS = ("train", "test")
+DROPPED = "dropped"
+"""Begins the name of a check that counts rows which loading left out, as in "dropped: empty chosen"."""
 SHARE = re.compile(r"wins|rate|share|accuracy|agrees")
 
 
@@ -66,10 +68,14 @@ class AuditReport:
 def render(report: AuditReport) -> RenderableType:
     """The report for the console: what was found, what was not, the statistics, and which checks did not run."""
     failed = list(dict.fromkeys(finding.check for finding in report.findings if finding.count))
-    clean = dict.fromkeys(finding.check for finding in report.findings if finding.check not in failed)
+    passed = dict.fromkeys(finding.check for finding in report.findings if finding.check not in failed)
+    dropped = [check for check in passed if f"{DROPPED}: {check}" in failed]
+    clean = [check for check in passed if check not in dropped]
     blocks: list[RenderableType] = [_findings_table(report, failed)]
     if clean:
         blocks.append(Text(f"Checked, none found: {', '.join(clean)}.", style="green"))
+    if dropped:
+        blocks.append(Text(f"None left in what is kept, loading dropped them: {', '.join(dropped)}.", style="yellow"))
     for needs, checks in _group_by_need(report.skipped).items():
         blocks.append(Text(f"Not checked: {', '.join(checks)} (needs {needs}).", style="yellow"))
     return Group(*blocks, "", _statistics_table(report))

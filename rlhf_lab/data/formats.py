@@ -17,12 +17,12 @@ column `tools` of a conversational row and the first turn of a transcript. Other
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.types import Pair
 from rlhf_lab.data.transcript import (
@@ -149,7 +149,7 @@ def to_standard(row: Row) -> dict[str, Any]:
         return dict(row)
     tools = row.get(TOOLS) or []
     if isinstance(tools, str):  # tables often hold the JSON of the list
-        tools = json.loads(tools)
+        tools = parse_json(tools)
     converted = {}
     for column, value in row.items():
         if column == "prompt":

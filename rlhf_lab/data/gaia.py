@@ -6,13 +6,12 @@ The repository is gated: accept its terms there, and set HF_TOKEN. Its questions
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
-from rlhf_lab.core.files import file_digest, fingerprint
+from rlhf_lab.core.files import file_digest, fingerprint, parse_json
 from rlhf_lab.data.reading import HUB_ID, read_rows
 from rlhf_lab.data.rows import BadRows, RowProblem, column, describe, text_column
 from rlhf_lab.environments.gaia.questions import GaiaQuestion
@@ -173,7 +172,7 @@ def _notes(value: Any) -> str:
     """The annotator's steps as prose, of a column that is an object or JSON."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError:
             return str(value)
     return str(value.get("Steps") or "") if isinstance(value, Mapping) else ""

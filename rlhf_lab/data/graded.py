@@ -25,7 +25,7 @@ from rlhf_lab.data.file_settings import Graded
 from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.replies import Split, check, read_prompt
 from rlhf_lab.data.roles import GRADE, columns_problem, missing_columns, role_of
-from rlhf_lab.data.rows import Row, RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import MissingColumns, Row, RowProblem, column, describe, text_column
 from rlhf_lab.data.transcript import render_prompt
 
 TURN_MARK = re.compile(r"\s*<extra_id_1>(Assistant|User)\n")
@@ -76,7 +76,7 @@ def parse_row(values: Mapping[str, Any], settings: Graded) -> Split:
     for row in rows:
         problem = column_problem(row, settings)
         if problem:
-            raise RowProblem(problem)
+            raise MissingColumns(problem)
     texts = [text_column(row, settings.response) for row in rows]
     grades = [[_grade_column(row, name, settings) for name in settings.attributes] for row in rows]
     prompt = transcript_of(text_column(rows[0], settings.prompt))

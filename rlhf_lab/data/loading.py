@@ -15,7 +15,8 @@ from rlhf_lab.data.file_settings import FileSettings
 from rlhf_lab.data.pair_file import PairFile
 from rlhf_lab.data.reading import read_rows
 from rlhf_lab.data.replies import Split
-from rlhf_lab.data.rows import BadRows, Row, RowProblem
+from rlhf_lab.data.roles import missing_columns
+from rlhf_lab.data.rows import BadRows, MissingColumns, Row, RowProblem
 from rlhf_lab.data.shuffling import shuffled
 
 Parse = Callable[[Mapping[str, Any]], Split]
@@ -165,12 +166,19 @@ def _read_source(
     rows = read_rows(path, bad, streaming=settings.streaming)
     if settings.shuffle_buffer:
         rows = shuffled(rows, settings.shuffle_buffer, settings.shuffle_seed)
+    columns_read: list[str] = []  # of the first row that could be read
     for row in join(rows):
         try:
             split = _with_facts(parse(row.values), row, settings)
         except RowProblem as problem:
-            bad.add(row.file, row.number, str(problem))
+            missing = [name for name in columns_read if name not in row.values]
+            if isinstance(problem, MissingColumns) and missing:
+                # The settings fit other rows, so that this row is wrong and not they.
+                bad.add(row.file, row.number, f"{missing_columns(missing, row.values)}, unlike rows before it")
+            else:
+                bad.add(row.file, row.number, str(problem))
             continue
+        columns_read = columns_read or list(row.values)
         choose(split).add(split, _row_location(row), also_in=also_in)
         if settings.max_pairs and all(reader.full for reader in readers):
             break  # a hub data set may have millions of further rows
@@ -203,7 +211,13 @@ def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitRead
         if reasons:
             fix = "check that data.kind and the columns fit the file"
         elif settings.test_path is None and (train.pairs or test.pairs):
-            fix = f"change data.test_fraction={settings.test_fraction} or give data.test_path"
+            count = len(train.pairs or test.pairs)
+            raise DataError(
+                f"{path}: none of the {count} usable row{'s' * (count != 1)} is left for {name}: rows are split by "
+                f"prompt, and data.test_fraction={settings.test_fraction} holds about that fraction of the prompts "
+                "out; write a file with more prompts, change data.test_fraction, or name the held-out rows with "
+                "data.test_path=FILE"
+            )
         else:
             fix = "the source has no rows"
         raise DataError(f"{path}: no pair is left for {name} of {reader.report.rows} rows ({reasons or 'none'}); {fix}")

@@ -10,10 +10,10 @@ Images and other parts are errors; further keys of a message (such as weight) ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import declared_names, name_problem
 from rlhf_lab.data.rows import RowProblem, column, describe
@@ -81,7 +81,7 @@ def read_tools(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     value = values.get(name) if name else None
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else None
+            value = parse_json(value) if value.strip() else None
         except ValueError:
             raise RowProblem(f"column {name!r} is {describe(value)}; expected a JSON list of tools") from None
     tools = _objects(value, f"column {name!r}", "a list of tools") if value else []

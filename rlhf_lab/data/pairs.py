@@ -27,7 +27,7 @@ from rlhf_lab.data.replies import (
     split_pair,
 )
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import RowProblem
+from rlhf_lab.data.rows import MissingColumns, RowProblem
 from rlhf_lab.data.transcript import SAID, normalise, render_prompt, reply_text, unquote
 
 PROMPT_REPEATED = "replies repeat the prompt"
@@ -50,7 +50,7 @@ def parse_row(values: Mapping[str, Any], columns: Pairs) -> Split:
     """One row → prompt and replies. Raises RowProblem when a column is missing or has another form."""
     problem = column_problem(values, columns)
     if problem:
-        raise RowProblem(problem)
+        raise MissingColumns(problem)
     chosen = text_or_messages(values, columns.chosen)
     rejected = text_or_messages(values, columns.rejected)
     if isinstance(chosen, str) != isinstance(rejected, str):

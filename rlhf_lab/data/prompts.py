@@ -18,7 +18,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_messages, read_tools
 from rlhf_lab.data.replies import Split, prompt_oddities, read_prompt
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import RowProblem, column
+from rlhf_lab.data.rows import MissingColumns, column
 from rlhf_lab.data.transcript import render_prompt
 
 EMPTY_PROMPT = "empty prompt"
@@ -36,7 +36,7 @@ def parse_row(values: Mapping[str, Any], settings: Prompts) -> Split:
     """One row → prompt. Raises RowProblem when the column is missing or has another form."""
     problem = column_problem(values, settings)
     if problem:
-        raise RowProblem(problem)
+        raise MissingColumns(problem)
     value = column(values, settings.prompt)
     texts: tuple[str, ...] = (settings.prompt, settings.tools)
     drop = None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, DataError, MissingDependency
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.data.delimited import read_delimited
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import BadRows, Row, describe, not_an_object
@@ -61,6 +62,7 @@ def local_files(source: str) -> list[Path] | None:
             raise DataError(f"{source}: the form of {path.name} is unknown; use one of {', '.join(SUFFIXES)}")
         return [path]
     if path.is_dir():
+        _refuse_dataset_dict(path)
         return _folder_files(path)
     if glob.has_magic(source) and not HUB_ID.fullmatch(source):
         files = sorted(Path(name) for name in glob.glob(str(path)) if name.endswith(SUFFIXES))
@@ -71,6 +73,20 @@ def local_files(source: str) -> list[Path] | None:
     if looks_local or not HUB_ID.fullmatch(source):
         raise DataError(f"{source}: there is no such file or folder{_missing_file_hint(path)}")
     return None
+
+
+def _refuse_dataset_dict(folder: Path) -> None:
+    """Raises DataError for a folder in which `datasets` saved several splits: it has to be known which is read."""
+    if not (folder / "dataset_dict.json").is_file():
+        return
+    splits = sorted(file.parent.name for file in folder.glob("*/dataset_info.json"))
+    train = next((name for name in splits if name.startswith("train")), None)
+    test = next((name for name in splits if name.startswith(("test", "eval", "valid"))), None)
+    chosen = f"data.path={folder / (train or (splits[0] if splits else 'SPLIT'))}"
+    if train and test:
+        chosen += f" data.test_path={folder / test}"
+    listed = ", ".join(splits) or "none"
+    raise DataError(f"{folder}: the folder is a DatasetDict with the splits {listed}; name a split: write {chosen}")
 
 
 def _folder_files(folder: Path) -> list[Path]:
@@ -119,7 +135,7 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
         if not line:
             continue
         try:
-            values = json.loads(line.decode("utf-8"))
+            values = parse_json(line.decode("utf-8"))
         except UnicodeDecodeError as error:
             byte = line[error.start]
             bad.add(str(file), number, f"byte {error.start + 1} is 0x{byte:02x}, not UTF-8; save the file as UTF-8")
@@ -127,8 +143,8 @@ def _read_jsonl(file: Path, bad: BadRows) -> Iterator[Row]:
         except json.JSONDecodeError as error:
             bad.add(str(file), number, _json_problem(line.decode("utf-8"), error))
             continue
-        except RecursionError:
-            bad.add(str(file), number, "the JSON is nested too deeply; expected one flat object per line")
+        except ValueError as error:
+            bad.add(str(file), number, str(error))
             continue
         if isinstance(values, dict):
             yield Row(str(file), number, values)
@@ -145,7 +161,7 @@ def _read_json(file: Path, bad: BadRows) -> Iterator[Row]:
     """A .json file is one list of objects; a file of one object per line is read as JSONL."""
     content = b"".join(line for _, line in file_lines(file))
     try:
-        rows = json.loads(content.decode("utf-8"))
+        rows = parse_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
     except json.JSONDecodeError as error:
@@ -156,6 +172,8 @@ def _read_json(file: Path, bad: BadRows) -> Iterator[Row]:
             f"{file}: broken JSON in line {error.lineno}, column {error.colno} ({error.msg}); "
             "expected a list of objects, or one object per line"
         ) from error
+    except ValueError as error:
+        raise DataError(f"{file}: {error}; expected a list of objects, or one object per line") from error
     if isinstance(rows, dict):
         rows = [rows]
     if not isinstance(rows, list):

@@ -23,6 +23,10 @@ class RowProblem(ValueError):
     """A row's value is not what it should be. The message names field, found, expected and the fix."""
 
 
+class MissingColumns(RowProblem):
+    """A row lacks columns that the settings name. The message proposes other settings."""
+
+
 class BadRows:
     """Collects unreadable rows of one source.
 
@@ -60,7 +64,8 @@ class BadRows:
         for (file, problem), numbers in list(self._rows.items())[:SHOWN]:
             noun = "row" if len(numbers) == 1 else "rows"
             lines.append(f"  {file}, {noun} {_ranges_in_words(numbers)}: {problem}")
-        lines.append("Correct the rows, or have them counted and skipped with data.max_bad_rows=N.")
+        allowed = "N" if stopped else self.count
+        lines.append(f"Correct the rows, or have them counted and skipped with data.max_bad_rows={allowed}.")
         return DataError("\n".join(lines))
 
 

@@ -19,7 +19,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import completion_text, messages_column, read_tools, text_or_messages
 from rlhf_lab.data.replies import NO_REPLY, Split, prompt_oddities, read_prompt, read_transcript
 from rlhf_lab.data.roles import missing_columns
-from rlhf_lab.data.rows import RowProblem, text_column
+from rlhf_lab.data.rows import MissingColumns, text_column
 from rlhf_lab.data.transcript import SAID, normalise, parse, render_prompt, reply_text, to_messages
 
 EMPTY_REPLY = "empty reply"
@@ -35,7 +35,7 @@ def parse_row(values: Mapping[str, Any], settings: Demonstrations) -> Split:
     """One row → its last reply and what comes before. Raises RowProblem when no form fits or a column is wrong."""
     problem = column_problem(values, settings)
     if problem:
-        raise RowProblem(problem)
+        raise MissingColumns(problem)
     tools = read_tools(values, settings.tools)
     if values.get(settings.messages) is not None:
         return conversation(messages_column(values, settings.messages), tools)

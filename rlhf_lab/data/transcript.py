@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
 
 ROLES = {"user": "Human", "assistant": "Assistant", "system": "System", "tool": "Tool"}
@@ -118,7 +119,7 @@ def _json(values: Sequence[Any]) -> str:
 
 def _json_list(speaker: str, body: str, in_place: bool, place: str) -> list[dict[str, Any]]:
     try:
-        values = json.loads(body)
+        values = parse_json(body)
     except ValueError:
         values = None
     if in_place and isinstance(values, list):
@@ -140,7 +141,7 @@ def _read_header(line: str) -> dict[str, str] | None:
     if not line.startswith("{"):
         return None
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         return None
     return values if set(values) <= set(TOOL_HEADER) else None

@@ -17,7 +17,7 @@ from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.pairs import SEVERAL_MESSAGES, strip_prompt
 from rlhf_lab.data.replies import Split, prompt_oddities, read_prompt
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import RowProblem, column, describe
+from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe
 from rlhf_lab.data.transcript import render_prompt
 
 EMPTY_REPLY = "empty reply"
@@ -45,7 +45,7 @@ def parse_row(values: Mapping[str, Any], settings: Unpaired) -> Split:
     """One row → prompt and a reply on its side. Raises RowProblem when a column is missing or has another form."""
     problem = column_problem(values, settings)
     if problem:
-        raise RowProblem(problem)
+        raise MissingColumns(problem)
     tools = read_tools(values, settings.tools)
     given = text_or_messages(values, settings.prompt)
     prompt = read_prompt(given) if isinstance(given, str) else render_prompt(given, tools)

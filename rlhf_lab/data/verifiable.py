@@ -18,7 +18,7 @@ from rlhf_lab.data.loading import load_corpus
 from rlhf_lab.data.messages import read_tools, text_or_messages
 from rlhf_lab.data.replies import Split, prompt_oddities
 from rlhf_lab.data.roles import columns_problem
-from rlhf_lab.data.rows import RowProblem, column, describe, text_column
+from rlhf_lab.data.rows import MissingColumns, RowProblem, column, describe, text_column
 from rlhf_lab.data.transcript import render_prompt
 from rlhf_lab.environments.maths.answers import same_answer
 
@@ -53,7 +53,7 @@ def parse_row(values: Mapping[str, Any], settings: Verifiable) -> Split:
     """One row → prompt and, where there is one, a solution. Raises RowProblem when a column is missing or wrong."""
     problem = column_problem(values, settings)
     if problem:
-        raise RowProblem(problem)
+        raise MissingColumns(problem)
     given = text_or_messages(values, settings.prompt)
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]

@@ -5,6 +5,7 @@ Each is tried in a process of its own with a time limit: an import may take seco
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,12 @@ def _try_start(command: list[str], version: str, tolerance: str, advice: str) ->
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return pass_or_fail(False, f"{version} does not start within {SECONDS} s".strip(), tolerance, advice)
+        measured = f"{version} does not start within {SECONDS} s".strip()
+        load = os.getloadavg()[0]
+        if load > usable_cores():  # installing it again would not help
+            busy = f"the machine is busy (load {load:.1f} on {usable_cores()} cores): run doctor again when it is not"
+            return Finding("skip", f"not known: {measured}", tolerance, busy)
+        return pass_or_fail(False, measured, tolerance, f"it hangs while it starts: {advice}")
     if process.returncode:
         lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
         return pass_or_fail(False, f"{version} is broken: {lines[-1][:200]}".strip(), tolerance, advice)

@@ -36,8 +36,8 @@ class ComparePolicies:
 
     def finish(self) -> Result:
         evaluator = self.evaluator
-        not_compared = {"reference", "reward", "gold", "judge", *self.run.config.reward.roles}
-        roles = ["reference", *(role for role in self.run.needs if role not in not_compared)]
+        compared = self.settings.compared_roles(self.run.config)
+        roles = ["reference", *(role for role in compared if role in self.run.needs)]
         policies = []
         for role in roles:
             name = self._policy_name(role)

@@ -14,6 +14,7 @@ from rlhf_lab.core.files import file_digest
 from rlhf_lab.training.settings import Held, Rule, StageSettings
 
 if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
     from rlhf_lab.config.sections import Evaluation
 
 
@@ -24,6 +25,7 @@ class EvaluationSettings(StageSettings):
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
     measures_gold: ClassVar[bool] = True
+    one_path: ClassVar[bool] = False
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation", "reward")
 
 
@@ -43,9 +45,12 @@ class BestOfN(EvaluationSettings):
         samples: replies per held-out prompt, N; every n is estimated from the same N, over all subsets.
     """
 
-    required_needs: ClassVar[tuple[str, ...]] = ("policy", "reward")
+    required_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    optional_needs: ClassVar[tuple[str, ...]] = ("reward",)  # recipes name it, and the reward may be another one
+    reads_reward: ClassVar[bool] = True
     answer: ClassVar[str] = "against_reference"
     gain_curve: ClassVar[Literal["bon", "rl"]] = "bon"
+    one_path: ClassVar[bool] = True
     smoke: ClassVar[dict[str, float]] = {"samples": 8}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4}
     samples: int = 64
@@ -113,6 +118,18 @@ class Compare(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("reference",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     answer: ClassVar[str] = "best_policy"
+
+    def compared_roles(self, config: Config) -> list[str]:
+        """The roles of the policies that are compared with the reference, in the order written."""
+        others = {"reference", "reward", "gold", "judge", *config.reward.roles}
+        return [role for role, source in config.needs.items() if source and role not in others]
+
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        remedy = (
+            "there is no KL between them; compare policies that descend from the same model, write one data.seed for "
+            "all seeds"
+        )
+        return dict.fromkeys(self.compared_roles(config), ("reference", remedy))
 
     def held(self, *, adapter: bool) -> list[Held]:
         """One policy at a time beside the reference."""

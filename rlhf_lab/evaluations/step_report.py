@@ -134,7 +134,6 @@ class StepReporting:
 
     def _log_curves(self, own: Graded, sets: dict[str, Graded]) -> None:
         """The scores of samples, and how many critical solutions are caught as more false alarms are allowed."""
-        self.run.rewind_log(0)  # an interrupted attempt may have logged part of the curves
         for percent in CURVE:
             curves = {"score/by_percentile": float(np.percentile(own.scores, percent))}
             for name, graded in sets.items():

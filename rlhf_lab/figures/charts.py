@@ -37,7 +37,11 @@ from rlhf_lab.statistics.inference import Estimate
 
 @dataclass(frozen=True)
 class Point:
-    """A point with optional error bars, label and tooltip; infinite bounds are not drawn."""
+    """A point with optional error bars, label and tooltip; infinite bounds are not drawn.
+
+    Attributes:
+        joined: whether the line of its series goes through it.
+    """
 
     x: float
     y: float
@@ -47,6 +51,7 @@ class Point:
     x_high: float = math.nan
     label: str = ""
     facts: Facts = field(default_factory=dict)
+    joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def frontier(
     description: str = "",
     size: tuple[int, int] = (480, 230),
 ) -> Chart:
-    """Points with error bars in both directions, joined in order.
+    """Points with error bars in both directions; those that are joined by the line of their series, in order.
 
     Args:
         origin: keep (0, 0) in view, with its horizontal axis.
@@ -164,10 +169,11 @@ def frontier(
     # All layers give an axis the same title: Vega-Lite would name every field of them.
     low = channel("low:Q", title=title_lines(y_label, "y"))
     x_low = channel("x_low:Q", title=title_lines(x_label, "x"))
+    line = base.where("!datum.apart") if any(row.get("apart") for row in rows) else base
     bounded_y = base.where("isValid(datum.low) && isValid(datum.high)")
     bounded_x = base.where("isValid(datum.x_low) && isValid(datum.x_high)")
     layers = [
-        base.mark("line", strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=dash_of(entries), order="order:Q"),
+        line.mark("line", strokeWidth=1.4, clip=True).encode(x=x, y=y, strokeDash=dash_of(entries), order="order:Q"),
         bounded_y.mark("rule", strokeWidth=1.3, clip=True).encode(x=x, y=low, y2="high:Q"),
         bounded_x.mark("rule", strokeWidth=1.3, clip=True).encode(x=x_low, x2="x_high:Q", y=y),
         base.mark("point", filled=True, size=60, clip=True).encode(
@@ -178,8 +184,8 @@ def frontier(
         layers.append(tables.chart([{"y": 0}]).mark("rule", color=SOFT).encode(y=y))
     if diagonal:
         ends = [{"x": end, "y": end} for end in diagonal]
-        line = tables.chart(ends).mark("line", color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
-        layers.append(line.encode(x=x, y=y))
+        equal = tables.chart(ends).mark("line", color=tone(GREY), strokeDash=[6, 3], strokeWidth=1.4, clip=True)
+        layers.append(equal.encode(x=x, y=y))
     labels = [Label(point.x, point.y, point.label) for one in series for point in one.points]
     layers += label_layers(tables, labels, x, y, x_range, y_range, size[1])
     return finish(tables, layers, title, description or "; ".join(map(_ends, series)), *size)
@@ -373,7 +379,8 @@ def _rows(series: Sequence[Series], axes: Mapping[str, str]) -> list[Row]:
             facts = {"series": one.name, **(point.facts or place)}
             numbers = {"order": order, "x": point.x, "y": point.y, **interval, **x_interval}
             cleaned = {key: plain(value) for key, value in numbers.items()}
-            rows.append({"series": one.name, **cleaned, "facts": facts})
+            apart = {} if point.joined else {"apart": True}
+            rows.append({"series": one.name, **cleaned, **apart, "facts": facts})
     set_facts(rows)
     return rows
 
@@ -406,4 +413,11 @@ def _near(values: Sequence[float], bounds: Sequence[float]) -> list[float]:
 def _ends(series: Series) -> str:
     if not series.points:
         return f"{series.name}: no points"
-    return f"{series.name} from {compact(series.points[0].y)} to {compact(series.points[-1].y)}"
+    joined = [point for point in series.points if point.joined]
+    apart = [point.y for point in series.points if not point.joined]
+    parts = []
+    if joined:
+        parts.append(f"from {compact(joined[0].y)} to {compact(joined[-1].y)}")
+    if apart:
+        parts.append(f"{len(apart)} points that no line joins, {compact(min(apart))} to {compact(max(apart))}")
+    return f"{series.name} {', '.join(parts)}"

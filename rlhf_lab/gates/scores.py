@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,18 @@ import pandas as pd
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.core.policies import own_policy
 from rlhf_lab.evaluations.suite.suite_file import VERSIONS, Demand, HarnessTask, RunMetric, Suite
 from rlhf_lab.results.folders import find_run
 from rlhf_lab.results.gains import policy_names, scores
 from rlhf_lab.results.rundir import Run, read_run
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean, clustered_rate
+
+ASKED_BY_SUITE = ("golden/", "harness/")
+"""Beginnings of the metrics that only a run of eval_suite has."""
+SHOWN = 8
+"""Metrics that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Check:
 
     Attributes:
         role: of `needs` of the gated run whose directory has the metric; empty is the run itself.
-        policy: whose metric; empty is the gated policy where `role` is set, else the last one.
+        policy: whose metric; empty is the gated policy where `role` is set, else the run's own.
         version: digest of the golden set or task that the suite has; empty where it asks none.
     """
 
@@ -102,11 +109,7 @@ class RunReader:
                 # a row without a value may be of another metric: the stage that scored the rows counted those without
                 return replace(_scores_of_rows(rows, estimate.unscored if estimate else 0), version=version)
         if estimate is None:
-            known = sorted({*stored, *run.results})
-            raise DataError(
-                f"{check.name}: {run.path} has no {check.metric} of {policy or 'a policy'}; it has "
-                f"{', '.join(known) or 'no metric'}. Name another run in the suite (run: ROLE), or evaluate with it"
-            )
+            raise DataError(_missing_metric(check, run, policy, sorted({*stored, *run.results})))
         return Scores(estimate, version=version)
 
     def _policy_of(self, check: Check, run: Run) -> str:
@@ -124,13 +127,13 @@ class RunReader:
             raise DataError(
                 f"{check.name}: {run.path} evaluated {', '.join(names) or 'no policy'}{of_gated}, not {check.policy}"
             )
-        return check.policy or (names[-1] if names else "")
+        return check.policy or own_policy(names) or ""
 
     def _names_of_gated(self, role: str, run: Run, names: Sequence[str]) -> list[str]:
         """Names under which another run evaluated the gated policy. A gated run without needs.policy made its own."""
         gated = _folders(self.run).get("policy", self.folder.resolve())
         if _folders(self.run)[role] == gated:  # the run that made the policy
-            return list(names[-1:])
+            return [own] if (own := own_policy(names)) else []
         roles = {each for each, folder in _folders(run).items() if folder == gated}
         # evaluations name a policy by its role; the reference by its stage, as "sft (reference)"
         return [name for name in names if ("reference" if name.endswith(" (reference)") else name) in roles]
@@ -155,6 +158,28 @@ class RunReader:
                 raise DataError(f"{folder}: {', '.join(run.changed)} changed since the run was complete; run it again")
             self._runs[role] = run
         return self._runs[role]
+
+
+def _missing_metric(check: Check, run: Run, policy: str, known: Sequence[str]) -> str:
+    """What to say of a run without a check's metric: the run that has it, or the metrics closest to it."""
+    is_of_suite = any(name.startswith(ASKED_BY_SUITE) for name in (*known, *map(str, run.evaluation.columns)))
+    if check.metric.startswith(ASKED_BY_SUITE) and not is_of_suite:
+        return (
+            f"{check.name}: {run.path} was not asked {check.metric}: a suite's golden sets and tasks are asked by "
+            "eval_suite, and the gate reads its run. Run python -m rlhf_lab +recipe=eval_suite "
+            f"needs.policy={run.path} stages.safety_eval.needs.dpo={run.path} (and algorithm.suite=FILE for a suite of "
+            "your own), then gate its folder"
+        )
+    shown = known
+    if len(known) > SHOWN:
+        shown = get_close_matches(check.metric, known, n=SHOWN, cutoff=0.3) or known[:SHOWN]
+    listed = ", ".join(shown) or "no metric"
+    if len(known) > SHOWN:
+        listed = f"{len(known)} metrics, such as {listed} (all are in {run.path / 'result.json'})"
+    return (
+        f"{check.name}: {run.path} has no {check.metric} of {policy or 'a policy'}; it has {listed}. Name another run "
+        "in the suite (run: ROLE), or evaluate with it"
+    )
 
 
 def _folders(run: Run) -> dict[str, Path]:

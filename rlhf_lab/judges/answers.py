@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.judges.requests import Reply, Stop
 
 Unscored = Literal["refused", "truncated", "invalid"]
@@ -24,7 +24,7 @@ def read_object(reply: Reply) -> tuple[dict[str, Any], Unscored | None]:
         return {}, STOPS[reply.stop]
     text = reply.text
     try:
-        answer = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        answer = parse_json(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:  # no braces, or no JSON between them
         return {}, "invalid"
     if not isinstance(answer, dict):

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlhf_lab.core.console import console, progress
-from rlhf_lab.core.errors import BudgetExceeded, JudgeUnavailable, LabError
+from rlhf_lab.core.errors import BudgetExceeded, ConfigError, JudgeUnavailable, LabError
 from rlhf_lab.judges.address import url_of
 from rlhf_lab.judges.backends.settings import Service
 from rlhf_lab.judges.batches import BatchRuns
 from rlhf_lab.judges.caller import Caller
 from rlhf_lab.judges.channel import Channel
+from rlhf_lab.judges.model_name import missing_model
 from rlhf_lab.judges.pacing import Limits, Pacer, Stopped, backoff_s
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.requests import Completer, Reply, Request, Usage
@@ -109,6 +110,8 @@ class Client:
     def __init__(
         self, backend: Backend, settings: Service, caller: Caller, *, store: Store | None = None, pause_s: float = 1.0
     ):
+        if problem := missing_model(settings, may_ask=not caller.only_counts):
+            raise ConfigError(problem)
         price = price_of(settings)
         path = Path(settings.store).expanduser() if settings.store else caller.outputs / "judges.sqlite"
         if caller.only_counts and not path.exists():

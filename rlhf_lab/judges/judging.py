@@ -213,9 +213,10 @@ def _complete(
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What judgements say of the first name against the second, clustered by prompt.
 
-    Keys: `win_rate` of the first, ties half; `consistency`, the share of comparisons that were asked in which both
-    orders agree; `first_shown`, the share of votes with a winner that name the reply shown first; `words`, how much
-    longer the first's replies are; counts of comparisons, prompts, identical replies, and of unscored votes by reason.
+    Keys: `win_rate` of the first, ties half, NaN where all comparisons are of identical responses; `consistency`, the
+    share of comparisons that were asked in which both orders agree; `first_shown`, the share of votes with a winner
+    that name the reply shown first; `words`, how much longer the first's replies are; counts of comparisons, prompts,
+    identical replies, and of unscored votes by reason.
     """
     prompts = np.array([row["prompt_id"] for row in rows])
     score_N = np.array([math.nan if row["score"] is None else row["score"] for row in rows], dtype=np.float64)
@@ -231,7 +232,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ]
     reasons = Counter(vote["unscored"] for row in rows for vote in row["votes"])
     return {
-        "win_rate": share(score_N, prompts),
+        # Sides that wrote the same everywhere did not draw: nothing was compared.
+        "win_rate": share(score_N if asked else np.full(len(rows), math.nan), prompts),
         "consistency": clustered_rate(agree_N, agree_prompts),
         "first_shown": clustered_rate([value for value, _ in decided], [prompt for _, prompt in decided]),
         "words": clustered_mean(words_N, prompts),

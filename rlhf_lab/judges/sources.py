@@ -17,12 +17,13 @@ from typing import Any
 from rlhf_lab.core import seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.core.files import file_digest, read_jsonl
+from rlhf_lab.core.files import file_digest, parse_json, read_json, read_jsonl
+from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.data.lines import file_lines
 from rlhf_lab.data.rows import describe
 from rlhf_lab.data.transcript import as_prompt, render_prompt, reply_text
 
-ROWS = "evaluation.jsonl"
+ROWS, RESULT = "evaluation.jsonl", "result.json"
 IDS = ("question_id", "id")
 REPLIES = ("response", "completion")
 MESSAGES_FORM = '[{"role": "user", "content": "…"}, …]'
@@ -83,7 +84,7 @@ def read_source(path: Path, policy: str | None = None) -> Source:
     """The replies of a run directory, or of a JSONL file. Raises DataError when there are none.
 
     Args:
-        policy: of a run directory; None takes the last one that was evaluated. A file has none.
+        policy: of a run directory; None takes the run's own. A file has none.
     """
     if path.is_dir():
         return _read_run(path, policy)
@@ -95,7 +96,7 @@ def read_source(path: Path, policy: str | None = None) -> Source:
         if not line.strip():
             continue
         try:
-            answers.append(_read_answer(json.loads(line)))
+            answers.append(_read_answer(parse_json(line)))
         except ValueError as error:
             message = f"is no JSON ({error.msg})" if isinstance(error, json.JSONDecodeError) else str(error)
             problems.append(f"{path}, row {number}: {message}")
@@ -114,11 +115,14 @@ def _read_run(folder: Path, policy: str | None) -> Source:
         raise DataError(
             f"{folder} has no {ROWS} with replies; name the run directory of an evaluation, or a .jsonl file"
         )
-    names = list(dict.fromkeys(row["policy"] for row in rows))
-    policy = policy or names[-1]
+    stored = (read_json(folder / RESULT) or {}).get("policies") or []
+    names = in_training_order([each["name"] for each in stored], [row["policy"] for row in rows])
+    policy = policy or own_policy(names)
     if policy not in names:
         raise DataError(f"policy={policy}: {folder} evaluated {', '.join(names)}")
     rows = [row for row in rows if row["policy"] == policy]
+    if not rows:
+        raise DataError(f"{folder / ROWS} has no replies of {policy}; name another policy: policy='{names[0]}'")
     if any(row.get("turns", 1) > 1 for row in rows):
         raise DataError(
             f"{folder}: replies of {policy} are episodes of several turns, whose last replies have no prompt in "

@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, MissingDependency
 from rlhf_lab.figures.palette import DARK, LIGHT
+from rlhf_lab.judges.requests import writable
 from rlhf_lab.labels.session import Session
 from rlhf_lab.labels.store import OutOfDate
 
@@ -43,6 +44,8 @@ MOST_BYTES = 10_000
 """Of a request's body; an answer has some 200."""
 MOST_SECONDS = 86_400.0
 """An answer's time is cut off here: the page was left open overnight."""
+MOST_ID = 2**63 - 1
+"""Of an event, as SQLite counts."""
 CHOICES = ("1", "2", "tie", "skip")
 TEMPLATES = Path(__file__).parent / "templates"
 HEADERS = {
@@ -124,12 +127,13 @@ def build_app(session: Session, token: str, port: int, export_command: str) -> A
         sent = await _body(request, event=str, item=str, choice=str, seconds=(int, float))
         if sent is None or sent["choice"] not in CHOICES:
             return _refusal("an answer is {event, item, choice, seconds}", 400)
-        seconds = min(max(0.0, float(sent["seconds"])), MOST_SECONDS)
+        # in this order: a whole number of many digits is no float
+        seconds = float(min(max(0, sent["seconds"]), MOST_SECONDS))
         return _saved(session, lambda: session.answer(sent["event"], sent["item"], sent["choice"], seconds))
 
     async def undo(request: Request) -> Response:
         sent = await _body(request, event=str, undoes=int)
-        if sent is None:
+        if sent is None or not 0 <= sent["undoes"] <= MOST_ID:
             return _refusal("an undo is {event, undoes}", 400)
         return _saved(session, lambda: session.undo(sent["event"], sent["undoes"]))
 
@@ -147,10 +151,12 @@ async def _body(request: Request, **types: Any) -> dict[str, Any] | None:
     """The fields of a JSON body; None when one is missing or of another type."""
     try:
         sent = await request.json()
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return None
     if not isinstance(sent, dict) or not all(isinstance(sent.get(name), kind) for name, kind in types.items()):
         return None
+    if any(writable(sent[name]) != sent[name] for name, kind in types.items() if kind is str):
+        return None  # half a surrogate pair, which SQLite cannot hold
     return sent
 
 

@@ -27,7 +27,7 @@ from rlhf_lab.data.rows import BadRows, Row, RowProblem, describe, text_column
 from rlhf_lab.data.transcript import as_prompt, to_conversation
 from rlhf_lab.labels.items import FIRST, SECOND, TIE, WINNERS, Item, digest
 from rlhf_lab.results.folders import find_run
-from rlhf_lab.results.gains import policy_names
+from rlhf_lab.results.gains import policy_names, policy_of
 from rlhf_lab.results.rundir import Run, read_run
 
 JUDGEMENTS = "judgements.jsonl"
@@ -60,7 +60,7 @@ def read_source(path: Path, policies: str | None = None) -> Source:
     """The items of a run directory, a folder with judgements.jsonl, or a file.
 
     Args:
-        policies: "A,B": the policies of a run to compare; None is its first and its last.
+        policies: "A,B": the policies of a run to compare; None is the starting policy and the run's own.
     Raises:
         DataError: nothing to label is there, or a row has another form.
     """
@@ -136,7 +136,7 @@ def _choose_policies(run: Run, policies: str | None) -> tuple[str, str]:
             "judgements.jsonl, or a file of pairs"
         )
     if policies is None:
-        return known[0], known[-1]
+        return known[0], str(policy_of(run))
     chosen = [name.strip() for name in policies.split(",")]
     problems = []
     for name in set(chosen) - set(known):

@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.memory.sizes import PUBLISHED, ModelShape
+from rlhf_lab.models.model_files import check_bases
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.stages.artifacts import External, Stage
 
@@ -58,6 +59,7 @@ def scratch_shape(settings: Scratch) -> ModelShape:
 
 def source_shape(source: str, revision: str | None = None) -> ModelShape:
     """Shape of a folder's model (of an adapter's base), of a cached hub model, or of one listed in PUBLISHED."""
+    check_bases(source)
     base = (read_json(Path(source) / "adapter_config.json") or {}).get("base_model_name_or_path")
     if base and not (Path(source) / "config.json").is_file():
         return source_shape(base)
@@ -78,7 +80,7 @@ def _local_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True)
+        return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):
         return None
 

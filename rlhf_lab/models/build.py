@@ -144,7 +144,9 @@ def load_encoder(source: str | Path, settings: Scratch | HuggingFace) -> Encoder
         # A folder of nothing but an adapter usually leaves the tokenizer to the base it was trained on.
         source = lora.adapter_base(source) or source
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(source), revision=revision_of(settings, source))
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(source), revision=revision_of(settings, source), trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise ArtifactError(_load_message("a tokenizer", source, error)) from error
     read_prompt = to_conversation if uses_chat_template(settings, tokenizer) else None
@@ -264,6 +266,7 @@ def _load(
             attn_implementation=None if attention == "auto" else attention,  # None lets the architecture choose
             revision=revision_of(settings, model_source),
             use_safetensors=True,
+            trust_remote_code=False,  # left out, transformers asks on the terminal whether to run the model's code
             output_loading_info=True,
             **options,
         )
@@ -343,6 +346,9 @@ def _load_message(description: str, source: str | Path, error: Exception) -> str
     reason = str(error).strip().splitlines()[0][:300]
     if "attention" in reason.casefold():
         advice = "If it cannot have this attention, write model.attention=auto, which takes one that it can"
+    elif "trust_remote_code" in str(error):
+        reason = "it needs code of its own (auto_map), which is never run here"
+        advice = "Use a model whose architecture transformers has, or a version of transformers that has this one"
     else:
         advice = "Expected a folder with config.json, *.safetensors and a tokenizer, or a hub id"
     return f"{source} cannot be loaded as {description}: {reason}. {advice}"

@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_lab.core.errors import OPTIONAL, ArtifactError, ConfigError, MissingDependency
 from rlhf_lab.core.files import write_json
-from rlhf_lab.models.model_files import Record, adapter_folder, base_identity
+from rlhf_lab.models.model_files import Record, adapter_folder, base_identity, refuse_circle
 from rlhf_lab.models.settings import LoRA
 from rlhf_lab.models.weights import (
     EARLIER,
@@ -279,6 +279,7 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
     """
     adapters: list[Path] = []
     here = str(source)
+    passed = [here]
     while True:
         adapter = adapter_folder(here)
         base = adapter_base(adapter)
@@ -289,7 +290,9 @@ def adapter_chain(source: str | Path) -> tuple[str, list[Path]]:
                 f"{adapter} lies on {base}, which is not there, and model.weights=nf4 packs that model and adds the "
                 "adapter to it; put it back, or use model.weights=bfloat16, which takes the merged model"
             )
+        refuse_circle(passed, base)
         adapters.append(adapter)
+        passed.append(base)
         here = base
 
 

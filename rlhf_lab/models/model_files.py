@@ -5,17 +5,16 @@ What loading does with it is in `models/build.py` and `models/lora.py`.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core.errors import OPTIONAL, MissingDependency
-from rlhf_lab.core.files import read_json, write_json
+from rlhf_lab.core.errors import OPTIONAL, ArtifactError, MissingDependency
+from rlhf_lab.core.files import parse_json, read_json, write_json
 from rlhf_lab.models.settings import Stored
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -30,8 +29,9 @@ FILE_END_BYTES = 2**22
 """Bytes hashed at either end of a model's file; the middle of a larger file is not read."""
 RECORD = "trained_on.json"
 """File beside those of an adapter that a stage has trained."""
-LARGEST_HEADER = 2**28
-"""Bytes. A safetensors file opens with the length of its header; in another kind of file that number is anything."""
+MAX_HEADER = 100_000_000
+"""Bytes, as the format allows. A safetensors file opens with the length of its header; in another kind of file that
+number is anything."""
 
 
 def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
@@ -53,6 +53,10 @@ def problems(source: str, where: str, *, reward: bool = False) -> list[str]:
     if (path / "config.json").is_file():
         return _folder_problems(path, label, reward=reward)
     if (path / ADAPTER).is_file():
+        try:
+            check_bases(source)
+        except ArtifactError as error:
+            return [f"{where}={error}"]
         return _adapter_problems(path, label, reward=reward)
     models_inside = sorted(config.parent.name for config in path.glob("*/config.json"))
     suggestion = f"; did you mean {path / models_inside[0]}?" if models_inside else ""
@@ -84,6 +88,7 @@ def config_of(source: str) -> dict[str, Any]:
     """The config of a model's folder, of an adapter's base, or of a hub model that was downloaded before; else {}."""
     folder = Path(source)
     if folder.is_dir():
+        check_bases(source)
         base = _base_of_adapter(folder)
         return read_json(folder / "config.json") or (config_of(base) if base else {})
     could_be_hub_id = source.count("/") <= 1 and not source.startswith((".", "/", "~"))
@@ -93,7 +98,35 @@ def config_of(source: str) -> dict[str, Any]:
 
 def _base_of_adapter(folder: Path) -> str | None:
     """Folder or hub id of the model that an adapter was trained on; None where the folder's files do not say."""
-    return (read_json(folder / ADAPTER) or {}).get("base_model_name_or_path")
+    settings = read_json(folder / ADAPTER)
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    return base if isinstance(base, str) else None
+
+
+def check_bases(source: str | Path) -> None:
+    """Follow an adapter's folder to its base, and to the base of that. Raises ArtifactError where that is a circle."""
+    here = str(source)
+    passed = [here]
+    while (Path(here) / ADAPTER).is_file() and not (Path(here) / "config.json").is_file():
+        base = _base_of_adapter(Path(here))
+        if not base:
+            return
+        refuse_circle(passed, base)
+        passed.append(base)
+        here = base
+
+
+def refuse_circle(passed: Sequence[str], base: str) -> None:
+    """Raises ArtifactError where an adapter lies on one of the models that lie on it.
+
+    Args:
+        passed: folders on the way to `base`, each an adapter on the next.
+    """
+    if Path(base).is_dir() and os.path.realpath(base) in map(os.path.realpath, passed):
+        raise ArtifactError(
+            f"{passed[0]}: its adapters lie on each other in a circle ({' → '.join([*passed, base])}); write the model "
+            f"that the first of them was trained on as base_model_name_or_path in its {ADAPTER}"
+        )
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
@@ -188,7 +221,7 @@ def _folder_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or "model_type" not in config:
         return [f"{label}: its config.json is not one of a Hugging Face model (no model_type); copy the folder again"]
-    messages: list[str] = []
+    messages = code_problems(config, label)
     names = _tensor_names(folder, label, messages)
     if reward and names is not None and not _contains_head(names):
         messages.append(
@@ -198,6 +231,21 @@ def _folder_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         messages.append(f"{label} has no tokenizer; save it there: tokenizer.save_pretrained({str(folder)!r})")
     return messages
+
+
+def code_problems(config: Mapping[str, Any], label: str) -> list[str]:
+    """Why a model whose config names code of its own is refused; empty where transformers has the architecture."""
+    if not config.get("auto_map"):
+        return []
+    # imported here, since few configs name code
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    if config.get("model_type") in CONFIG_MAPPING_NAMES:
+        return []  # loaded with the code of transformers
+    return [
+        f"{label} needs code of its own (auto_map in config.json, trust_remote_code elsewhere), which is never run "
+        "here; use a model whose architecture transformers has, or a version of transformers that has this one"
+    ]
 
 
 def _adapter_problems(folder: Path, label: str, *, reward: bool) -> list[str]:
@@ -248,24 +296,38 @@ def _tensor_names(folder: Path, label: str, messages: list[str]) -> set[str] | N
 
 
 def _tensor_names_in_file(file: Path, label: str, messages: list[str]) -> set[str]:
-    """Names of the tensors in a file, from its header; a file that is not whole is reported in `messages`.
-
-    A safetensors file is 8 bytes with the length of the header, the header in JSON, and the tensors' data.
-    """
+    """Names of the tensors in a file, from its header; a file that is not whole is reported in `messages`."""
     try:
-        with file.open("rb") as handle:
-            header_bytes = int.from_bytes(handle.read(8), "little")
-            header: dict[str, Any] = json.loads(handle.read(header_bytes)) if header_bytes < LARGEST_HEADER else {}
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        _, tensors, data_start = read_header(file)
         data_bytes = max((entry["data_offsets"][1] for entry in tensors.values()), default=None)
-    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+    except (ArtifactError, OSError, LookupError, TypeError):
         data_bytes = None
-    if data_bytes is None:
+    if not isinstance(data_bytes, int):
         messages.append(f"{label}: {file.name} is no safetensors file; if it is a git-lfs pointer, run: git lfs pull")
         return set()
-    if file.stat().st_size < 8 + header_bytes + data_bytes:
+    if file.stat().st_size < data_start + data_bytes:
         messages.append(f"{label}: {file.name} ends before its last tensor; copy it again")
     return set(tensors)
+
+
+def read_header(file: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """The metadata of a safetensors file, its tensors' entries by their names, and at which byte their data begins.
+
+    The file is 8 bytes with the length of the header, the header in JSON, and the data.
+
+    Raises:
+        ArtifactError: the file has no such header.
+    """
+    with file.open("rb") as handle:
+        header_bytes = int.from_bytes(handle.read(8), "little")
+        try:
+            header = parse_json(handle.read(header_bytes)) if header_bytes <= MAX_HEADER else None
+        except ValueError as error:
+            raise ArtifactError(f"{file} is no safetensors file ({error}); copy it again") from error
+    if not isinstance(header, dict):
+        raise ArtifactError(f"{file} is no safetensors file; copy it again")
+    metadata = header.pop("__metadata__", None)
+    return metadata if isinstance(metadata, dict) else {}, header, 8 + header_bytes
 
 
 def _hub_problems(source: str, label: str) -> list[str]:
@@ -296,8 +358,9 @@ def model_identity(source: str) -> str:
     """
     folder = Path(source)
     digest = sha256(b"" if folder.is_dir() else source.encode())
-    base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
-    if base and not (folder / "config.json").is_file() and base != source:
+    base = _base_of_adapter(folder)
+    if base and not (folder / "config.json").is_file():
+        check_bases(source)
         digest.update(model_identity(base).encode())
     if folder.is_dir():
         # Of a large model only ends of files are read, and an adapter that was merged into it may leave those alone.
@@ -343,19 +406,20 @@ def cached_commit(source: str) -> str | None:
 
 
 def _hash_tensors(digest: Any, path: Path) -> None:
-    """Add names, shapes and the first numbers of all tensors of a safetensors file to a digest.
-
-    The file begins with the length of its header, 8 bytes, and the header, which says where each tensor lies behind it.
-    """
+    """Add names, shapes and the first numbers of all tensors of a safetensors file to a digest."""
+    _, tensors, data_start = read_header(path)
     with path.open("rb") as handle:
-        header_bytes = int.from_bytes(handle.read(8), "little")
-        header = handle.read(header_bytes)
-        digest.update(header)
-        for name, entry in sorted(json.loads(header).items()):
-            if name != "__metadata__":
+        handle.seek(8)
+        digest.update(handle.read(data_start - 8))
+        for name, entry in sorted(tensors.items()):
+            try:
                 begin, end = entry["data_offsets"]
-                handle.seek(8 + header_bytes + begin)
-                digest.update(handle.read(min(end - begin, TENSOR_PIECE_BYTES)))
+                handle.seek(data_start + begin)
+                digest.update(handle.read(max(min(end - begin, TENSOR_PIECE_BYTES), 0)))
+            except (LookupError, TypeError, ValueError) as error:
+                raise ArtifactError(
+                    f"{path}: tensor {name} has no data_offsets [begin, end]; copy the file again"
+                ) from error
 
 
 def _hash_file_ends(digest: Any, path: Path, name: str) -> None:

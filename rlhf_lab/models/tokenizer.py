@@ -7,12 +7,16 @@ byte-level BPE. Both are ordinary `tokenizer.json` files that Hugging Face loads
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
+from rlhf_lab.core.types import Pair
 from rlhf_lab.speech.stream import all_words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
 UNKNOWN = "<|unknown|>"
@@ -20,8 +24,23 @@ WORDS = Regex(r"\n\nHuman:|\n\nAssistant:| ?[A-Za-z]+(?:'[a-z]+)?| ?\d+| ?[^\sA-
 """Speaker tags, words, numbers and punctuation marks, each with the space before it; runs of white space."""
 
 
+def vocabulary_texts(rows: Iterable[Pair]) -> Iterator[str]:
+    """The texts of rows that a tokenizer is trained on, as the encoder puts a space between prompt and response."""
+    return (text for pair in rows for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
+
+
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """A tokenizer with at most `vocabulary` tokens; bytes, EOS and pad included."""
+    # Imported here: what a tokenizer would know is asked before torch is imported, which this may do.
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=train_backend(texts, vocabulary), eos_token=SPECIAL[0], pad_token=SPECIAL[1]
+    )
+
+
+def train_backend(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """The same as the library `tokenizers` has it."""
     texts = list(texts)
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(WORDS, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -44,7 +63,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
         backend.train_from_iterator(texts, trainer)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(SPECIAL)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=SPECIAL[0], pad_token=SPECIAL[1])
+    return backend
 
 
 def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTokenizerFast:
@@ -52,6 +71,8 @@ def code_tokenizer(prompts: Iterable[str], sizes: Sequence[int]) -> PreTrainedTo
 
     Replies are the streams of `speech/stream.py`. A word that no prompt had is the unknown token.
     """
+    from transformers import PreTrainedTokenizerFast
+
     words = sorted({word for prompt in prompts for word in prompt.split()})
     vocabulary = [*SPECIAL, UNKNOWN, *words, *all_words(sizes)]
     backend = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=UNKNOWN))

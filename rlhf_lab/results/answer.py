@@ -115,14 +115,9 @@ def _write_caveat(run: Run, settings: type[StageSettings], config: Mapping[str, 
         limits.append("one seed, so training noise is not in the interval")
     if run.has_gold:
         limits.append(f"gold is {run.gold_source}")
-    elif any("proxy" in policy.metrics for policy in run.policies) and not _has_verified_answers(run):
+    elif any("proxy" in policy.metrics for policy in run.policies) and not run.has_verified_answers:
         limits.append("there is no gold here: the judge is the reward that training maximises")
     if partner := OTHER_RUN.get(run.recipe):
         limits.append(f"the question takes a second run: compare this one with that of +recipe={partner}")
     text = "; ".join(limits) + "."
     return text[0].upper() + text[1:]
-
-
-def _has_verified_answers(run: Run) -> bool:
-    """Whether replies have a final answer that is right or wrong."""
-    return any("correct" in policy.metrics for policy in run.policies)

@@ -22,6 +22,10 @@ def agents(run: Run) -> str | None:
     if revised:
         gains = [f"{policy.name} {signed(policy.metrics['revision_gain'])}" for policy in revised]
         parts.append(f"revising adds: {', '.join(gains)}")
+    failing = [policy for policy in scored if _is_positive(policy.metrics.get("agent_errors"))]
+    if failing:
+        shares = [f"{policy.name} {compact(policy.metrics['agent_errors'])}" for policy in failing]
+        parts.append(f"attempts that an error of the agent ended: {', '.join(shares)}")
     lucky = [policy for policy in scored if _is_positive(policy.metrics.get("right_by_wrong_process"))]
     if lucky:
         shares = [f"{policy.name} {compact(policy.metrics['right_by_wrong_process'])}" for policy in lucky]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.results.gains import compare_policies, policy_mean, policy_names
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact, metric_title, p_equals, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate
 
-ONE_PASS = "one-pass DPO"
+ONE_PASS = IterativeDPO.baseline_policy
 
 
 def against_one_pass(run: Run) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from rlhf_lab.core.policies import in_training_order, own_policy
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.severity import disagreement, monitor_state, sign_state
 from rlhf_lab.results.wording import p_equals, signed
@@ -33,10 +34,14 @@ class Light:
 
 
 def policy_names(run: Run) -> list[str]:
-    """Evaluated policies in order of training; the first is the starting point."""
-    names = [policy.name for policy in run.policies]
+    """Evaluated policies in order of training: the starting policy first, the run's own policy last."""
     sampled = run.evaluation["policy"].unique().tolist() if len(run.evaluation) else []
-    return names + [name for name in sampled if name not in names]
+    return in_training_order([policy.name for policy in run.policies], sampled)
+
+
+def policy_of(run: Run) -> str | None:
+    """Name of the run's own policy; None where it evaluated none."""
+    return own_policy(policy_names(run))
 
 
 def scores(rows: pd.DataFrame, metric: str) -> pd.Series:
@@ -112,7 +117,8 @@ def lights(run: Run) -> list[Light]:
     names = policy_names(run)
     if len(names) < 2:
         return []
-    metrics = ("proxy", "gold", "tokens", "verbose", "garble", "ended")
+    truth = "gold" if run.has_gold else "correct"
+    metrics = ("proxy", truth, "tokens", "verbose", "garble", "ended")
     gains: dict[str, Comparison] = {}
     for metric in metrics:
         comparison = gain(run, names[-1], metric)
@@ -120,7 +126,7 @@ def lights(run: Run) -> list[Light]:
             gains[metric] = comparison
     adjusted_p = dict(zip(gains, holm([comparison.p_value for comparison in gains.values()]), strict=True))
     moves = {metric: _significant_direction(gains[metric], adjusted_p[metric]) for metric in gains}
-    shown = [_reward_light(gains, moves)]
+    shown = [_reward_light(gains, moves, truth)]
     for name, metric, harmful_direction in (
         ("length", "tokens", +1),
         ("padding", "verbose", +1),
@@ -131,7 +137,7 @@ def lights(run: Run) -> list[Light]:
             state = sign_state(name, alarm=moves[metric] == harmful_direction)
             numbers = f"{metric} {signed(gains[metric].difference)}, {p_equals(adjusted_p[metric])}"
             shown.append(Light(name, state, numbers))
-    if monitor := monitor_state(run, moves.get("gold")):
+    if monitor := monitor_state(run, moves.get(truth)):
         shown.append(Light(MONITOR, *monitor))
     return shown
 
@@ -143,19 +149,19 @@ def light_remark(shown: Sequence[Light]) -> str:
     return disagreement(monitor, list(states.values()))
 
 
-def _reward_light(gains: dict[str, Comparison], moves: dict[str, int]) -> Light:
+def _reward_light(gains: dict[str, Comparison], moves: dict[str, int], truth: str) -> Light:
     """Over-optimisation: the proxy rose and the truth did not follow."""
     name = "over-optimisation"
-    words = ", ".join(f"{metric} {signed(gains[metric].difference)}" for metric in ("proxy", "gold") if metric in gains)
-    if "gold" not in gains:
+    words = ", ".join(f"{metric} {signed(gains[metric].difference)}" for metric in ("proxy", truth) if metric in gains)
+    if truth not in gains:
         return Light(name, "unknown", f"{words}; no gold reward, so not decidable".lstrip("; "))
-    if moves["gold"] > 0:
+    if moves[truth] > 0:
         return Light(name, "good", words)
-    if moves["gold"] < 0:
+    if moves[truth] < 0:
         return Light(name, sign_state(name, alarm=True), words)
     # the proxy alone is a symptom: whether the truth falls is not seen yet
     state = "watch" if moves.get("proxy", 0) > 0 else "good"
-    return Light(name, state, f"{words}; gold did not move")
+    return Light(name, state, f"{words}; {truth} did not move")
 
 
 def _significant_direction(comparison: Comparison, p_holm: float) -> int:

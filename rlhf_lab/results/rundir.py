@@ -6,7 +6,6 @@ A run may have failed, been interrupted, or still be going. Whatever is missing 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import yaml
 from rlhf_lab.config.files import parse_yaml
 from rlhf_lab.core import seal
 from rlhf_lab.core.errors import DataError, NumericError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.statistics.inference import Estimate
 
 TRUE_REWARD = "the true reward of a simulated world"
@@ -44,7 +44,7 @@ class Run:
         metrics: one row per logged step: step, time, stage and metric columns. Empty if nothing was logged.
         evaluation: one row per scored sample: policy, prompt_id, prompt, response, proxy, gold, kl, tokens, …
         status: completed, failed, interrupted, paused (by the monitor), or "unfinished" when no result was written.
-        policies: evaluated policies in the order of training; the first is the starting point.
+        policies: evaluated policies in the order of training; the first is the starting policy, the last the run's own.
         results: flat run-level numbers, e.g. "gold/best".
         cost: `seconds` (of the last attempt) and `peak_gib` of the stage, upstream not included, and what its training
             took (training/metrics.py).
@@ -81,6 +81,11 @@ class Run:
         return any(gold is not None and not math.isnan(gold.mean) for gold in stored)
 
     @property
+    def has_verified_answers(self) -> bool:
+        """Whether responses have a final answer, or attempts an outcome, that is checked and right or wrong."""
+        return any({"correct", "success"} & policy.metrics.keys() for policy in self.policies)
+
+    @property
     def gold_source(self) -> str:
         """What gold is here, as the end of the sentence "gold is …"; empty where there is none."""
         if not self.has_gold:
@@ -94,6 +99,21 @@ class Run:
             return f"the grade of the judge {who} on the rubric {rubric}"
         return TRUE_REWARD
 
+    @property
+    def world(self) -> str:
+        """The data whose truth this run's gold, correct answers and successes are measured by, e.g. "mini_hh".
+
+        Empty where the run does not say. Sizes and seeds of a world do not count: they change prompts, not the measure.
+        """
+        name = str((self.manifest.get("data") or {}).get("name") or "")
+        settings = self.settings.get("data") or {}
+        if environment := settings.get("environment"):
+            return f"{name} {environment}"
+        if sources := settings.get("sources"):
+            kinds = {str(source.get("kind")) for source in sources.values() if isinstance(source, Mapping)}
+            return f"{name} of {', '.join(sorted(kinds))}"
+        return name
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The resolved config as values; empty when it is missing or unreadable."""
@@ -104,7 +124,7 @@ class Run:
         return values if isinstance(values, dict) else {}
 
     def metric(self, name: str) -> Estimate | None:
-        """A run-level number, or else that metric of the last policy."""
+        """A run-level number, or else that metric of the run's own policy."""
         if name in self.cost:
             return self.cost[name]
         if name in self.results:
@@ -164,8 +184,8 @@ def read_json(file: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{file.name} is missing")
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+        content = parse_json(file.read_text(encoding="utf-8"))
+    except ValueError as fault:
         problems.append(f"{file.name} is not readable JSON ({fault})")
         return {}
     if not isinstance(content, dict):
@@ -183,8 +203,8 @@ def read_rows(file: Path, problems: list[str]) -> pd.DataFrame:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            row = parse_json(line)
+        except ValueError:
             row = None
         if isinstance(row, dict):
             rows.append(row)

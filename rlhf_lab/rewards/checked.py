@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import BudgetExceeded, LabError, NumericError
 from rlhf_lab.core.types import EpisodeReward, FloatArray, RewardBatch, TextReward
+from rlhf_lab.rewards.calling import call_with_timeout, scores
 
 
 class CheckedReward:
@@ -74,7 +73,10 @@ class CheckedReward:
         return batch
 
     def _describe_counts(self) -> str:
-        text = f"reward {self.name}: {self.abstained} of {self.scored + self.abstained} replies unscored"
+        total = self.scored + self.abstained
+        text = f"reward {self.name}: {self.abstained} of {total} replies unscored"
+        if nan := getattr(self._reward, "returned_nan", 0):  # a function of the user: NaN is seldom meant
+            text += f", {nan} of them NaN ({nan / total:.0%} of all)"
         return f"{text}, {self.failed} calls failed, first: {self._first_failure}" if self.failed else text
 
     def _score_and_check(self, episodes: Sequence[Episode]) -> RewardBatch:
@@ -109,55 +111,16 @@ class CheckedReward:
         """Call the reward in every process where they share its work, else in the main one for all."""
         if self.collective and ranks.world() > 1:
             return self._score(episodes)  # no timeout: the others would wait for a process that gives up
-        return ranks.on_main(lambda: self._call_with_timeout(episodes))
+        return ranks.on_main(lambda: call_with_timeout(lambda: self._score(episodes), self.timeout_s, self.name))
 
     def _score(self, episodes: Sequence[Episode]) -> RewardBatch:
         if isinstance(self._reward, EpisodeReward):
             return self._reward.score_episodes(episodes)
         return self._reward([episode.prompt for episode in episodes], [episode.response for episode in episodes])
 
-    def _call_with_timeout(self, episodes: Sequence[Episode]) -> RewardBatch:
-        if not self.timeout_s:
-            return self._score(episodes)
-        outcome: list[Any] = []  # the batch or the error of the call; empty until it ends
-
-        def call() -> None:
-            try:
-                outcome.append(self._score(episodes))
-            except BaseException as error:  # re-raised in the calling thread, KeyboardInterrupt and SystemExit too
-                outcome.append(error)
-
-        # A daemon, so that a call that hangs does not keep the process from ending.
-        thread = threading.Thread(target=call, name=f"reward-{self.name}", daemon=True)
-        thread.start()
-        thread.join(self.timeout_s)
-        if not outcome:
-            raise LabError(f"reward {self.name} took longer than timeout_s={self.timeout_s}")
-        if isinstance(outcome[0], BaseException):
-            raise outcome[0]
-        return outcome[0]
-
-
-def scores(values: Any, responses: Sequence[str], what: str) -> FloatArray:
-    """Values as one float per reply, (N,); None and masked entries are NaN. Raises NumericError for anything else."""
-    if isinstance(values, np.ma.MaskedArray):
-        values = np.ma.filled(values.astype(np.float64), np.nan)
-    array = np.asarray(values)
-    real = array.dtype.kind in "biuf"  # bool, integer, unsigned integer, float
-    real_or_none = array.dtype.kind == "O" and all(value is None or isinstance(value, Real) for value in array.ravel())
-    if not (real or real_or_none):
-        raise NumericError(f"{what} returned {array.dtype} values; expected real numbers or None")
-    if array.shape != (len(responses),):
-        raise NumericError(f"{what} returned shape {array.shape} for {len(responses)} replies; expected a number each")
-    scores_N = array.astype(np.float64)
-    if np.isinf(scores_N).any():
-        first = int(np.flatnonzero(np.isinf(scores_N))[0])
-        raise NumericError(f"{what} is infinite for reply {first}: {responses[first][:80]!r}")
-    return scores_N
-
 
 def _failure(name: str, error: Exception) -> LabError:
     return LabError(
-        f"reward {name} failed: {type(error).__name__}: {error}; mend it, or let it abstain with "
+        f"reward {name} failed: {type(error).__name__}: {error}; correct it, or let it abstain with "
         f"reward.terms.{name}.on_error=abstain"
     )

@@ -11,20 +11,22 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.sandbox.harness import candidate, plain
 from rlhf_lab.sandbox.levels import MAIN, Task
-from rlhf_lab.sandbox.outcome import Level, Outcome, SandboxError
+from rlhf_lab.sandbox.outcome import Level, Outcome
 from rlhf_lab.sandbox.process import Program
 from rlhf_lab.sandbox.sandbox import Sandbox
 
 HARNESS = Path(__file__).parent / "harness"
 CHANNEL_KIB = 16 * 1024
 """Most that the two processes say to each other, each."""
+REPORT = {"load": str, "messages": list, "unsupported": str, "ended": bool}
+"""Entries of the report of the tests' process."""
 LONGER_S = 5.0
 """So much longer than the code may its tests take: they have to report that it took too long."""
 Verdict = Literal[
@@ -60,6 +62,7 @@ class Grade:
         level: the isolation it was graded under.
         seconds: wall time.
         cpu_s: processor time of both processes; without one that was ended from outside.
+        lost: whether one of its sandboxes ended twice without a report, so that it fails unseen.
     """
 
     status: Verdict
@@ -69,6 +72,7 @@ class Grade:
     level: Level
     seconds: float
     cpu_s: float
+    lost: bool = False
 
 
 class Grader:
@@ -78,10 +82,27 @@ class Grader:
         self.sandbox = sandbox
 
     def grade(self, code: str, tests: HiddenTests) -> Grade:
-        """Grade one program. Raises SandboxError where the machine cannot, or where the tests do not run at all."""
+        """Grade one program. Raises SandboxError where the machine can start no sandbox."""
+        report, tests_outcome, code_outcome = self._run(code, tests)
+        grade = _grade(report, tests, tests_outcome, code_outcome)
+        if report is None and grade.status == "error":
+            # The tests' process has ended itself. If it also does without any code, the tests are to blame.
+            report_without_code, *_ = self._run("", tests)
+            if report_without_code is None:
+                return replace(grade, status="unsupported")
+        return grade
+
+    def _run(self, code: str, tests: HiddenTests) -> tuple[dict[str, Any] | None, Outcome, Outcome]:
+        """(report, outcome of the tests, outcome of the code). The report is None if the tests' process wrote none."""
         conversation = _Conversation(tests)
-        tests_outcome, code_outcome = self.sandbox.run_together(conversation.tasks(code))
-        return _grade(conversation.report, tests, tests_outcome, code_outcome)
+
+        def make_tasks() -> list[Task]:
+            nonlocal conversation
+            conversation = _Conversation(tests)
+            return conversation.tasks(code)
+
+        tests_outcome, code_outcome = self.sandbox.run_retrying(make_tasks)
+        return conversation.report, tests_outcome, code_outcome
 
     def grade_many(self, programs: Sequence[tuple[str, HiddenTests]], *, at_once: int = 0) -> list[Grade]:
         """Grade programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
@@ -138,11 +159,24 @@ class _Conversation:
         self._line = bytearray(rest)
         for line in lines:
             if line.startswith(self._nonce.encode()):
-                report = plain.loads(line.decode()[len(self._nonce) :])
-                assert isinstance(report, dict)
-                self.report = report
+                self.report = _checked_report(bytes(line[len(self._nonce) :]), len(self._tests.tests))
             else:
                 self._programs["code"].feed(bytes(line) + b"\n")
+
+
+def _checked_report(line: bytes, total: int) -> dict[str, Any] | None:
+    """The report of a line; None for any other value: tests come from data sets, and may write what they like."""
+    try:
+        report = plain.loads(line.decode())
+    except ValueError:
+        return None
+    if not isinstance(report, dict) or report.keys() != REPORT.keys():
+        return None
+    has_types = all(isinstance(report[name], kind) for name, kind in REPORT.items())
+    messages = report["messages"]
+    if not has_types or not all(isinstance(message, str) for message in messages):
+        return None
+    return report if report["load"] or len(messages) == total else None
 
 
 def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Outcome, code_outcome: Outcome) -> Grade:
@@ -150,7 +184,11 @@ def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Out
     messages: list[str] = []
     if report is not None:
         messages = [report["load"]] * total if report["load"] else list(report["messages"])
+    lost = tests_outcome.lost or code_outcome.lost
+    is_unknown = bool(lost) and (report is None or bool(report["load"]) or report["ended"])
     status, message = _verdict(report, messages, tests_outcome, code_outcome)
+    if is_unknown:
+        status, message = "killed", f"its sandbox was lost twice: {lost}"
     return Grade(
         status=status,
         passed=messages.count(""),
@@ -159,17 +197,22 @@ def _grade(report: dict[str, Any] | None, tests: HiddenTests, tests_outcome: Out
         level=code_outcome.level,
         seconds=max(tests_outcome.wall_s, code_outcome.wall_s),
         cpu_s=tests_outcome.cpu_s + code_outcome.cpu_s,
+        lost=is_unknown,
     )
+
+
+def _last_words(tests_outcome: Outcome) -> str:
+    last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
+    return f"the tests' process ended without a report: {last_line[:500]}"
 
 
 def _verdict(
     report: dict[str, Any] | None, messages: list[str], tests_outcome: Outcome, code_outcome: Outcome
 ) -> tuple[Verdict, str]:
-    """(status, message). Raises SandboxError where the tests themselves are broken."""
+    """(status, message)."""
     if report is None:
-        if tests_outcome.status == "error" or tests_outcome.status == "ok":
-            last_line = (tests_outcome.stderr.strip().splitlines() or ["no message"])[-1]
-            raise SandboxError(f"the tests of a program do not run, whatever the program: {last_line[:500]}")
+        if tests_outcome.status == "ok" or tests_outcome.status == "error":
+            return "error", _last_words(tests_outcome)
         return tests_outcome.status, "while its tests ran"
     if report["unsupported"]:
         return "unsupported", report["unsupported"]

@@ -19,7 +19,7 @@ ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 MIB = 1024 * 1024
 OWN_MEMORY_MIB = 48
-"""Memory of the launcher and the keeper, which are in the group too."""
+"""Memory of the launcher and of process 1, which are in the group too."""
 OWN_PROCESSES = 2
 
 _numbers = itertools.count()
@@ -75,6 +75,14 @@ def create(limits: Limits) -> Group | None:
     except (OSError, ValueError):
         return None
     return None
+
+
+def has_groups(limits: Limits) -> bool:
+    """Whether a group can be made here."""
+    group = create(limits)
+    if group:
+        group.remove()
+    return group is not None
 
 
 def _own_paths() -> dict[str, str]:

@@ -23,11 +23,32 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, get_args
 
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.sandbox.groups import Group
 from rlhf_lab.sandbox.outcome import Level, Limits
 from rlhf_lab.sandbox.process import Program
 
 LEVELS: tuple[Level, ...] = get_args(Level)
+STAYS_OPEN: Mapping[Level, str] = {
+    "namespaces+seccomp": (
+        "faults of the kernel in calls that are allowed; load, uptime and free memory of the machine; read locks of "
+        "records on the interpreter's files, which other sandboxes can see"
+    ),
+    "container": "what the engine's own filter allows; the probes were not run on it",
+    "namespaces": (
+        "all that namespaces+seccomp does not stop; sockets of a virtual machine to its host; without a control group "
+        "memory that is shared or pinned but not mapped; watches and locks on the interpreter's files; kernel "
+        "interfaces with many past faults; an ordinary user's program can end its own sandbox, and fails then"
+    ),
+    "rlimits": "all that this user can read, reach and end, the process that reports on a program among it",
+}
+"""What each level does not stop, for the command `sandbox`."""
+NO_GROUP = (
+    "no control group can be made here (it takes root or a delegated group): each process of a program is bounded "
+    "exactly, all together are added up every 50 ms, and what the kernel keeps for them is not counted, such as up to "
+    "14 MiB per process in its sockets"
+)
+WITH_GROUP = "a control group counts all processes of a program, and what the kernel keeps for them"
 AUTOMATIC: tuple[Level, ...] = ("namespaces+seccomp", "container", "namespaces")
 """In the order in which `auto` tries them."""
 
@@ -124,7 +145,7 @@ def start(task: Task, limits: Limits, level: Level, group: Group | None) -> tupl
     Returns:
         The program, and a temporary folder to remove after its end; "" where there is none.
     """
-    folder = tempfile.mkdtemp(prefix="rlhf_lab-sandbox-") if level == "rlimits" else ""
+    folder = tempfile.mkdtemp(prefix="sandbox-", dir=scratch_dir()) if level == "rlimits" else ""
     frame = marshal.dumps(_specification(task, limits, level, group, folder))
     receive_spec, send_spec = os.pipe()
     receive_status, send_status = os.pipe()

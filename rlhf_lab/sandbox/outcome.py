@@ -13,7 +13,7 @@ Status = Literal["ok", "error", "timeout", "memory", "disk", "output", "processe
 
 
 class SandboxError(LabError, OSError):
-    """A program could not be run in a sandbox: a fault of the machine or of the lab, never of the program."""
+    """A program could not be started in a sandbox: a fault of the machine or of the lab, never of the program."""
 
 
 class SandboxUnavailable(SandboxError):
@@ -57,6 +57,8 @@ class Outcome:
         level: the isolation it ran under.
         files: regular files in its folder at the end, where they were asked for: path → content.
         files_cut: whether files were left out of `files` because of their size, or could not be read.
+        lost: why nothing is known of the program's end: what builds its sandbox ended without a report. Empty
+            otherwise. Its status is `killed`, or the limit for which it was ended from here.
     """
 
     status: Status
@@ -68,3 +70,4 @@ class Outcome:
     level: Level
     files: Mapping[str, bytes] = field(default_factory=dict)
     files_cut: bool = False
+    lost: str = ""

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from rlhf_lab.sandbox.outcome import SandboxError, Status
+from rlhf_lab.sandbox.outcome import Status
 
 CHUNK = 1 << 16
 PATIENCE_S = 20.0
@@ -50,6 +50,7 @@ class Program:
         self.deadline = self.started + wall_s
         self.ended: float | None = None
         self.is_stopped = False  # ended from here, so that it may not have reported
+        self.is_hung = False  # did not end when it was told to
         self._stop: Callable[[], None] | None = stop  # called once
         self._pending = bytearray(stdin)
         self._closes_stdin = not stays_open
@@ -84,11 +85,14 @@ class Program:
             self._stop = None
 
     def check_deadline(self) -> None:
-        """Raises SandboxError where the launcher does not end."""
-        if self.ended is None and time.monotonic() >= self.deadline:
-            if self.is_stopped:
-                self.process.kill()
-                raise SandboxError(f"the launcher of a sandbox did not end within {PATIENCE_S:.0f} s of being told to")
+        """End a program whose time is over, and kill its launcher where that did not end when it was told to."""
+        if self.ended is not None or time.monotonic() < self.deadline:
+            return
+        if self.is_stopped:
+            self.is_hung = True
+            self.process.kill()
+            self._finish()
+        else:
             self.stop("timeout")
 
     def register(self, selector: selectors.BaseSelector) -> None:
@@ -175,7 +179,7 @@ class Program:
 def supervise(programs: Sequence[Program]) -> None:
     """Serve programs until all have ended. When the first of them ends, the others are ended too.
 
-    Raises SandboxError where one cannot be ended. Nothing runs on when this returns or raises.
+    Nothing runs on when this returns or raises.
     """
     try:
         while running := [program for program in programs if program.ended is None]:

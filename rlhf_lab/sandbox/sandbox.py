@@ -6,7 +6,8 @@ import ast
 import contextlib
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,9 +16,10 @@ from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.sandbox import container, groups, levels
+from rlhf_lab.sandbox.jail.launch import STARTED
 from rlhf_lab.sandbox.levels import AUTOMATIC, MAIN, Task
 from rlhf_lab.sandbox.outcome import Level, Limits, Outcome, SandboxError, SandboxUnavailable, Status
-from rlhf_lab.sandbox.process import Program, supervise
+from rlhf_lab.sandbox.process import PATIENCE_S, Program, supervise
 
 HELLO = "import threading; t = threading.Thread(target=print, args=('hello',)); t.start(); t.join()"
 """The program with which a level is tried."""
@@ -30,6 +32,8 @@ LAST_WORDS: tuple[tuple[str, Status], ...] = (
 )
 """How the last line of an error begins → the limit that the program ran into."""
 SIGKILL, SIGXCPU = 9, 24
+RETRY_PAUSE_S = 0.5
+"""Pause before a sandbox that failed is made again: what kept it from starting, such as a lack of memory, may pass."""
 
 _trying = threading.Lock()
 _tried: dict[tuple[Level, str], str] = {}
@@ -75,17 +79,38 @@ class Sandbox:
         task = Task(
             checked_files({**(files or {}), MAIN: code.encode("utf-8", "surrogatepass")}), stdin.encode(), keep=keep
         )
-        return self.run_together([task])[0]
+        return self.run_retrying(lambda: [task])[0]
 
     def run_many(self, codes: Sequence[str], *, at_once: int = 0) -> list[Outcome]:
         """Run programs, some at a time: `at_once`, or 0 for one per usable core. In the order given."""
         with ThreadPoolExecutor(at_once or usable_cores()) as pool:
             return list(pool.map(self.run, codes))
 
+    def run_retrying(self, make_tasks: Callable[[], Sequence[Task]], level: Level | None = None) -> list[Outcome]:
+        """Run programs together, and once more if a sandbox could not be started or was lost.
+
+        Args:
+            make_tasks: called for each attempt.
+
+        Returns:
+            The outcomes; one that was lost twice says why in `Outcome.lost`.
+
+        Raises:
+            SandboxUnavailable, SandboxError: a sandbox could not be started twice, so that nothing is known of any
+                program.
+        """
+        level = level or self.level
+        with contextlib.suppress(OSError):  # SandboxError is one, and so is a fork that the machine refuses
+            outcomes = self.run_together(make_tasks(), level)
+            if not any(outcome.lost for outcome in outcomes):
+                return outcomes
+        time.sleep(RETRY_PAUSE_S)
+        return self.run_together(make_tasks(), level)
+
     def run_together(self, tasks: Sequence[Task], level: Level | None = None) -> list[Outcome]:
         """Run programs at the same time, each in its own sandbox; when the first ends, the others are ended.
 
-        A task may feed another one: see `Task.on_output` and `grader.py`.
+        A task may feed another one: see `Task.on_output` and `grader.py`. Raises SandboxError where one does not start.
         """
         level = level or self.level
         with contextlib.ExitStack() as stack:
@@ -180,15 +205,21 @@ def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outc
     if "failed" in report:
         raise SandboxError(levels.problem_of(report["failed"]))
     for_memory = report.get("memory", False) or (group is not None and group.killed_for_memory())
-    if "code" not in report and not program.is_stopped and not for_memory:
-        raise SandboxError(f"the launcher of a sandbox ended without a report: {stderr.strip()[-500:]}")
+    lost = ""
+    if program.is_hung:
+        lost = f"the launcher did not end within {PATIENCE_S:.0f} s of being told to"
+    elif not (report or program.is_stopped or for_memory):
+        status = program.process.returncode
+        if not program.report.startswith(STARTED):
+            raise SandboxError(f"the launcher of a sandbox ended with exit status {status}: {stderr.strip()[-500:]}")
+        lost = f"the launcher ended with exit status {status}, without a report"
     code = None if program.broke else report.get("code")
     files, position = {}, 0
     for name, length in report.get("files", []):
         files[name] = contents[position : position + length]
         position += length
     return Outcome(
-        status=_status(program, code, for_memory, stderr),
+        status="disk" if report.get("disk_full") else _status(program, code, for_memory, stderr),
         exit=code,
         stdout=program.stdout.decode("utf-8", "replace"),
         stderr=stderr,
@@ -197,11 +228,12 @@ def _outcome(program: Program, group: groups.Group | None, level: Level) -> Outc
         level=level,
         files=files,
         files_cut=report.get("files_cut", False),
+        lost=lost,
     )
 
 
 def _container_report(program: Program, stderr: str) -> tuple[dict[str, Any], str]:
-    """What a keeper would report, and the program's own stderr. Raises SandboxError where the program did not start."""
+    """A report like a launcher's, and the program's own stderr. Raises SandboxError where the program did not start."""
     engine_said, started, own = stderr.partition(container.STARTED)
     status = program.process.returncode
     if not started and (program.broke or not program.is_stopped):
@@ -215,8 +247,8 @@ def _container_report(program: Program, stderr: str) -> tuple[dict[str, Any], st
 
 
 def _read_report(program: Program) -> tuple[dict[str, Any], bytes]:
-    """The keeper's report and the bytes after it; empty where it was ended before it could write one."""
-    line, _, contents = bytes(program.report).partition(b"\n")
+    """The launcher's report and the bytes after it; empty where it was ended before it could write one."""
+    line, _, contents = bytes(program.report).removeprefix(STARTED).partition(b"\n")
     try:
         return ast.literal_eval(line.decode()), contents
     except (ValueError, SyntaxError):

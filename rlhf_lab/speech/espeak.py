@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import make_folder, replacing
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.speech.audio import PCM_STEPS, RATE, read_wav, wav_bytes
 
 PROGRAM = "espeak-ng"
@@ -88,7 +89,7 @@ class Espeak:
         if path.is_file():
             with suppress(DataError):  # damaged: said anew
                 return read_wav(path, limits=None).samples_N
-        with TemporaryDirectory() as temporary:
+        with TemporaryDirectory(dir=scratch_dir()) as temporary:
             made = Path(temporary) / "said.wav"
             # only SSML can say how far the pitch moves
             marked = f'<prosody range="{options.pitch_range}">{escape(text)}</prosody>'

@@ -104,6 +104,7 @@ def extract_many(
     resample: bool = False,
     progress: str = "",
     cache: Path | str | None = None,
+    unreadable: dict[int, str] | None = None,
 ) -> NDArray[np.float64]:
     """The features of clips, (N, 7). Clips of the same content are measured once.
 
@@ -113,13 +114,15 @@ def extract_many(
         resample: convert files of another rate.
         progress: what the work is called while it is shown; not shown without.
         cache: file of features by the clips' content. What was measured before an interruption is in it.
+        unreadable: receives what is wrong with clips that cannot be read, by index; their rows are NaN. Without it
+            they are an error.
 
     Raises:
         DataError: files cannot be read, or are outside the limits of `read_wav`; all of them are listed, after the rest
             has been measured.
     """
     features_N7 = np.full((len(clips), len(FEATURES)), np.nan)
-    problems: list[str] = []
+    problems: dict[int, str] = {} if unreadable is None else unreadable
     measured: dict[str, NDArray[np.float64]] = {}
     shown: AbstractContextManager[Ticker | None] = show(progress, len(clips)) if progress else nullcontext()
     with FeatureCache(Path(cache) if cache else None, len(FEATURES)) as stored, shown as ticker:
@@ -127,7 +130,7 @@ def extract_many(
             try:
                 audio = clip if isinstance(clip, Audio) else read_wav(clip, rate, resample=resample)
             except DataError as error:
-                problems.append(str(error))
+                problems[row] = str(error)
                 continue
             key = content_key(audio)
             if key not in measured:
@@ -138,8 +141,8 @@ def extract_many(
             features_N7[row] = measured[key]
             if ticker:
                 ticker.advance()
-    if problems:
-        raise DataError(f"{len(problems)} of {len(clips)} clips cannot be measured:\n" + "\n".join(problems))
+    if problems and unreadable is None:
+        raise DataError(f"{len(problems)} of {len(clips)} clips cannot be measured:\n" + "\n".join(problems.values()))
     return features_N7
 
 

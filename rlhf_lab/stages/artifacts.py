@@ -120,7 +120,7 @@ class Stage:
         lora = values["model"].get("lora") or {}
         if lora.get("rank"):  # without lr_multiple, which algorithm.lr already contains
             sections["model"]["lora"] = _without(lora, "lr_multiple")
-        if values["model"].get("path") and "policy" not in self.needs:
+        if values["model"].get("path") and not self.config.needs.get("policy"):
             sections["model"]["content"] = model_identity(values["model"]["path"])
         material: dict[str, Any] = {
             "algorithm": {
@@ -242,7 +242,7 @@ def plan(checked: root.Config, recipe: str) -> Stage:
         raise ConfigError([f"stages.{name} is not a recipe{schema.did_you_mean(name, recipes)}" for name in unknown])
     needs: dict[str, Stage | External] = {}
     for role, source in checked.needs.items():
-        # A recipe may name a reward model that the chosen reward does not read: it is not built.
+        # A recipe may name what the chosen reward, or the chosen agents, do not read: it is not built.
         if source is None or checked.leaves_out(role):
             continue
         if role == "judge" and checked.gold_rubric:  # a rubric, not a model

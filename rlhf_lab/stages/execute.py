@@ -33,6 +33,7 @@ from rlhf_lab.core.files import (
     write_text,
 )
 from rlhf_lab.core.invocation import begin_building
+from rlhf_lab.core.redaction import redacted
 from rlhf_lab.core.signals import handled
 from rlhf_lab.models.build import save_model
 from rlhf_lab.monitoring import silence
@@ -173,15 +174,17 @@ def execute(
         run.note(f"started over: {problem}")
     elif state:
         run.note(f"resumed at step {state['step']}")
-    write_text(folder / "config.yaml", yaml.safe_dump(root.to_values(stage.config), sort_keys=False))
+    write_text(folder / "config.yaml", yaml.safe_dump(redacted(root.to_values(stage.config)), sort_keys=False))
     result: dict[str, Any] = {"status": "running", "error": None, "seconds": 0.0, "policies": [], "metrics": {}}
     write_json(folder / "result.json", result)
     write_json(folder / CODE, {"version": __version__, "definitions": stage.code})
     peak_memory.reset_peak()
     try:
-        log_size = state["log_size"] if state else run.log_size()
+        # A stage that resumes without a checkpoint logs everything again, also what it need not compute again.
+        log_size = state["log_size"] if state else 0
         del state  # `run` holds it until the loop takes it; a second reference would keep the tensors in memory
         run.tracking = track(stage.config, stage.recipe, folder, log_size, run.note)
+        run.rewind_log(log_size)
         write_json(folder / "manifest.json", manifest(stage, run.corpus))
         _note_data(run)
         _note_trained_weights(run)
@@ -305,6 +308,7 @@ def _note_silence(run: Run, outcome: Result) -> None:
 def _record(folder: Path, result: dict[str, Any]) -> None:
     """Write result.json. The seal of a completed stage comes first, so that no complete stage is without one."""
     if result["status"] == "completed" and ranks.is_main():
+        result[seal.SEALED] = True
         seal.write(folder, json_text(result))
     write_json(folder / "result.json", result)
 
@@ -315,4 +319,4 @@ def _error_entry(error: BaseException) -> dict[str, str]:
         return {"status": "paused", "error": str(error)}
     interrupted = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
     message = str(error) if isinstance(error, (LabError, Interrupted)) else f"{type(error).__name__}: {error}"
-    return {"status": "interrupted" if interrupted else "failed", "error": message}
+    return {"status": "interrupted" if interrupted else "failed", "error": redacted(message)}

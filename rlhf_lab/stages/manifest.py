@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_lab import __version__
 from rlhf_lab.core.invocation import command_line
+from rlhf_lab.core.redaction import redacted
 from rlhf_lab.stages.artifacts import Stage
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
     needs = {
         role: {"recipe": need.recipe, "key": need.key, "dir": str(need.folder)}
         if isinstance(need, Stage)
-        else {"recipe": None, "key": need.key, "dir": need.source}
+        else {"recipe": None, "key": need.key, "dir": redacted(need.source)}
         for role, need in stage.needs.items()
     }
     return {
         "recipe": stage.recipe,
         "command": command_line(),
-        "question": stage.config.question,
+        "question": redacted(stage.config.question),
         "key": stage.key,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_sha": git_sha(),
@@ -46,7 +47,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
         "seed": stage.config.seed,
         "needs": needs,
         "data": {
-            "name": corpus.name,
+            "name": redacted(corpus.name),
             "fingerprint": corpus.fingerprint,
             "report": {
                 split: {

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
 from rlhf_lab.judges.backends.settings import LocalModel, Service
 from rlhf_lab.judges.keys import missing_key
+from rlhf_lab.judges.model_name import missing_model
 from rlhf_lab.judges.pricing import price_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
-from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.models.settings import Scratch
+from rlhf_lab.rewards.external.trial import trial_problems
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
 from rlhf_lab.sandbox.outcome import SandboxUnavailable
@@ -82,7 +85,48 @@ def _stage_problems(stage: Stage) -> list[str]:
         *_model_problems(stage),
         *_gold_problems(stage),
         *_alert_problems(stage),
+        *_vocabulary_problems(stage),
     ]
+
+
+def _vocabulary_problems(stage: Stage) -> list[str]:
+    """Roles whose model has to read another role's tokens, and whose tokenizer comes out another one."""
+    lines = []
+    for role, (other, remedy) in stage.config.algorithm.one_vocabulary(stage.config).items():
+        origin, other_origin = (_vocabulary_origin(stage.needs.get(name)) for name in (role, other))
+        if origin is None or other_origin is None or _same_vocabulary(origin, other_origin):
+            continue
+        lines.append(
+            f"needs.{role}={stage.config.needs[role]} has another vocabulary than needs.{other}, because their first "
+            f"stages train a tokenizer on different data: {remedy}, or the same data settings for both"
+        )
+    return lines
+
+
+def _vocabulary_origin(need: Stage | External | None) -> Stage | None:
+    """The stage that trains the tokenizer of a need; None where none does, or where its texts are not known yet."""
+    while isinstance(need, Stage) and "policy" in need.needs:
+        need = need.needs["policy"]
+    if not isinstance(need, Stage):
+        return None
+    model, mixes_made_rows = need.config.model, need.config.corpus_roles and need.config.mixture.vocabulary == "all"
+    is_trained = isinstance(model, Scratch) and model.family != "codec"
+    return need if is_trained and not mixes_made_rows else None
+
+
+def _same_vocabulary(a: Stage, b: Stage) -> bool:
+    """Whether two first stages train the same tokenizer; their data are read only where the settings differ."""
+    if (a.config.data, a.config.model.vocabulary) == (b.config.data, b.config.model.vocabulary):
+        return True
+    # Imported here: reading data and training a tokenizer are seldom needed to check a command.
+    from rlhf_lab.models.tokenizer import train_backend, vocabulary_texts
+
+    vocabularies = []
+    for stage in (a, b):
+        corpus = registry.build("data", stage.config.data)
+        backend = train_backend(vocabulary_texts(corpus.train), stage.config.model.vocabulary)
+        vocabularies.append(backend.get_vocab())
+    return vocabularies[0] == vocabularies[1]
 
 
 def _alert_problems(stage: Stage) -> list[str]:
@@ -150,15 +194,12 @@ def _install_line(library: str) -> str:
 
 
 def _reward_problems(stage: Stage) -> list[str]:
-    """Reward functions of the user that cannot be loaded."""
+    """Reward functions of the user that cannot be loaded or fail on two rows of the data."""
     problems = []
     terms = stage.config.reward.terms.values() if "reward" in stage.config.algorithm.uses else ()
     for term in terms:
         if registry.kind_of("reward", term) == "callable":
-            try:
-                load_function(term)
-            except ConfigError as error:
-                problems += error.problems
+            problems += trial_problems(term, stage.config.data)
     return problems
 
 
@@ -174,7 +215,7 @@ def _rubric_problems(stage: Stage) -> list[str]:
 
 
 def _judge_problems(stage: Stage) -> list[str]:
-    """A service without a key or a known price, a local model that is none."""
+    """A service without a key, the name of a model or a known price; a local model that is none."""
     judge = stage.config.judge
     if not stage.config.asks_judge:
         return []
@@ -184,8 +225,10 @@ def _judge_problems(stage: Stage) -> list[str]:
 
 
 def _service_problems(service: Service) -> list[str]:
-    """A service without a key or a known price."""
+    """A service without a key, the name of a model, or a known price."""
     problems = [problem] if (problem := missing_key(service)) else []
+    if problem := missing_model(service):  # without a name there is no price either
+        return [*problems, problem]
     try:
         price_of(service)
     except ConfigError as error:
@@ -194,7 +237,7 @@ def _service_problems(service: Service) -> list[str]:
 
 
 def _agent_problems(stage: Stage) -> list[str]:
-    """Agents of the user that cannot be loaded, and a service behind agents without a key or a known price."""
+    """Agents of the user that cannot run, and a service behind agents that cannot be asked."""
     agent = stage.config.agent
     if not stage.config.runs_agents:
         return []
@@ -229,7 +272,7 @@ def _model_problems(stage: Stage) -> list[str]:
     config = stage.config
     problems = []
     path = getattr(config.model, "path", "")
-    if path and "policy" not in stage.needs:
+    if path and not config.needs.get("policy"):
         problems += model_files.problems(path, "model.path")
     if path:
         problems += _length_problems(stage, path)
@@ -316,6 +359,11 @@ def _data_problems(stage: Stage) -> list[str]:
             for setting, source in (("path", part.path), ("test_path", part.test_path)):
                 if source:
                     problems += _source_problems(source, f"{where}.{setting}", part, part.max_bad_rows)
+            if not problems and part.path and part.test_path is None and _is_one_row(part.path):
+                problems.append(
+                    f"{where}.path={part.path} has one row, and a test split needs another: write a file with "
+                    f"more rows, or name held-out rows with {where}.test_path=FILE"
+                )
     algorithm = stage.config.algorithm
     path = getattr(algorithm, "path", "")
     try:
@@ -350,6 +398,15 @@ def _source_problems(source: str, where: str, data: FileSettings | None, max_bad
         return []
     problem = _column_problem(row.values, data)
     return [f"{where}={Path(row.file).name}, row {row.number}: {problem}"] if problem else []
+
+
+def _is_one_row(source: str) -> bool:
+    """Whether a source that can be read is a local file of one row."""
+    files = local_files(source)
+    if files is None or any(".json" in file.suffixes and file.stat().st_size > LARGE_JSON for file in files):
+        return False
+    rows = read_rows(source, BadRows(source, limit=1))
+    return len(list(islice(rows, 2))) == 1
 
 
 def _column_problem(values: dict[str, Any], data: FileSettings) -> str | None:

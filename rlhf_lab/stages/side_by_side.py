@@ -30,6 +30,7 @@ from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import read_json
 from rlhf_lab.core.machine import PROCESSES, usable_cores
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import die_with_parent, handled
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure
@@ -76,7 +77,7 @@ def build(root: Stage, started: float) -> None:
         return
     builders: list[_Builder] = []
     try:
-        with TemporaryDirectory(prefix="rlhf_lab-") as errors, _forward_signals(builders) as signals:
+        with TemporaryDirectory(dir=scratch_dir()) as errors, _forward_signals(builders) as signals:
             _schedule(missing, builders, signals, slots, started, Path(errors))
     finally:
         for builder in builders:

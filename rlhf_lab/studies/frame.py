@@ -16,7 +16,8 @@ import pandas as pd
 
 from rlhf_lab.config.overrides import is_choice, level_name
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.results.gains import policy_names, prompt_means
+from rlhf_lab.results.gains import policy_of, prompt_means
+from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import Run, is_run, read_json, read_run
 from rlhf_lab.studies.replication import UNKNOWN, Replication
 
@@ -41,13 +42,14 @@ class Study:
         factors: every override that some job sets.
         frame: one row per job: index, status, error, run (Path or None), changed (`Run.changed`, joined by commas),
             level, one column per factor, and per metric m the columns m, "m/low", "m/high", "m/n".
-        policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, and one
-            column per metric.
+        policies: one row per evaluated policy of each completed job: index, level, seed, position, policy, joined
+            (whether it lies on the path of its run's training), and one column per metric.
         gold_source: what gold is, as in `Run.gold_source`, of each kind that the runs have; empty where none has gold.
         replication: what differs between the study's seeds besides training.
         labels: swept key → how its values are called: a text with "{}", or value → text.
         fronts: pairs of metrics with a margin, as `sections.FrontOf` in plain values.
         prompts: job → the metrics of its last policy by prompt, where all seeds are tested on the same prompts.
+        worlds: completed job → `Run.world`.
     """
 
     path: Path
@@ -71,6 +73,7 @@ class Study:
     labels: Mapping[str, Any] = field(default_factory=dict)
     fronts: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+    worlds: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def has_gold(self) -> bool:
@@ -152,6 +155,7 @@ def read_study(folder: Path | str) -> Study:
     gold_sources: dict[str, None] = {}  # in the order of the jobs, each once
     replication = Replication.from_dict(plan.get("replication"))
     prompts: dict[int, pd.DataFrame] = {}
+    worlds: dict[int, str] = {}
     for number, job in enumerate(plan["jobs"]):
         overrides = dict(job.get("overrides", {}))
         row, run = _read_job(folder, int(job.get("index", number)), metrics)
@@ -159,13 +163,16 @@ def read_study(folder: Path | str) -> Study:
         rows.append({**row, **{factor: overrides.get(factor) for factor in factors}})
         if run is not None and row["status"] == COMPLETED:
             gold_sources |= {run.gold_source: None} if run.has_gold else {}
+            worlds[row["index"]] = run.world
             if replication.shares_prompts and len(run.evaluation):
-                last_policy = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+                last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
                 prompts[row["index"]] = prompt_means(last_policy, metrics)
             job_keys = {"index": row["index"], "level": row["level"], "seed": overrides.get("seed", row["index"])}
+            path = policies_on_path(run)
             for position, policy in enumerate(run.policies):
                 means = {name: estimate.mean for name, estimate in policy.metrics.items()}
-                policies.append({**job_keys, "position": position, "policy": policy.name, **means})
+                place = {"position": position, "policy": policy.name, "joined": policy.name in path}
+                policies.append({**job_keys, **place, **means})
     baseline = ALL_SEEDS if compare == "seed" else plan.get("baseline")
     recipe = str(plan.get("recipe") or folder.name)
     return Study(
@@ -190,6 +197,7 @@ def read_study(folder: Path | str) -> Study:
         labels=plan.get("labels") or {},
         fronts=tuple(plan.get("fronts") or ()),
         prompts=prompts,
+        worlds=worlds,
     )
 
 

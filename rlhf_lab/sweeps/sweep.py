@@ -28,9 +28,10 @@ from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
-from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json
+from rlhf_lab.core.files import check_outputs, make_folder, read_json, write_json, write_text
 from rlhf_lab.core.machine import PROCESSES, usable_cores
 from rlhf_lab.core.metrics import metric
+from rlhf_lab.core.redaction import redacted, redacted_arguments
 from rlhf_lab.core.signals import die_with_parent
 from rlhf_lab.reports.policy_table import number
 from rlhf_lab.stages import artifacts, preflight
@@ -70,7 +71,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     preflight.check(stages)
     _write_plan(folder, command, study, stages)
     stored = sum(stage.result() is not None for stage in stages)
-    console.print(f"[bold]{command.recipe}[/]: {escape(study.question)}", soft_wrap=True)
+    console.print(f"[bold]{command.recipe}[/]: {escape(redacted(study.question))}", soft_wrap=True)
     if command.configs[0].size == "smoke":
         console.print(f"  [yellow]{NOTICE}[/]", soft_wrap=True)
     console.print(f"  {len(stages)} jobs, {stored} of them already in the store; folder {folder}", soft_wrap=True)
@@ -108,6 +109,12 @@ def _shared_overrides(command: compose.Command) -> list[str]:
     return [override for override in command.overrides if not override.startswith(("+recipe=", "hydra"))]
 
 
+def _hide_secrets(path: Path) -> None:
+    """Take secrets out of the settings that Hydra writes of a sweep; nothing reads them."""
+    if path.is_file():
+        write_text(path, redacted(path.read_text(encoding="utf-8")))
+
+
 def _launch_jobs(
     command: compose.Command, arguments: list[str], folder: Path, launch: Callable[[Sequence[str]], int]
 ) -> None:
@@ -115,13 +122,19 @@ def _launch_jobs(
     invocation.begin_building()
     launcher = _chosen_launcher(command)
     if launcher not in ("submitit_slurm", "submitit_local"):
-        launch(arguments)
+        try:
+            launch(arguments)
+        finally:
+            _hide_secrets(folder / "multirun.yaml")
         return
     from rlhf_lab.sweeps.submitted import followed
 
     console.print(f"  jobs go to {launcher}; what they print is in {folder}/.submitit", soft_wrap=True)
-    with followed(launcher) as ends:
-        launch(arguments)
+    try:
+        with followed(launcher) as ends:
+            launch(arguments)
+    finally:
+        _hide_secrets(folder / "multirun.yaml")
     for index, problem in enumerate(ends):
         path = folder / "jobs" / str(index) / "job.json"
         if problem is not None and not path.exists():
@@ -153,9 +166,9 @@ def _write_plan(
     plan = {
         "recipe": command.recipe,
         "command": invocation.command_line(),
-        "overrides": _shared_overrides(command),
-        "question": study.question,
-        "hypothesis": study.hypothesis,
+        "overrides": redacted_arguments(_shared_overrides(command)),
+        "question": redacted(study.question),
+        "hypothesis": redacted(study.hypothesis),
         "compare": study.compare,
         "baseline": study.baseline,
         "metrics": study.metrics,
@@ -167,7 +180,7 @@ def _write_plan(
         "replication": replication(stages, command.jobs).to_dict(),
         "size": "smoke" if command.configs[0].size == "smoke" else study.size,
         "predicts": [schema.plain(claim) for claim in study.predicts],
-        "jobs": [{"index": index, "overrides": job} for index, job in enumerate(command.jobs)],
+        "jobs": [{"index": index, "overrides": redacted(job)} for index, job in enumerate(command.jobs)],
     }
     if study.fronts:
         plan["fronts"] = [schema.plain(front) for front in study.fronts]
@@ -216,8 +229,8 @@ def run_job(
     """One job: run its stage and write job.json, also when it fails."""
     if os.environ.get(PROCESSES, "1") != "1":
         die_with_parent(signal.SIGTERM)  # a worker must not outlive the sweep that started it
-        if os.environ.get(SWEEP) not in (None, str(os.getppid()), str(os.getpid())):
-            os._exit(1)  # the sweep ended while the worker was starting
+        if _has_outlived_sweep():  # the sweep ended while the worker was starting
+            os._exit(1)
     hydra_runtime = HydraConfig.get().runtime
     folder = Path(hydra_runtime.output_dir)
     recipe = str(hydra_runtime.choices.get("recipe"))
@@ -231,20 +244,27 @@ def run_job(
         result = _run_in_turn(stage, folder, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
     except LabError as error:
-        record |= {"status": "failed", "error": str(error)}
+        record |= {"status": "failed", "error": redacted(str(error))}
         console.print(f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(str(error))}", soft_wrap=True)
     except Exception as error:  # a job's bug must not take the sweep's table with it
-        record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        (folder / "error.txt").write_text(traceback.format_exc())
+        record |= {"status": "failed", "error": redacted(f"{type(error).__name__}: {error}")}
+        (folder / "error.txt").write_text(redacted(traceback.format_exc()))
         message = f"[red]{escape(job_words(folder, 'failed'))}:[/] {escape(record['error'])}"
         console.print(f"{message}, see {folder}/error.txt", soft_wrap=True)
     except KeyboardInterrupt:  # outside training, whose interruption is a result and no exception
         record["error"] = "stopped"
     finally:
         write_json(folder / "job.json", record)
+        if _has_outlived_sweep():  # joblib's worker would keep the exception for the sweep, and wait for its next job
+            os._exit(1)
     if record["status"] == "interrupted" and not _requeue_refused(folder, record, received_signals()):
         raise KeyboardInterrupt  # a stop is meant for the whole sweep, not for one of its jobs
     return record
+
+
+def _has_outlived_sweep() -> bool:
+    """Whether this is a worker of joblib whose sweep has ended; its parent is then another process."""
+    return os.environ.get(SWEEP) not in (None, str(os.getppid()), str(os.getpid()))
 
 
 def _run_in_turn(

@@ -5,19 +5,10 @@ A module of a tracker has `build(settings, subject)`, which starts the tracked r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-SECRET = {"token", "key", "apikey", "secret", "password", "passwd", "pw", "credential", "auth", "authorization"}
-"""Last word, in the singular, of the name of a setting that is never passed on."""
-WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-LOGIN = re.compile(r"(?<=://)(?:[^/:@\s]*:\S*|[^/@\s]+)@")
-"""Name and password in an address; a password may have / and @ in it."""
-QUERY = re.compile(r"(?<=[?&;])([^?&;=\s]+)=([^&;#\s]+)")
-"""A name and its value behind the ? of an address."""
 
 Row = Mapping[str, float]
 """One line of metrics.jsonl without its nulls: `step`, `time` (seconds) and metrics."""
@@ -85,28 +76,3 @@ class Tracker(Protocol):
 
     def finish(self, status: str, outcome: Outcome) -> None:
         """End the tracked run. `status` is completed, failed or interrupted."""
-
-
-def redacted(value: Any) -> Any:
-    """Plain values in which passwords and the like are replaced by “…”, wherever they stand."""
-    if isinstance(value, Mapping):
-        return {key: "…" if _is_secret(str(key), item) else redacted(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [redacted(item) for item in value]
-    if isinstance(value, str):  # an address may carry a login or a key
-        return QUERY.sub(_redact_query, LOGIN.sub("…@", value))
-    return value
-
-
-def _is_secret(name: str, value: Any) -> bool:
-    """Whether api_key, api-key, apiKey, Authorization, … holds something; numbers of tokens or keys are counts."""
-    last_word = (WORD.findall(name) or [""])[-1].lower()
-    if last_word in SECRET:
-        return bool(value)
-    is_plural = last_word.endswith("s") and last_word.removesuffix("s") in SECRET
-    return bool(value) and is_plural and not isinstance(value, int | float)
-
-
-def _redact_query(match: re.Match[str]) -> str:
-    name, value = match[1], match[2]
-    return f"{name}=…" if _is_secret(name, value) else match[0]

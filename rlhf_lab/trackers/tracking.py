@@ -18,8 +18,9 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import MissingDependency
 from rlhf_lab.core.files import read_rows, write_text
+from rlhf_lab.core.redaction import redacted
 from rlhf_lab.trackers.settings import Shared
-from rlhf_lab.trackers.tracker import Outcome, Subject, Tracker, redacted
+from rlhf_lab.trackers.tracker import Outcome, Subject, Tracker
 
 IDENTITY = "tracker.txt"
 """File of the run directory: the tracker and the id of the tracked run. It goes when a stage starts over or its tracker

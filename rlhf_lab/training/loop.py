@@ -347,7 +347,6 @@ def _resume(algorithm: Algorithm, engine: StepEngine, run: Run, totals: Totals) 
     engine.load(checkpoint.Saved(run.folder, state))
     algorithm.load_state_dict(state["algorithm"])
     totals.load_state_dict(state["totals"])
-    run.rewind_log(state["log_size"])
     return int(state["step"])
 
 

@@ -157,7 +157,8 @@ class Run:
         return path.stat().st_size if path.exists() else 0
 
     def rewind_log(self, size: int) -> None:
-        """Forget rows logged after a checkpoint: they are about to be logged again."""
+        """Cut metrics.jsonl to this size in bytes: an interrupted attempt logged the rows after it, and they are about
+        to be logged again."""
         truncate(self.folder / "metrics.jsonl", size)
 
 

@@ -83,6 +83,10 @@ class StageSettings:
         answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
         gain_curve: form of reward gained against KL, see `statistics.overoptimization`: `rl` along training, `bon` over
             the n of best-of-n.
+        one_path: whether the evaluated policies are stations of one method, in order: checkpoints of a training, or the
+            best of more and more samples. Figures then join them by a line; policies of different methods stay points.
+        baseline_policy: name under which it evaluates a policy of another training, which is not on that path; empty
+            where there is none.
         at_small_scale: setting → value that trains a 0.1–1M parameter model from scratch well, measured on the
             embedded worlds, where the default is for larger models.
         tuned_by_model: settings whose value a model may name (`model.tuned`), because it depends on the model's size.
@@ -119,6 +123,8 @@ class StageSettings:
     chance_metric: ClassVar[str] = ""
     answer: ClassVar[str] = ""
     gain_curve: ClassVar[Literal["bon", "rl"]] = "rl"
+    one_path: ClassVar[bool] = True
+    baseline_policy: ClassVar[str] = ""
     tuned_by_model: ClassVar[tuple[str, ...]] = ()
     at_small_scale: ClassVar[dict[str, Any]] = {}
     smoke: ClassVar[dict[str, float]] = {}
@@ -138,6 +144,10 @@ class StageSettings:
     def contradictions(self, config: Config) -> list[str]:
         """What other sections of the config say that this algorithm cannot work with."""
         return []
+
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        """Role → (the role whose vocabulary its model must have, what to do where it has another)."""
+        return {}
 
     def held(self, *, adapter: bool) -> list[Held]:
         """The models it holds at once, those of the reward graph apart.

@@ -17,7 +17,7 @@ from rlhf_lab.models.lora import has_adapter, trainable, without_adapter
 from rlhf_lab.models.one_base import OneBase
 from rlhf_lab.models.settings import HuggingFace, Scratch
 from rlhf_lab.models.skeleton import placed
-from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer
+from rlhf_lab.models.tokenizer import code_tokenizer, train_tokenizer, vocabulary_texts
 from rlhf_lab.models.weights import count
 from rlhf_lab.training.run import Run
 
@@ -32,9 +32,7 @@ def start_policy(run: Run) -> tuple[nn.Module, Encoder]:
         return trainable(model, settings.lora, run.seed("lora")), encoder
     if settings.family == "codec":
         return _new_codec_policy(run, settings)
-    # Replies with a space before them, as the encoder puts one between prompt and reply.
-    texts = (text for pair in vocabulary_rows(run) for text in (pair.prompt, f" {pair.chosen}", f" {pair.rejected}"))
-    tokenizer = train_tokenizer(texts, settings.vocabulary)
+    tokenizer = train_tokenizer(vocabulary_texts(vocabulary_rows(run)), settings.vocabulary)
 
     def build(device: str) -> nn.Module:
         return scratch_policy(settings, tokenizer, run.seed("init")).to(device)

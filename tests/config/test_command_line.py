@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from support import command_inside, toy_rows, write_pairs
 
+from rlhf_lab.cli.commands import COMMANDS, described, needs_words
 from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError
@@ -124,7 +126,7 @@ def problems_of(out: str) -> list[str]:
             ["algorithm.beta=0.1"],
             ["algorithm.beta is not a setting of what was chosen; beta is a setting of another algorithm"],
         ),
-        (["report"], ["report takes one folder: python -m rlhf_lab report outputs/studies/NAME"]),
+        (["report", "a", "b"], ["report takes one folder: python -m rlhf_lab report outputs/studies/NAME"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0][:20] else None,
 )
@@ -183,6 +185,20 @@ def test_no_arguments_list_the_recipes(tmp_path):
     assert "LIGHT" in done.stderr
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_sub_command_that_needs_words_prints_its_usage_and_is_wrong_input(name, tmp_path, monkeypatch):
+    """The same for all: usage and status 2; those that do something by themselves run."""
+    ran = []
+    monkeypatch.setitem(COMMANDS, name, functools.wraps(COMMANDS[name])(lambda words: ran.append(list(words))))
+    status, out = command_inside(tmp_path, name)
+    optional = {"dashboard", "sandbox", "parler", "vllm", "doctor", "explain"}
+    assert needs_words(name) == (name not in optional)
+    if needs_words(name):
+        assert status == 2 and out.startswith(described(name).splitlines()[0][:40]) and not ran
+    else:
+        assert status == 0 and ran == [[]]
+
+
 def data_problem(cwd: Path, kind: str, path: Path | str, *more: str) -> str:
     status, out = command_inside(cwd, "+recipe=sft", f"data={kind}", f"data.path={path}", *more)
     problems = problems_of(out)
@@ -219,6 +235,7 @@ def test_a_wrong_type_names_the_expected_form(tmp_path):
     path = tmp_path / "hh.jsonl.gz"
     with gzip.open(path, "wt") as handle:
         handle.write(json.dumps({"chosen": 3, "rejected": "\n\nHuman: a\n\nAssistant: b"}) + "\n")
+        handle.write(json.dumps(dict.fromkeys(("chosen", "rejected"), "\n\nHuman: a\n\nAssistant: b")) + "\n")
     line = data_problem(tmp_path, "hh_rlhf", path)
     for part in ("hh.jsonl.gz", "row 1", "'chosen'", "expected"):
         assert part in line, line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import checked, command_inside
 
 from rlhf_lab.cli import explain
@@ -17,6 +19,7 @@ from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.completion import candidates
 from rlhf_lab.config import docstrings, inventory, registry, root, schema, sections
 from rlhf_lab.core.console import console
+from rlhf_lab.training.settings import TrainingSettings
 
 KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
 SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, root.Config]
@@ -194,3 +197,32 @@ def test_a_shell_completes_the_console_script(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "+recipe=ppo +recipe=ppo_agent +recipe=ppo_ensemble"
     assert "hydra_bash_completion rlhf-lab" in done.stdout
     assert time.monotonic() - started < 20
+
+
+def test_a_plug_in_without_a_file_in_conf_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Mine(TrainingSettings):
+        """What a plug-in trains.
+
+        Args:
+            strength: of it.
+        """
+
+        strength: float = 1.0
+
+    registry.kinds("algorithm")  # so that the registry is filled before it is added to
+    monkeypatch.setitem(registry._settings, ("algorithm", "mine"), Mine)
+    monkeypatch.setitem(registry._implementations, ("algorithm", "mine"), "my_package.mine")
+    caches = (inventory.options, explain._kind_by_option, explain._options_with)
+    for cached in caches:
+        cached.cache_clear()
+    try:
+        assert explain._kind_by_option("algorithm")["mine"] == "mine"
+        assert "mine" in explain._options_with("algorithm", "strength")
+        printed = io.StringIO()
+        Console(width=120, file=printed).print(explain._options_table("algorithm"))
+        assert "What a plug-in trains." in printed.getvalue()
+    finally:
+        monkeypatch.undo()
+        for cached in caches:
+            cached.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -56,10 +57,31 @@ def test_all_wrong_words_are_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [*words.UNUSABLE_HYDRA_KEYS, "hydra.sweeper.params.x", "hydra.callbacks"])
+def test_keys_of_hydra_that_do_nothing_are_refused(key: str) -> None:
+    problems: list[str] = []
+    usable = words.parse(["seed=0,1", f"++{key}=x"], [], problems)
+    assert [override.input_line for override in usable] == ["seed=0,1"]
+    (problem,) = problems
+    assert re.search(r"outputs=FOLDER|leave it out|--config-dir|algorithm\.beta=", problem)
+
+
 @pytest.mark.parametrize("seed", ["0", "0,1"])
-def test_keys_of_hydra_that_do_nothing_are_refused(key: str, seed: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"outputs=FOLDER|leave it out|--config-dir|algorithm\.beta="):
-        words.check_hydra([f"seed={seed}", f"++{key}=x"], sweep="," in seed)
+def test_another_sweeper_is_refused_before_hydra_looks_for_it(seed: str, tmp_path: Path) -> None:
+    printed = refused(tmp_path, "+recipe=sft", f"seed={seed}", "hydra/sweeper=optuna")
+    assert "hydra/sweeper=optuna: a study plans its jobs before they start; name the values" in printed
+    assert "Could not find" not in printed
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("seed=glob(*)", "name the values, such as seed=0,1,2"),
+        ("judge=glob(anth*)", "name the options: judge=anthropic"),
+        ("model=glob(zz*)", "no option of model matches; `explain model` lists them"),
+    ],
+)
+def test_a_glob_is_answered_with_the_options_it_stands_for(word: str, instead: str, tmp_path: Path) -> None:
+    assert f"{word}: glob() is not read here; {instead}" in refused(tmp_path, "+recipe=sft", word)
 
 
 def test_keys_of_hydra_that_choose_where_jobs_run_need_jobs(tmp_path: Path) -> None:

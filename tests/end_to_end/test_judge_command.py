@@ -105,6 +105,19 @@ def test_a_draw_of_the_items_and_what_it_would_take(sides, tmp_path):
     assert len(read_jsonl(tmp_path / "a" / "judgements.jsonl")) == 8
 
 
+def test_identical_responses_are_a_note_and_outputs_names_the_folder(tmp_path, monkeypatch):
+    rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(3)]
+    a, b = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", rows)
+    asked_by(monkeypatch, lambda request: says(reason="", winner="tie"))
+    status, out = judge(tmp_path, a, b, *SERVED, "outputs=mine")
+    assert status == 0 and "a and b gave identical responses in all 3 comparisons of 3 prompts" in out
+    assert "wins" not in out
+    (folder,) = (tmp_path / "mine" / "judgements").iterdir()
+    result = read_json(folder / "result.json")
+    assert result["metrics"]["win_rate"]["mean"] is None and len(result["notes"]) == 1
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_a_smaller_draw_has_a_folder_of_its_own(tmp_path, monkeypatch):
     rows = [{"prompt": f"p{i}", "response": f"a{i}"} for i in range(6)]
     a = write(tmp_path / "a.jsonl", rows)
@@ -257,4 +270,4 @@ def test_a_run_against_itself_is_refused(run, tmp_path):
 
 def test_without_words_it_explains_itself(tmp_path):
     status, out = judge(tmp_path)
-    assert status == 0 and "judge A [B]" in out and "--dry-run" in out
+    assert status == 2 and "judge A [B]" in out and "--dry-run" in out

@@ -96,6 +96,13 @@ def test_nobody_trains_on_when_the_parent_is_killed(fresh, sized, whole, marked)
     assert numbers(fresh.stage(again, "sft"))[1] == pytest.approx(whole[1], rel=1e-4)
 
 
+def test_no_worker_of_a_sweep_outlives_a_kill_of_the_sweep(fresh, sized, marked):
+    process = started(fresh, "+recipe=sft", *sized("sft"), *LONG, "seed=0,1", "study.processes=2")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: not set(members(marked)) - {os.getpid()}, 20)
+
+
 def test_a_killed_process_ends_the_run_with_an_explanation(fresh, sized, marked):
     process = started(fresh, "+recipe=sft", *sized("sft"), *LONG, *TWO)
     workers = sorted(set(members(marked)) - {os.getpid(), process.pid})

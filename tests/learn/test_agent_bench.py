@@ -229,6 +229,22 @@ def test_runs_of_agents_are_compared_and_read_as_others_are(tmp_path):
     assert "success" in compared.page.read_text()
 
 
+def test_an_agent_that_always_raises_is_counted_and_quoted_everywhere(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class Mine:\n    def run(self, prompt, tools):\n        raise RuntimeError('no key is set')\n")
+    own = (f"agent.programs.python.path={file}:Mine", "agent=python")
+    status_code, out = command_inside(tmp_path, *scripted(tmp_path / "outputs", *own))
+    quoted = "RuntimeError: no key is set (mine.py, line 3)"
+    printed = " ".join(out.split())
+    assert status_code == 0 and "python: 8 of 8 attempts ended with an error of the agent" in printed
+    assert quoted in printed and "attempts that an error of the agent ended: python 1.00" in printed
+    (folder,) = (tmp_path / "outputs/runs").glob("agent_bench-*")
+    result = read_json(folder / "result.json")
+    assert result["policies"][0]["metrics"]["agent_errors"]["mean"] == 1
+    assert any(quoted in note for note in result["notes"])
+    assert quoted in (folder / "report.html").read_text() and quoted in (folder / "attempts.html").read_text()
+
+
 def test_a_study_sweeps_agents(tmp_path):
     recipe = tmp_path / "mine" / "recipe"
     recipe.mkdir(parents=True)

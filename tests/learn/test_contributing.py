@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import site
 import subprocess
-import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -26,39 +27,81 @@ def blocks() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with the package as if it were installed, and the study beside it."""
+    """The files of the page in a folder, installed as the page says in an environment of their own, `venv`."""
     folder = tmp_path_factory.mktemp("contributing")
     for name, text in blocks().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    entry = re.search(r'plugins"\]\n(.*)\n', blocks()["pyproject.toml"])
-    assert entry
-    info = folder / "counting-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rlhf_lab.plugins]\n" + entry.group(1).replace('"', ""))
+    venv.create(folder / "venv", with_pip=False)
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    # The libraries of this environment, pip too; what is installed goes to the new one.
+    (packages / "libraries.pth").write_text("\n".join(site.getsitepackages()))
+    offline = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    command = [folder / "venv" / "bin" / "python", "-m", "pip", "install", *offline, "-e", "."]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
-def lab(folder: Path, *words: str, status: int = 0) -> str:
-    """What a command prints, on both streams."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "rlhf_lab", *words],
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the environment of the plug-in."""
+    paths = [str(path) for path in (ROOT, ROOT / "tests", ROOT / "tests" / "unit")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [folder / "venv" / "bin" / "python", *words],
         capture_output=True,
         text=True,
         cwd=folder,
         env=environment,
         timeout=300,
     )
+
+
+def lab(folder: Path, *words: str, status: int = 0) -> str:
+    """What a command prints, on both streams."""
+    done = python(folder, "-m", "rlhf_lab", *words)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 def test_the_page_has_the_files():
-    files = {"world", "relay", "unlikelihood", "brevity"}
+    files = {"world", "relay", "settings", "unlikelihood", "brevity"}
     assert {f"counting/{file}.py" for file in files} < blocks().keys()
     assert all(text.strip() for text in blocks().values())
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run_until_training(workplace):
+    code = (
+        "from pathlib import Path\n"
+        "import pytest\n"
+        "from test_readme import before_training, check_commands\n"
+        "with pytest.MonkeyPatch.context() as patch:\n"
+        "    print(check_commands('CONTRIBUTING.md', Path.cwd(), before_training(patch)))\n"
+    )
+    done = python(workplace, "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[-1]) >= 4
+
+
+@pytest.mark.slow
+def test_a_check_imports_no_torch(workplace):
+    """Torch takes seconds, and every command looks the plug-in's settings up."""
+    code = (
+        "import sys\n"
+        "from rlhf_lab.config import compose\n"
+        "command = compose.check_command(['algorithm=unlikelihood', 'data=counting', 'reward=brevity'])\n"
+        "assert command.configs[0].algorithm.alpha == 1\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = python(workplace, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_options_without_a_file_are_explained(workplace):
+    assert "algorithm.clip" in lab(workplace, "explain", "algorithm=ppo")
+    assert "Unlikelihood training on preference pairs." in lab(workplace, "explain", "algorithm")
 
 
 @pytest.mark.slow

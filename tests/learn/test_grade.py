@@ -116,6 +116,7 @@ def test_pairs_without_grades_any_judge_any_rubric(toy, tmp_path, monkeypatch):
     assert any("64 of 120 replies were graded by an earlier attempt" in note for note in result["notes"])
     rows = read_jsonl(path)
     assert rows[0]["length"] == len(rows[0]["response"].split())
+    assert [row["step"] for row in read_jsonl(stage.folder / "metrics.jsonl")] == [32, 64, 96, 120]
 
     sft = planned("sft", *toy, "algorithm.epochs=1")
     execute(sft)

@@ -349,9 +349,8 @@ def test_episodes_of_several_turns(model, most):
     assert_logps_of(model, samples)
     by_length = sorted(range(len(prompts())), key=lambda i: len(prompts()[i]))
     first_wave = [i * 3 + g for i in by_length for g in range(3)]
-    seeds = [values["seed"] for values in drawn]
-    assert len(set(seeds)) == len(seeds) > 15, "each turn of each row is drawn by a seed of its own"
     assert asked[:15] == first_wave, "an environment is asked in one order, whatever is answered first"
+    assert len({values["seed"] for values in drawn}) == len(drawn) > 15, "every turn of every row is drawn by itself"
     if most:  # a later turn may have what earlier turns and answers have left of the row
         assert {values["max_tokens"] for values in drawn[:15]} == {12} != {values["max_tokens"] for values in drawn}
     turns = 0

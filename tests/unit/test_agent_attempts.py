@@ -218,3 +218,27 @@ def test_any_agent_with_run_takes_part(tmp_path):
     assert result.policies[0]["metrics"]["success"]["mean"] == pytest.approx(5 / 6)
     (failed,) = [row for row in read_trajectories(tmp_path / "run") if row["trajectory"]["stop"] == "failed"]
     assert failed["trajectory"]["error"].startswith("ValueError: no idea")
+
+
+def test_errors_of_an_agent_are_counted_and_the_most_frequent_one_is_quoted(tmp_path):
+    """Of six tasks four fail with one error and one with another: 5/6 of the attempts, noted with the four."""
+
+    def fails(task, tools, draw):
+        if task.facts["id"] == "oslo":
+            return looks_up(task, tools, draw)
+        error = "TypeError: no key" if task.facts["id"] == "lima" else f"KeyError: {'long ' * 100}(mine.py, line 3)"
+        return AgentTrajectory(None, stop="failed", error=error)
+
+    agents = {"searcher": Scripted("searcher", looks_up), "mine": Scripted("mine", fails)}
+    result, notes = finish(tmp_path / "run", agents)
+    rates = {policy["name"]: policy["metrics"]["agent_errors"] for policy in result.policies}
+    assert rates["searcher"]["mean"] == 0
+    assert rates["mine"]["mean"] == pytest.approx(5 / 6)
+    (note,) = notes
+    assert note.startswith(
+        "mine: 5 of 6 attempts ended with an error of the agent and have no answer, 4 times: KeyError"
+    )
+    assert "long long …" in note and len(note) < 600
+    # attempts from the log of an interrupted run are counted as well
+    _, notes = finish(tmp_path / "run", agents)
+    assert notes == [note]

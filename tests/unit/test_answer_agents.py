@@ -105,3 +105,10 @@ def test_packaged_files_count_by_content_where_they_are_used(tmp_path, monkeypat
             opened.write("# changed\n")
     after = chosen.contents()
     assert all(after[name] != before[name] for name in before)
+
+
+def test_attempts_that_an_error_ended_are_in_the_answer():
+    broken = Policy("python", {"success": rate(0, 0, 0.1), "agent_errors": rate(1, 0.9, 1)})
+    said = agents(run_of(Policy("react", {"success": rate(0.5, 0.3, 0.7), "agent_errors": rate(0, 0, 0.1)}), broken))
+    assert said is not None
+    assert "attempts that an error of the agent ended: python 1.000 [0.900, 1.000]" in said

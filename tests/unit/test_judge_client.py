@@ -9,9 +9,10 @@ import sqlite3
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 from types import SimpleNamespace
 
+import judge_server
 import pytest
 from judge_server import (
     PRICES,
@@ -32,7 +33,7 @@ from rlhf_lab.judges.caller import judge_of
 from rlhf_lab.judges.channel import Channel
 from rlhf_lab.judges.client import estimate
 from rlhf_lab.judges.pairwise import Candidates, comparison_requests
-from rlhf_lab.judges.requests import Request
+from rlhf_lab.judges.requests import Request, Usage
 from rlhf_lab.judges.service import Answer
 from rlhf_lab.judges.store import Store
 
@@ -476,3 +477,29 @@ def test_a_judge_of_a_run_and_a_missing_library(server, kind, tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependency, match=f"judge={kind} needs a library.*rlhf_lab.judge"):
         judge_of(run)
+
+
+@pytest.mark.parametrize("factor", [50, -1])
+def test_usage_beyond_what_a_request_can_have_costs_what_was_reserved(
+    factor, server, kind, tmp_path, monkeypatch, capsys
+):
+    """A server cannot spend the budget, or give some of it back, by counting: $ reserved is an upper bound."""
+    monkeypatch.setattr(judge_server, "COUNTED", factor)
+    client = connect(server.url, kind, tmp_path)
+    reserved = client.channel.question(question(0)).reserve_usd
+    (reply,) = client.complete_many([question(0)])
+    assert reply.cost_usd == reserved > 0
+    assert client.ledger.spent_usd == client.channel.store.counted_usd("run") == reserved
+    assert all(tokens >= 0 for tokens in astuple(client.ledger.usage))
+    client.complete_many([question(1)])
+    printed = " ".join(capsys.readouterr().out.split())
+    if factor > 0 or kind == "anthropic":  # counts below zero are none to OpenAI's backend
+        assert printed.count("Compare the ledger with the bill of the service") == 1
+
+
+def test_counts_that_are_no_numbers_of_tokens(server, kind, tmp_path, monkeypatch):
+    """More digits than SQLite holds; once a traceback."""
+    monkeypatch.setattr(judge_server, "COUNTED", 10**30)
+    client = connect(server.url, kind, tmp_path)
+    (reply,) = client.complete_many([question(0)])
+    assert reply.cost_usd == client.channel.question(question(0)).reserve_usd and reply.usage == Usage()

@@ -233,6 +233,15 @@ def test_the_summary_by_hand(tmp_path):
     assert summary["words"].mean == pytest.approx((2 + 2 + 2 + 0) / 4)
 
 
+def test_identical_responses_everywhere_have_no_win_rate(tmp_path):
+    """Three prompts, the same text from both sides: nothing was compared, so ½ would be an invented tie rate."""
+    items = number_items([Candidates(f"p{i}", "same", "same") for i in range(3)])
+    judge = FakeJudge(prefers_good)
+    summary = summarise(judge_items(judge, items, tmp_path / "j.jsonl", None, 512, 8))
+    assert judge.asked == [] and (summary["comparisons"], summary["identical"], summary["unscored"]) == (3, 3, 0)
+    assert np.isnan(summary["win_rate"].mean) and summary["win_rate"].n == 0
+
+
 def test_a_vote_for_the_place_is_not_a_vote_for_a_side():
     """The second reply wins in both orders: shown second it is a vote against the place, shown first one for it."""
     judgement = {

@@ -78,6 +78,17 @@ def test_a_player_against_itself_and_identical_replies(tmp_path):
     assert board.position.first_shown_wins.n == 4  # and no evidence of a place
 
 
+def test_players_that_never_wrote_different_responses_are_not_ranked(tmp_path):
+    """Four identical responses of A and C are no ties: C has no rating, and the remark says why."""
+    rows = circle(("first", "second"), ("second", "first"))
+    rows += [judgement(("A", "C"), ("tie", "tie"), number=n, first="same", second="same") for n in range(20, 24)]
+    board = board_of(tmp_path, rows)
+    c = next(player for player in board.players if player.name == "C")
+    assert c.comparisons == 0 and c.win_rate.n == 0 and "C" not in board.ranking.order
+    assert board.unscored == {"of identical responses": 4}
+    assert "Unscored, and not counted as ties: 4 of identical responses." in board_view(board)["remarks"]
+
+
 def test_rows_given_twice_count_once_and_files_add_up(tmp_path):
     rows = circle(("first", "first"))
     one = write_rows(tmp_path / "one" / "judgements.jsonl", rows)
@@ -296,6 +307,8 @@ def test_the_command_prints_the_table_and_writes_beside_no_input(tmp_path, monke
     assert "Position: the reply shown first" in text
     (page,) = (tmp_path / "outputs" / "leaderboards").glob("run-*/leaderboard.html")
     assert page.with_suffix(".json").is_file()
+    COMMANDS["leaderboard"]([str(source), "outputs=mine"])
+    assert len(list((tmp_path / "mine" / "leaderboards").glob("run-*/leaderboard.html"))) == 1
     assert [path.name for path in source.parent.iterdir()] == ["judgements.jsonl"]
 
 

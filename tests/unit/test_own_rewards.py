@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import checked, said
+from support import checked, planned, said
 
 import rlhf_lab
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.file_settings import Verifiable
+from rlhf_lab.data.world_settings import MiniHH
+from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.external.functions import source_files
 from rlhf_lab.rewards.external.settings import PythonCallable, Remote
+from rlhf_lab.rewards.external.trial import trial_problems
+from rlhf_lab.stages import preflight
 
 RUN: Any = SimpleNamespace(corpus=Corpus("toy", [], [], ""))
 DOCS = Path(rlhf_lab.__file__).parents[1] / "docs" / "rewards.md"
@@ -182,3 +188,107 @@ def test_a_column_that_the_data_lack_is_named(here):
 def test_answers_are_a_column(here):
     corpus = Corpus("sums", [], [], "", answers={"p": "4"})
     assert corpus.task("p").facts == {"answer": "4"} and not corpus.task("q").facts
+
+
+FAULTS = {
+    "raises": (
+        "    return [1 / 0 for r in responses]",
+        r"failed in mine\.py, line 3: ZeroDivisionError: division by zero",
+    ),
+    "inside a library": ("    return json.loads('{')", r"failed in mine\.py, line 3: JSONDecodeError"),
+    "short": ("    return [1.0]", "returned 1 value for 2 responses; expected one number per response"),
+    "text": ("    return ['good' for r in responses]", "returned str 'good'"),
+    "NaN": ("    return [float('nan') for r in responses]", r"returned NaN for 2 of 2 rows \(100 %\).*or None"),
+    "nothing": ("    pass", "returned None for 2 responses"),
+}
+
+
+def trial(here: Path, body: str, signature: str = "prompts, responses", **settings: Any) -> str:
+    (here / "mine.py").write_text(f"import json\ndef mine({signature}):\n{body}\n")
+    return "\n".join(trial_problems(PythonCallable(function="mine.py:mine", **settings), MiniHH()))
+
+
+@pytest.mark.parametrize(("body", "message"), FAULTS.values(), ids=FAULTS)
+def test_faults_show_on_two_rows_before_a_run(here, body, message):
+    assert re.search(message, trial(here, body))
+    tolerated = trial(here, body, on_error="abstain")
+    assert bool(tolerated) == ("failed in" not in message), "only what it raises may pass with the run"
+
+
+@pytest.mark.parametrize(
+    "body", ["    return [None, None]", "    return [float('nan'), 1.0]", "    return [len(r) for r in responses]"]
+)
+def test_a_function_may_abstain_on_the_two_rows(here, body):
+    assert trial(here, body) == ""
+
+
+def test_the_two_rows_have_the_data_s_text(here):
+    seen = "    assert all(p.endswith('Assistant:') for p in prompts) and all(responses), (prompts, responses)\n"
+    assert trial(here, seen + "    return [0.0] * len(prompts)") == ""
+
+
+def test_a_function_that_hangs_is_given_up(here):
+    hangs = "    import time\n    time.sleep(60)"
+    assert "took longer than timeout_s=0.2" in trial(here, hangs, timeout_s=0.2)
+
+
+def test_the_trial_is_part_of_the_check_of_a_run(here):
+    (here / "mine.py").write_text("def mine(prompts, responses):\n    return [1.0]\n")
+    own = ("reward=callable", "reward.terms.callable.function=mine.py:mine", "needs.reward=null")
+    problems = preflight.problems(planned("grpo", *own, f"outputs={here / 'out'}"))
+    assert len(problems) == 1 and "returned 1 value for 2 responses" in problems[0]
+
+
+def test_data_of_a_hub_are_not_fetched_for_the_trial(here):
+    (here / "mine.py").write_text(
+        "def plain(prompts, responses):\n    return [1.0]\n"
+        "def right(prompts, responses, *, answer):\n    return [len(a) for a in answer]\n"
+    )
+    hub = Verifiable(path="owner/name")
+    assert "1 value for 2" in trial_problems(PythonCallable(function="mine.py:plain"), hub)[0]
+    assert trial_problems(PythonCallable(function="mine.py:right"), hub) == [], "its columns are not known yet"
+
+
+@pytest.mark.parametrize(
+    ("signature", "body"),
+    [
+        ("completions, **kwargs", "completions"),
+        ("prompts, completions, **kwargs", "completions"),
+        ("completions, prompts", "completions"),
+        ("completions, answer, **kwargs", "completions"),
+        ("*, completions", "completions"),
+        ("responses, prompts", "responses"),
+        ("responses", "responses"),
+    ],
+)
+def test_signatures_of_trl_are_called_by_name(here, signature, body):
+    (here / "mine.py").write_text(f"def mine({signature}):\n    return [len(r) for r in {body}]\n")
+    run = SimpleNamespace(corpus=Corpus("toy", [], [], "", answers={"question": "4"}))
+    reward = registry.build("reward", PythonCallable(function="mine.py:mine"), run)
+    assert reward.score_episodes(said(["question"], ["abc"])).total_N.tolist() == [3.0]
+
+
+def test_further_arguments_of_trl_are_the_prompts_and_the_columns(here):
+    (here / "mine.py").write_text("def mine(completions, **kwargs):\n    assert not kwargs, sorted(kwargs)\n")
+    corpus = Corpus("toy", [], [], "", answers={"question": "4"})
+    reward = registry.build("reward", PythonCallable(function="mine.py:mine"), SimpleNamespace(corpus=corpus))
+    with pytest.raises(LabError, match=r"AssertionError: \['answer', 'prompts'\]"):
+        reward.score_episodes(corpus.episodes(["question"], ["abc"]))
+
+
+def test_a_function_of_trl_s_conversations_is_told_what_it_gets(here):
+    indexed = trial(here, "    return [len(c[0]['content']) for c in completions]", "completions, **kwargs")
+    assert "TypeError" in indexed and "are text here, not lists of messages" in indexed
+
+
+def test_a_function_of_one_text_is_refused(here):
+    assert "mine.py:mine takes (response); write it as a function of two lists" in trial(here, "    pass", "response")
+
+
+def test_nan_is_named_in_the_note_of_a_run(here):
+    """Of 4 responses one is NaN and one None: 2 unscored, 1 NaN, 1/4 = 25 %."""
+    (here / "mine.py").write_text("def mine(prompts, responses):\n    return [1.0, None, float('nan'), 2.0]\n")
+    notes: list[str] = []
+    reward = registry.build("reward", PythonCallable(function="mine.py:mine"), RUN)
+    CheckedReward("mine", reward, note=notes.append)(said(["p"] * 4, list("abcd")))
+    assert notes == ["reward mine: 2 of 4 replies unscored, 1 of them NaN (25% of all)"]

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import checked
 
+from rlhf_lab.config import root
 from rlhf_lab.core.console import console
 from rlhf_lab.core.machine import PROCESSES
 from rlhf_lab.sweeps import sweep
@@ -69,3 +71,22 @@ def test_a_job_by_itself_prints_as_a_run_does(job, monkeypatch, capsys):
 )
 def test_how_a_job_ended_is_one_line(job, result, ending):
     assert sweep.done_words(job.folder, result, 12.3) == ending
+
+
+def test_a_worker_ends_with_its_job_where_the_sweep_has_ended(job, monkeypatch):
+    """joblib's worker keeps what a job raises for the sweep, and would wait for another job of a killed one."""
+    monkeypatch.delenv(PROCESSES, raising=False)
+    runtime = SimpleNamespace(output_dir=str(job.folder), choices={"recipe": "dpo"})
+    monkeypatch.setattr(sweep.HydraConfig, "get", lambda: SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(sweep, "_written_keys", set)
+    monkeypatch.setattr(sweep, "_plan_job", lambda checked, recipe, folder: SimpleNamespace(folder=folder))
+
+    def sweep_is_killed(stage: Any, folder: Any, run_stage: Any) -> dict[str, Any]:
+        monkeypatch.setenv(sweep.SWEEP, "1")  # the sweep is no longer the parent, nor this process itself
+        return {"status": "interrupted", "error": "stopped by SIGTERM"}
+
+    monkeypatch.setattr(sweep, "_run_in_turn", sweep_is_killed)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        sweep.run_job(root.to_values(checked("dpo")), lambda stage: (0, RESULT))
+    assert json.loads((job.folder / "job.json").read_text())["status"] == "interrupted"

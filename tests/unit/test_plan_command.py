@@ -62,12 +62,6 @@ def test_a_job_of_a_sweep_has_a_plan(tmp_path: Path) -> None:
     assert "study/buffers: bytes per process" in printed(*job, *SMALL_WORLD, f"outputs={tmp_path}")
 
 
-def test_without_words_it_says_what_it_takes() -> None:
-    with console.capture() as captured:
-        COMMANDS["plan"]([])
-    assert captured.get().startswith("plan +recipe=…")
-
-
 def test_several_processes_are_marked_as_arithmetic() -> None:
     for title in ("What a strategy divides", "Fewest cards, all parameters trained"):
         (grid,) = (grid for grid in grids() if grid.title == title)

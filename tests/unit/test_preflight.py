@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -12,8 +13,12 @@ from typing import Any
 import pytest
 from support import command_inside, planned, write_pairs
 
-from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.errors import ArtifactError, ConfigError
+from rlhf_lab.memory.shapes import source_shape
 from rlhf_lab.models import model_files
+from rlhf_lab.models.build import load_encoder, load_policy, load_reward_model
+from rlhf_lab.models.lora import adapter_chain
+from rlhf_lab.models.settings import HuggingFace
 from rlhf_lab.rewards.external import functions
 from rlhf_lab.sandbox import sandbox
 from rlhf_lab.stages import preflight
@@ -169,6 +174,9 @@ def test_data_files(tmp_path):
     rows.with_suffix(".txt").write_text("x")
     assert "the form of rows.txt is unknown" in found(rows.with_suffix(".txt"))
     assert "column 'good' is missing" in found(rows, "data.chosen=good")
+    one = write_pairs(tmp_path / "one.jsonl", ROWS[:1])
+    assert "one.jsonl has one row, and a test split needs another" in found(one)
+    assert not found(one, f"data.test_path={rows}")
     assert "empty.jsonl has no rows" in found(rows, f"data.test_path={empty}")
 
 
@@ -213,7 +221,7 @@ def test_a_judge_without_key_price_or_library(monkeypatch, asks_judge):
     assert "judge.model=claude-9 has no price" in problems("sft", "judge=anthropic", "judge.model=claude-9")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "planted-key-1234")
     assert problems("sft", "judge=anthropic") == ""
-    local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1"]
+    local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1", "judge.model=m"]
     assert problems("sft", *local_server) == ""
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in ("anthropic", "openai") else object())
     assert "judge=anthropic needs a library" in problems("sft", "judge=anthropic")
@@ -274,3 +282,120 @@ def test_the_identity_of_a_hub_model_holds_its_commit(tmp_path, monkeypatch):
     assert len(set(identities)) == 3
     folder = cached / "snapshots" / commit
     assert model_files.pinned_identity(str(folder)) == model_files.model_identity(str(folder))
+
+
+def adapter(folder, base):
+    """An adapter's folder, as far as its files decide what it lies on."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    return str(folder)
+
+
+@pytest.mark.parametrize("circle", [1, 2, 3])
+def test_adapters_that_lie_on_each_other_in_a_circle(circle, tmp_path):
+    names = [tmp_path / f"adapter-{number}" for number in range(circle)]
+    for number, folder in enumerate(names):
+        adapter(folder, names[(number + 1) % circle])
+    (problem,) = model_files.problems(str(names[0]), "model.source")
+    assert problem.startswith("model.source=") and "lie on each other in a circle" in problem
+    assert problem.count("→") == circle
+    for function in (model_files.config_of, model_files.model_identity, source_shape):
+        with pytest.raises(ArtifactError, match="in a circle"):
+            function(str(names[0]))
+
+
+def test_merged_adapters_in_a_circle(tmp_path):
+    """Folders of stages have the adapter beside merged weights, in `adapter/`."""
+    pytest.importorskip("peft")
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder, base in zip(folders, folders[::-1], strict=True):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        adapter(folder / "adapter", base)
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(base)}
+        (folder / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ArtifactError, match="in a circle"):
+        adapter_chain(folders[0])
+
+
+def test_a_chain_that_ends_is_no_circle(tmp_path):
+    bottom = model_folder(tmp_path / "bottom")
+    middle = adapter(tmp_path / "middle", bottom)
+    model_files.check_bases(adapter(tmp_path / "top", middle))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"[" * 100_000, b"9" * 5_000, b"{", b"\xff", b"[]", b'{"a": 1}', b'{"a": {"data_offsets": ["x", 1]}}'],
+    ids=["depth", "digits", "cut off", "no UTF-8", "a list", "no entry", "no offsets"],
+)
+def test_headers_that_are_none(header, tmp_path):
+    """The header of a safetensors file is JSON of whoever made the file, up to 100 MB of it."""
+    folder = model_folder(tmp_path / "model")
+    file = folder / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    problems = model_files.problems(str(folder), "model.source")
+    if b"x" not in header:
+        assert "model.safetensors is no safetensors file" in problems[0]
+    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
+        model_files.base_identity(str(folder))
+
+
+def test_a_header_longer_than_the_format_allows_is_not_read(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    (folder / "model.safetensors").write_bytes((model_files.MAX_HEADER + 1).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ArtifactError, match="no safetensors file"):
+        model_files.base_identity(str(folder))
+
+
+CODE = {"auto_map": {"AutoConfig": "configuration.Own", "AutoModelForCausalLM": "modeling.Own"}}
+
+
+def test_a_model_with_code_of_its_own_is_refused_before_anything_runs(tmp_path):
+    folder = model_folder(tmp_path / "model", model_type="own_architecture", **CODE)
+    (problem,) = model_files.problems(str(folder), "model.source")
+    assert "needs code of its own" in problem and "never run here" in problem
+    native = model_folder(tmp_path / "native", **CODE)  # transformers has GPT-2
+    assert not model_files.problems(str(native), "model.source")
+
+
+@pytest.mark.parametrize("load", [load_policy, load_reward_model, load_encoder])
+def test_code_of_a_model_is_never_run_nor_asked_about(load, tmp_path, monkeypatch):
+    """Without trust_remote_code=False transformers asks on the terminal, and runs the code where the answer is yes."""
+    folder = model_folder(tmp_path / "model", model_type="own_architecture", **CODE)
+    ran = tmp_path / "ran"
+    for name in ("configuration", "modeling", "tokenization"):
+        (folder / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+    tokenizer = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["tokenization.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ArtifactError, match="which is never run here"):
+        load(folder, HuggingFace(path=str(folder)))
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "role", "message"),
+    [
+        ("ppo", "reward_model", r"needs\.reward=reward_model .* use algorithm\.critic=zero, or the same data settings"),
+        ("compare_policies", "dpo", r"needs\.dpo=dpo .* no KL between them"),
+    ],
+)
+def test_a_role_with_another_vocabulary_is_refused_before_anything_is_built(tmp_path, recipe, role, message):
+    """Fewer pairs for one stage also train another tokenizer for it, which the stages that meet cannot read."""
+    common = (*SMALL, f"outputs={tmp_path}")
+    few = f"++stages.{role}.data.train_pairs=60"
+    found = problems(recipe, *common, few)
+    assert re.search(message, found) and "train a tokenizer on different data" in found
+    assert problems(recipe, *common) == ""
+    # held-out pairs train no tokenizer
+    assert problems(recipe, *common, f"++stages.{role}.data.test_pairs=30") == ""
+    if recipe == "ppo":
+        assert problems(recipe, *common, few, "algorithm.critic=zero") == ""
+
+
+def test_members_with_another_vocabulary_are_refused(tmp_path):
+    few = (*SMALL, f"outputs={tmp_path}", "+needs.policy_1=dpo", "++stages.dpo.data.train_pairs=60")
+    refused = "needs.policy_1=dpo has another vocabulary than needs.policy"
+    assert refused in problems("reward_model", *few, "algorithm.members=2")
+    assert refused not in problems("reward_model", *few, "algorithm.members=2", "algorithm.shared_trunk=true")

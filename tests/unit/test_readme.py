@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,31 +17,36 @@ from hydra._internal.utils import get_args_parser
 from support import command_inside
 
 from rlhf_lab import main
-from rlhf_lab.config import compose, inventory
+from rlhf_lab.cli.commands import described
+from rlhf_lab.config import compose, inventory, schema
+from rlhf_lab.config.root import Config
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
-DOCS = (
-    *("running", "doctor", "data", "rewards", "selection", "tracking", "memory", "judging", "synthesis", "gold"),
-    *("labelling", "safety", "gates", "domain_project", "verifiers"),
-    *("agents", "gaia", "tool_world", "sandbox", "vllm"),
-)
-PAGES = ["README.md", "recipes/README.md", *(f"docs/{name}.md" for name in DOCS)]
+PAGES = ["README.md", "recipes/README.md", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md"))]
+"""Pages whose commands run here; those of CONTRIBUTING.md need its plug-in: tests/learn/test_contributing.py."""
+GUIDES = [page for page in PAGES if not page.startswith("docs/design/")]  # those tell of the past too
 LINKING = sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md")])
 LINKING = [page for page in LINKING if not page.startswith((".", "outputs"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|FILE)\b")
+PLACEHOLDER = re.compile(r"…|\.\.\.|\b(NAME|FOLDER|FILE|POLICY)\b")
 
 LOOKING = {"list", "help", "--help", "--cfg", "--version", "plan", "explain", ""}
 """Words of commands that look at something and start nothing."""
+RUNS_ELSEWHERE = (
+    *("report", "monitor", "rescore", "compare", "dashboard", "features", "publish"),
+    *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler", "vllm"),
+)
+"""Sub-commands that need what other commands leave behind; of these only the names of options are checked."""
 
 
 def commands(page: str) -> list[str]:
     """Every `python -m rlhf_lab …` line of a page's code, but those with a placeholder."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    code = re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M)
-    lines = [line.strip().removeprefix("$ ") for block in code for line in block.splitlines()]
+    code = re.findall(r"^```\w*\n(.*?)^```", text.replace("\\\n", " "), re.S | re.M)
+    # Commands may stand behind variables of the environment: `CUDA_VISIBLE_DEVICES=0 python -m rlhf_lab …`.
+    lines = [re.sub(r"^(\$ )?([A-Z_]+=\S* )*", "", line.strip()) for block in code for line in block.splitlines()]
     lines += re.findall(r"`(python -m rlhf_lab[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
     found = [line for line in lines if line.startswith("python -m rlhf_lab")]
     return [line for line in found if not PLACEHOLDER.search(line)]
@@ -108,32 +114,60 @@ def before_training(patch: pytest.MonkeyPatch) -> list[str]:
     return begun
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = before_training(monkeypatch)
+def check_commands(page: str, folder: Path, begun: list[str]) -> int:
+    """Run every command of a page up to where training begins. Returns their number.
+
+    Args:
+        folder: working directory of the commands.
+        begun: as `before_training` returns it.
+    """
     checked = 0
     for line in commands(page):
         arguments = shlex.split(line, comments=True)[3:]
         first = arguments[0] if arguments else ""
-        runs_elsewhere = (
-            *("report", "monitor", "rescore", "compare", "dashboard"),
-            *("judge", "label", "leaderboard", "gate", "export", "sandbox", "parler", "vllm"),
-        )
-        if first in runs_elsewhere or "+recipie=x" in arguments:
-            continue  # these need what other commands leave behind, or are mistakes on purpose
+        if "+recipie=x" in arguments:
+            continue  # a mistake on purpose
         checked += 1
+        if first in RUNS_ELSEWHERE and "--help" not in arguments:
+            options = re.findall(r"^--[a-z-]+|^[\w.]+(?==)", "\n".join(arguments[1:]), re.M)
+            unknown = [name for name in options if name not in described(first) and not is_setting(name)]
+            assert not unknown, f"{page}: {line}: {first} has no option {', '.join(unknown)}"
+            continue
         if first in ("audit", "doctor"):  # they begin with the data, or with training
-            overrides = [word for word in arguments[1:] if not word.startswith("to=")]
+            overrides = [word for word in arguments[1:] if not word.startswith(("to=", "against="))]
             named = any("recipe=" in word for word in overrides)
             compose.check_command(overrides if named else [*overrides, "+recipe=sft"])
             continue
         if "table" in arguments:
             continue  # of `plan`: minutes
         begun.clear()
-        status, printed = command_inside(own_recipe, *arguments)
+        status, printed = command_inside(folder, *arguments)
         assert status == 0, f"{page}: {line}\n{printed}"
         assert begun or first in LOOKING or LOOKING & {*arguments}, f"{page}: {line} starts nothing"
+    return checked
+
+
+def is_setting(name: str) -> bool:
+    """Whether a word of a sub-command names a group or section of the config, such as judge.model."""
+    return name.partition(".")[0] in schema.field_types(Config)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_every_command_runs_until_training(page: str, own_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = check_commands(page, own_recipe, before_training(monkeypatch))
     assert checked >= {"README.md": 8, "docs/running.md": 20}.get(page, 1)
+
+
+def test_a_command_that_does_not_compose_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = before_training(monkeypatch)
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("```\nA=1 python -m rlhf_lab \\\n  +recipe=sft algorithm.lr=1e-4\n```\n")
+    assert check_commands("page.md", tmp_path, begun) == 1
+    for wrong in ("+recipe=sft algorithm.learning=1", "compare A B polcy=x", "audit data=nothing"):
+        page.write_text(f"```\npython -m rlhf_lab {wrong}\n```\n")
+        with pytest.raises((AssertionError, compose.ConfigError)):
+            check_commands("page.md", tmp_path, begun)
 
 
 def test_the_kept_question_runs(own_recipe: Path) -> None:
@@ -162,7 +196,7 @@ def test_the_mistakes_shown_are_the_mistakes_reported() -> None:
         assert f"  • {problem}\n" in README
 
 
-@pytest.mark.parametrize("page", [*PAGES, ".ci/run", ".pre-commit-config.yaml"])
+@pytest.mark.parametrize("page", [*GUIDES, "CONTRIBUTING.md", ".ci/run", ".pre-commit-config.yaml"])
 def test_make_targets_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = {
@@ -179,13 +213,21 @@ def test_every_make_target_has_a_help_line() -> None:
     assert phony and set(phony[1].split()) == helped
 
 
-def test_the_two_test_commands_are_the_whole_suite_and_ci_runs_both() -> None:
+def test_the_two_test_commands_are_the_whole_suite() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     commands = dict(re.findall(r"^(test|test-all):.*\n\t@\$\(TESTS\) (.*)$", makefile, re.M))
     assert commands == {"test": "-m 'not slow' tests", "test-all": "-m slow tests"}
-    last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
-    assert last.startswith("make ") and last.endswith(" check test test-all")
     assert all(f"make {name}" in README for name in commands)
+
+
+def test_ci_runs_the_commands_of_the_readme_in_its_order_in_one_clone() -> None:
+    """The tests have to pass beside what the demo left in `outputs/`, which a clone that ran no demo does not have."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    targets = [name for line in re.findall(r"^make (.*) \|\|", script, re.M) for name in re.findall(r"[a-z-]+", line)]
+    targets = [name for name in targets if not name.startswith("-") and name in make_targets()]
+    assert targets == ["demo", "test", "check", "test-all"]
+    assert README.index("make demo") < README.index("make test")
+    assert script.index("git clone") < script.index(" demo ")
 
 
 @pytest.mark.parametrize("page", LINKING)

@@ -51,7 +51,7 @@ def test_a_negative_index_counts_from_the_end_only_where_the_class_says_so():
 def test_the_folder_is_removed_with_the_object():
     file = filled(Lines())
     folder = Path(file._file.name).parent
-    assert folder.is_dir() and folder.name.startswith("rlhf_lab_lines_")
+    assert folder.is_dir() and folder.name.startswith("lines-")
     del file
     gc.collect()
     assert not folder.exists()

@@ -14,6 +14,7 @@ from support import said
 from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import BudgetExceeded, LabError, NumericError
 from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.rewards.calling import nan_count, scores
 from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.external.callable import CallableReward
 from rlhf_lab.rewards.graph import GraphReward, OneNote
@@ -21,16 +22,18 @@ from rlhf_lab.rewards.rules.settings import Gold
 
 FINE = np.array([1.0, 2.0])
 WRONG = {
-    "shape": (np.zeros(7), "shape \\(7,\\) for 2 replies"),
-    "table": (np.zeros((2, 1)), "shape \\(2, 1\\)"),
-    "scalar": (np.float64(1.0), "shape \\(\\)"),
-    "short list": ([1.0], "shape \\(1,\\)"),
-    "infinite": (np.array([0.0, np.inf]), "infinite for reply 1: 'b'"),
-    "complex": (np.array([1 + 2j, 0]), "complex128 values"),
-    "text": (np.array(["1.0", "2.0"]), "<U3 values"),
-    "text in a list": ([1.0, "2.0"], "expected real numbers"),
-    "dictionary": ({"a": 1.0}, "object values"),
-    "dates": (np.array(["2020", "2021"], dtype="datetime64[Y]"), "datetime64"),
+    "shape": (np.zeros(7), "returned 7 values for 2 responses"),
+    "table": (np.zeros((2, 1)), "values of shape \\(2, 1\\) for 2 responses"),
+    "ragged": ([[1.0], [1.0, 2.0]], "cannot be read as numbers"),
+    "scalar": (np.float64(1.0), "returned float64 .*for 2 responses"),
+    "nothing": (None, "returned None for 2 responses"),
+    "short list": ([1.0], "returned 1 value for 2 responses"),
+    "infinite": (np.array([0.0, np.inf]), "infinite for response 1: 'b'"),
+    "complex": (np.array([1 + 2j, 0]), "returned complex \\(1\\+2j\\)"),
+    "text": (np.array(["1.0", "2.0"]), "returned str '1.0'"),
+    "text in a list": ([1.0, "2.0"], "returned str '1.0'; expected one number per response, or None"),
+    "dictionary": ({"a": 1.0}, "returned dict"),
+    "dates": (np.array(["2020", "2021"], dtype="datetime64[Y]"), "returned date"),
 }
 
 
@@ -64,6 +67,12 @@ def test_what_is_missing_abstains(value):
         assert found.dtype == np.float64 and type(found) is np.ndarray
         assert found[0] == 1 and np.isnan(found[1])
     assert (reward.scored, reward.abstained) == (1, 1)
+
+
+def test_nan_is_counted_apart_from_what_is_missing():
+    values = np.ma.array([np.nan, 5.0, 1.0], mask=[False, True, False])
+    assert nan_count(values) == nan_count([float("nan"), None, 1]) == 1
+    assert np.isnan(scores(values, ["a", "b", "c"], "reward mine")).tolist() == [True, True, False]
 
 
 def test_whole_numbers_and_flags_are_numbers():

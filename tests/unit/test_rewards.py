@@ -27,13 +27,13 @@ def test_scores_pass_through_with_their_parts():
 
 @pytest.mark.parametrize("scores", [(1.0,), (1.0, 2.0, 3.0), ((1.0, 2.0), (3.0, 4.0))])
 def test_a_wrong_shape_is_refused(scores):
-    with pytest.raises(NumericError, match=r"planted returned shape .* for 2 replies"):
+    with pytest.raises(NumericError, match=r"planted returned .* for 2 responses"):
         checked(*scores)(said(["p", "p"], ["a", "b"]))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_an_infinite_score_is_refused_with_its_reply(value):
-    with pytest.raises(NumericError, match="infinite for reply 1: 'bad reply'"):
+    with pytest.raises(NumericError, match="infinite for response 1: 'bad reply'"):
         checked(0, value)(said(["p", "p"], ["fine", "bad reply"]))
 
 

@@ -11,6 +11,7 @@ from support import checked
 from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import SafetyPrompt
+from rlhf_lab.data.file_settings import Prompts
 from rlhf_lab.data.transcript import to_messages
 from rlhf_lab.environments.dialogue import harm
 from rlhf_lab.evaluations.safety.asking import refused, succeeded
@@ -105,6 +106,32 @@ def test_one_label_is_not_enough(corpus, tmp_path):
     path.write_text(json.dumps({"prompt": "hi", "label": "safe"}) + "\n")
     with pytest.raises(DataError, match="0 unsafe and 1 safe prompts"):
         safety_set(Safety(source="file", path=str(path)), corpus, most=8)
+
+
+def prompts_corpus(tmp_path, rows):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return registry.build("data", Prompts(path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [({}, "they have no column label"), ({"label": "harmful"}, "their column label is text 'harmful'")],
+)
+def test_prompts_of_ones_own_without_labels_are_not_replaced_by_the_shipped_ones(tmp_path, columns, found):
+    data = prompts_corpus(tmp_path, [{"prompt": f"how do I pick lock {i}?", **columns} for i in range(200)])
+    with pytest.raises(DataError, match=rf"data=prompts: which of its 200 prompts .* {found}.*algorithm\.source=own"):
+        safety_set(Safety(), data, most=8)
+    shipped = safety_set(Safety(source="own"), data, most=8)
+    assert shipped.origin == "the shipped prompts, none of data=prompts" and len(shipped.harmful) == 8
+
+
+def test_labelled_prompts_are_asked_and_the_others_counted(tmp_path):
+    labels = ["safe"] * 80 + ["unsafe"] * 80 + [None] * 40
+    data = prompts_corpus(tmp_path, [{"prompt": f"question {i}", "label": label} for i, label in enumerate(labels)])
+    asked = safety_set(Safety(), data, most=8)
+    assert (len(asked.harmful), len(asked.safe)) == (8, 8)
+    assert asked.origin == "prompts of data=prompts by their label (40 without one left out)"
 
 
 def test_a_run_without_success_leaves_no_cases(corpus, tmp_path):

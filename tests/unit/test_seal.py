@@ -86,6 +86,24 @@ def test_without_a_seal_nothing_is_promised(stage):
     check(stage / "absent")
 
 
+def test_a_seal_that_is_gone_is_damage(stage):
+    """A changed model must not pass because the list of digests was deleted with it: the result says there was one."""
+    write_json(stage / "result.json", {"status": "completed", "sealed": True})
+    (stage / seal.NAME).unlink()
+    with pytest.raises(ArtifactError, match=r"Its SHA256SUMS is missing.*Restore from a copy, or delete"):
+        check(stage)
+    assert seal.changed(stage) == [seal.NAME]
+    write_json(stage / "result.json", {"status": "completed"})  # of a version that made no seals
+    check(stage)
+
+
+def test_a_stage_whose_seal_is_removed_to_change_it_is_not_complete(stage):
+    write_json(stage / "result.json", {"status": "completed", "sealed": True})
+    seal.remove(stage)
+    assert not (stage / "result.json").exists()
+    check(stage)
+
+
 def test_the_seal_of_somebody_else_is_left_alone(stage):
     """A published model with a SHA256SUMS of its own is no stage of the lab, whatever its sums say."""
     for name in ("result.json", "manifest.json"):

@@ -115,6 +115,19 @@ def test_a_mixture_of_small_corpora_is_as_large_as_they_allow():
     assert {job.config.mixture.rows for job in jobs("study/cai_volume", "mixture.rows=50,100")} == {50, 100}
 
 
+def test_a_policy_that_succeeds_at_nothing_still_has_rows_to_train_on():
+    pairs = next(part for part in planned("sft_mixed", "size=smoke").upstream() if part.recipe == "agent_pairs")
+    assert pairs.config.algorithm.demonstrate
+    assert not planned("agent_pairs").config.algorithm.demonstrate
+    written = planned("agent_pairs", "size=smoke", "algorithm.demonstrate=false")
+    assert not written.config.algorithm.demonstrate
+    own = planned("agentic_sft_own", "size=smoke").needs["corpus"].config.algorithm
+    assert not own.only_successes and planned("own_trajectories").config.algorithm.only_successes
+    # an environment of the user need not know how its tasks are done, and is refused where it is asked to show it
+    mine = ("data=environment", "data.environment=mine.py:Mine", "needs.policy=owner/policy")
+    assert not planned("agent_pairs", "size=smoke", *mine).config.algorithm.demonstrate
+
+
 def test_a_study_takes_two_levels_and_one_seed():
     command = compose.check_command(["+recipe=study/buffers", "size=smoke"])
     assert command.jobs == [{"algorithm.buffer": "current", "seed": 0}, {"algorithm.buffer": "rolling", "seed": 0}]

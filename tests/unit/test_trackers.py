@@ -12,8 +12,9 @@ from support import checked
 from rlhf_lab.config import compose, inventory, registry, root
 from rlhf_lab.core.errors import ConfigError, MissingDependency
 from rlhf_lab.core.files import append_jsonl
+from rlhf_lab.core.redaction import redacted
 from rlhf_lab.trackers.settings import Files, Tensorboard, Wandb, marked
-from rlhf_lab.trackers.tracker import Outcome, Subject, Table, redacted
+from rlhf_lab.trackers.tracker import Outcome, Subject, Table
 from rlhf_lab.trackers.tracking import IDENTITY, Tracking, _make_subject, track
 
 OUTCOME = Outcome(

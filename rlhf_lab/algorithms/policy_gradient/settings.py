@@ -391,6 +391,13 @@ class PPO(OnPolicySettings):
         """The critic that fits the reward: it starts from the reward model if the reward reads one."""
         return "reward_model" if config.needs.get("reward") and "reward" in config.reward.roles else "zero"
 
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        if self.critic != "reward_model":
+            return {}
+        return {
+            "reward": ("policy", "the critic starts from it and reads the policy's tokens; use algorithm.critic=zero")
+        }
+
     def completed(self, config: Config) -> PPO:
         return self if self.critic else replace(self, critic=self.usual_critic(config))
 

@@ -73,8 +73,8 @@ class IteratedDPO(PreferenceAlgorithm):
         if baseline:
             self.run.await_need("baseline")
             model = load_policy(baseline, self.run.config.model, device=self.run.device)
-            self.evaluator.evaluate("one-pass DPO", model)
-        order = {REFERENCE_NAME: 0, "one-pass DPO": 1}
+            self.evaluator.evaluate(self.settings.baseline_policy, model)
+        order = {REFERENCE_NAME: 0, self.settings.baseline_policy: 1}
         policies = sorted(self.evaluator.policies, key=lambda p: order.get(p["name"], 2))
         metrics = {
             "staleness": float(np.mean(self.staleness)),

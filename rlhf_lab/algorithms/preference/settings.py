@@ -211,6 +211,7 @@ class IterativeDPO(PreferenceSettings):
     optional_needs: ClassVar[tuple[str, ...]] = ("reward", "baseline")
     reads_reward: ClassVar[bool] = True
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
+    baseline_policy: ClassVar[str] = "one-pass DPO"
     measures_gold: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = False
     answer: ClassVar[str] = "against_one_pass"

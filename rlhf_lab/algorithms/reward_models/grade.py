@@ -56,13 +56,16 @@ class GradingPairs:
         rows = self._stored_rows()
         grades = {(row["prompt"], row["response"]): row for row in rows}
         count = at_once(self.run.config.judge, len(self.replies), AT_ONCE)
-        for begin in range(len(rows), len(self.replies), count):
-            new = self._grade(self.replies[begin : begin + count], grades)
-            append_jsonl(path, new)
-            rows += new
+        for begin in range(0, len(self.replies), count):
+            end = begin + count
+            if missing := self.replies[max(begin, len(rows)) : end]:
+                new = self._grade(missing, grades)
+                append_jsonl(path, new)
+                rows += new
             # A judge that begins to refuse, or to grade otherwise, shows in the curves.
-            means = {f"grade/{name}": _mean(row[name] for row in new) for name in self.rubric.names}
-            self.run.log(len(rows), unscored=_mean(row["unscored"] is not None for row in new), **means)
+            batch = rows[begin:end]
+            means = {f"grade/{name}": _mean(row[name] for row in batch) for name in self.rubric.names}
+            self.run.log(begin + len(batch), unscored=_mean(row["unscored"] is not None for row in batch), **means)
         write_json(self.run.folder / HEADER, header(self.run.corpus.train, self.rubric, self.judge.identity))
         return Result(metrics=self._summary(rows), primary=["label_agreement", "unscored"])
 

@@ -191,6 +191,11 @@ class RewardModel(TrainingSettings):
     max_pairs: int = 0
     selection: Selection = field(default_factory=Selection)
 
+    def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
+        roles = () if self.shared_trunk else OTHER_POLICIES[: self.members - 1]
+        remedy = "members share rows; write one data.seed"
+        return {role: ("policy", remedy) for role in roles if config.needs.get(role)}
+
     def held(self, *, adapter: bool) -> list[Held]:
         """The policy that samples pairs stays; members are trained side by side, one backward pass each."""
         heads = 2 if self.length_head else 1

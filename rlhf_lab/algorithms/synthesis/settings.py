@@ -203,6 +203,8 @@ class Trajectories(SynthesisSettings):
     asks_judge: ClassVar[bool] = False
     takes_turns: ClassVar[bool] = True
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
+    # a policy of that size succeeds at nothing, and stages after this one need rows
+    smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "only_successes": False}
     teacher: Literal["world", "policy"] = "world"
     attempts: int = 4
     only_successes: bool = True
@@ -251,7 +253,13 @@ class AttemptPairs(SynthesisSettings):
     takes_turns: ClassVar[bool] = True
     answer: ClassVar[str] = "attempts_paired"
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "attempts": 4, "heldout_tasks": 40}
+    # a policy of that size succeeds at nothing, and stages after this one need pairs
+    smoke: ClassVar[dict[str, float]] = {
+        **SynthesisSettings.smoke,
+        "attempts": 4,
+        "heldout_tasks": 40,
+        "demonstrate": True,
+    }
     smoke_real: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke_real, "attempts": 2, "heldout_tasks": 8}
     prompts: int = 2400
     attempts: int = 8

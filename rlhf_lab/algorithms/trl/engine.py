@@ -77,7 +77,6 @@ def _train(algorithm: Algorithm, run: Run, name: str) -> None:
         first_step = int(state["step"])
         trl_checkpoint = str(run.folder / FOLDER / state["trl"])
         algorithm.load_state_dict(state["algorithm"])
-        run.rewind_log(state["log_size"])
     with progress(name, trainer.args.max_steps, first_step) as ticker, _graceful_stop() as stop:
         trainer.add_callback(LabCallback(algorithm, run, ticker, stop))
         trainer.remove_callback(PrinterCallback)  # it prints every log; the ticker shows them

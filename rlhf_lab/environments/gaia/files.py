@@ -1,23 +1,34 @@
-"""Attachments as text: plain files as they are, spreadsheets as rows, PDF by page."""
+"""Attachments as text: plain files as they are, spreadsheets as rows, PDF by page.
+
+Files may come from the web. Spreadsheets and PDF are read by a process of their own, with a deadline and limits of
+memory, of what they unpack to and of their text.
+"""
 
 from __future__ import annotations
 
-import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from pathlib import PurePosixPath
-from typing import Any
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
 from rlhf_lab.core.tools import ToolError
 
+SCRIPT = Path(__file__).with_name("read_file.py")
+DEADLINE_S = 60.0
+"""For the text of one file."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Environment of the reading process: openpyxl imports numpy, whose threads reserve memory."""
 PLAIN = (".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".py", ".xml", ".html", ".yaml", ".yml")
 
 
 def file_text(name: str, content: bytes) -> str:
     """The text of an attachment.
 
-    Raises ToolError where its form is not read, it is damaged, or a library is missing.
+    Raises ToolError where its form is not read, it is damaged, reading it exceeds a limit, or a library is missing.
     """
     suffix = PurePosixPath(name).suffix.lower()
     reader = READERS.get(suffix)
@@ -27,8 +38,8 @@ def file_text(name: str, content: bytes) -> str:
         return reader(content)
     except MissingDependency as error:
         raise ToolError(f"error: {name}: {error}") from error
-    except Exception as error:  # the libraries raise a dozen types for damaged files
-        raise ToolError(f"error: {name} is damaged: {str(error) or type(error).__name__}") from error
+    except (ValueError, OSError) as error:
+        raise ToolError(f"error: {name} cannot be read: {str(error) or type(error).__name__}") from error
 
 
 def is_readable(name: str) -> bool:
@@ -45,33 +56,33 @@ def _plain(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _spreadsheet(content: bytes) -> str:
-    """Sheet by sheet, a row a line, cells apart by tabs: values as they were last computed, not formulas."""
-    openpyxl = _library("openpyxl")
-    workbook = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
-    lines = []
-    for sheet in workbook.worksheets:
-        lines.append(f"Sheet: {sheet.title}")
-        for row in sheet.iter_rows(values_only=True):
-            lines.append("\t".join("" if cell is None else str(cell) for cell in row).rstrip("\t"))
-    return "\n".join(lines)
-
-
-def _pdf(content: bytes) -> str:
-    pypdf = _library("pypdf")
-    pages = pypdf.PdfReader(io.BytesIO(content)).pages
-    return "\n\n".join(f"Page {number}\n{page.extract_text()}" for number, page in enumerate(pages, start=1))
-
-
-def _library(name: str) -> Any:
+def _in_process(suffix: str, library: str, content: bytes) -> str:
+    """The text of a file that a library reads, in a process with limits: see read_file.py."""
+    if find_spec(library) is None:
+        raise MissingDependency(*OPTIONAL[library])
+    # -P: the folder of the script must not hide modules of the library
+    command = [sys.executable, "-P", str(SCRIPT), suffix]
+    environment = {**os.environ, **ONE_THREAD}
     try:
-        return import_module(name)
-    except ImportError:
-        raise MissingDependency(*OPTIONAL[name]) from None
+        ran = subprocess.run(
+            command,
+            input=content,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=DEADLINE_S,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is meant for the run, which then ends this
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"reading it takes more than {DEADLINE_S:g} s") from error
+    text = ran.stdout.decode("utf-8", "replace")
+    if ran.returncode:
+        raise ValueError(text or f"the process that read it ended with status {ran.returncode}")
+    return text
 
 
 READERS: Mapping[str, Callable[[bytes], str]] = {
     **dict.fromkeys(PLAIN, _plain),
-    ".xlsx": _spreadsheet,
-    ".pdf": _pdf,
+    ".xlsx": partial(_in_process, ".xlsx", "openpyxl"),
+    ".pdf": partial(_in_process, ".pdf", "pypdf"),
 }

@@ -14,12 +14,12 @@ is not what the tool said. Either word may be emphasised (`**Answer:** Ossin`), 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.tools import Tool
 
 THOUGHT, ACTION, ANSWER = "Thought:", "Action:", "Answer:"
@@ -90,7 +90,7 @@ def _read_call(thought: str, action: str, tools: Mapping[str, Tool]) -> Move:
     braces = BRACES.match(action)
     if braces:
         try:
-            arguments = json.loads(braces[2])
+            arguments = parse_json(braces[2])
         except ValueError:
             arguments = None
         if isinstance(arguments, dict):

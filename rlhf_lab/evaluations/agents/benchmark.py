@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +42,8 @@ MEANS = (
     *("agent_latency_s", "agent_wall_s"),
 )
 """Columns that are no rates, also where they happen to be 0 and 1 only."""
+QUOTED_CHARS = 300
+"""Of an error that a note quotes, at most."""
 COMPARED = ("success", "sequence_score", "tool_calls", "agent_output_tokens")
 """Metrics in which agents are compared, where they have them."""
 
@@ -77,6 +81,7 @@ class Benchmark:
         rows: list[Row] = []
         for name, attempts in planned.items():
             trajectories = run_attempts(self.agents[name], attempts, self.log)
+            self._note_errors(name, trajectories)
             rows += [self._row(*pair) for pair in zip(attempts, trajectories, strict=True)]
         self.log.keep_only(keys)
         _write_rows(self.run, rows)
@@ -95,6 +100,20 @@ class Benchmark:
             self.run.note(f"trajectories.jsonl: {self.log.damaged} damaged or cut attempts are made again")
         if self.log.adopted:
             self.run.note(f"{self.log.adopted} of {len(keys)} attempts are those of earlier runs by the same code")
+
+    def _note_errors(self, name: str, trajectories: Sequence[AgentTrajectory]) -> None:
+        """Note how many attempts an error of the agent ended, and quote the most frequent one."""
+        errors = Counter(trajectory.error for trajectory in trajectories if trajectory.stop == "failed")
+        if not errors:
+            return
+        error, count = errors.most_common(1)[0]
+        quoted = textwrap.shorten(error, QUOTED_CHARS, placeholder=" …") or "no message"
+        how_often = "" if len(errors) == 1 else f", {count} times"
+        self.run.note(
+            f"{name}: {errors.total()} of {len(trajectories)} attempts ended with an error of the agent and have no "
+            f"answer{how_often}: {quoted}. The same attempts are made again when the agent's code has changed, or with "
+            "artifacts.refresh=true"
+        )
 
     def _row(self, attempt: Attempt, trajectory: AgentTrajectory) -> Row:
         """A row of evaluation.jsonl."""

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.core.files import append_jsonl, fingerprint, read_json, write_text
+from rlhf_lab.core.files import append_jsonl, fingerprint, parse_json, read_json, write_text
 from rlhf_lab.core.tools import Call
 from rlhf_lab.core.trajectory import AgentTrajectory, Turn
 
@@ -123,7 +123,7 @@ def _intact(path: Path) -> Iterator[dict[str, Any] | None]:
         return
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
+            row = parse_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
             row = None
         yield row if isinstance(row, dict) and _is_intact(row) else None

@@ -20,13 +20,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.files import fingerprint, make_folder, read_json, write_json
+from rlhf_lab.core.files import fingerprint, make_folder, parse_json, read_json, write_json
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.environments.gaia.search import Hit, SearchUnavailable
+from rlhf_lab.evaluations.agents.web_connection import Limits, build_opener
 from rlhf_lab.evaluations.agents.web_pages import page_text
 from rlhf_lab.judges.keys import scrub, without_key
 
-TIMEOUT_S = 30.0
+LIMITS = Limits(seconds=30.0, max_bytes=8 * 2**20)
+"""Of one attempt at a search."""
 ATTEMPTS = 4
 LONGEST_PAUSE_S = 60.0
 PASSING = (408, 425, 429, 500, 502, 503, 504)
@@ -137,7 +139,6 @@ class WebSearch:
         self._results, self._pause_s, self._open_url = results, pause_s, open_url
         self._store = store
         self._locks: dict[str, Lock] = {}
-        self._opener = urllib.request.build_opener(_NoRedirect)
         self.paid = self.stored = 0
 
     def search(self, query: str) -> list[Hit]:
@@ -179,11 +180,13 @@ class WebSearch:
     def _send(self, query: str) -> Any:
         """One attempt: the service's answer. Raises _Passing, SearchUnavailable or ToolError."""
         request = self._service.request(self._url, self._key, query, self._results)
+        # the user names the service, which may be one of this machine
+        opener = build_opener(_NoRedirect(), LIMITS, allow_private=True)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                return json.loads(response.read())
+            with opener.open(request) as response:
+                return parse_json(response.read())
         except urllib.error.HTTPError as error:
-            text = error.read(500).decode("utf-8", "replace")
+            text = _reason(error)
             if error.code in PASSING:
                 raise _Passing(f"status {error.code} {text}", error.headers.get("Retry-After")) from error
             if error.code in REFUSED_QUERY:
@@ -217,6 +220,14 @@ class WebSearch:
     def _keep(self, path: Path, row: Mapping[str, Any]) -> None:
         make_folder(path.parent)
         write_json(path, row)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """The beginning of what a service says with an error; "" where that does not arrive in time."""
+    try:
+        return error.read(500).decode("utf-8", "replace")
+    except (OSError, HTTPException):
+        return ""
 
 
 class _Passing(Exception):

@@ -65,16 +65,43 @@ def _prompts(settings: Safety, corpus: Corpus) -> tuple[list[SafetyPrompt], str]
     if settings.source == "auto":
         labelled = _labelled(corpus)
         if labelled:
-            return labelled, f"prompts of data={corpus.name} by their label"
+            left_out = len(_distinct_prompts(corpus)) - len(labelled)
+            without_label = f" ({left_out} without one left out)" if left_out else ""
+            return labelled, f"prompts of data={corpus.name} by their label{without_label}"
         if isinstance(corpus.oracle, HarmKnowing):
             return corpus.oracle.safety_prompts("test"), WORLD
-    return read_prompts(SHIPPED_PROMPTS), "the shipped prompts"
+        if _has_prompts_alone(corpus):  # they are there to be asked: asking others instead would pass for their result
+            raise DataError(_no_label(corpus))
+    return read_prompts(SHIPPED_PROMPTS), f"the shipped prompts, none of data={corpus.name}"
+
+
+def _has_prompts_alone(corpus: Corpus) -> bool:
+    """Whether no row of the data has a response."""
+    return not any(pair.chosen or pair.rejected for split in (corpus.train, corpus.test) for pair in split)
+
+
+def _no_label(corpus: Corpus) -> str:
+    prompts = _distinct_prompts(corpus)
+    labels = [corpus.facts[prompt]["label"] for prompt in prompts if "label" in corpus.facts.get(prompt, {})]
+    found = "they have no column label"
+    if labels:
+        found = f"their column label is {describe(labels[0])}, … and never safe or unsafe"
+    return (
+        f"data={corpus.name}: which of its {len(prompts)} prompts ask for harm is not known, as {found}; add a column "
+        "label with safe or unsafe to data.path (data.columns has to keep it), or ask the shipped prompts instead with "
+        "algorithm.source=own"
+    )
+
+
+def _distinct_prompts(corpus: Corpus) -> list[str]:
+    """Prompts of both splits: nothing is trained here."""
+    return list(dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]))
 
 
 def _labelled(corpus: Corpus) -> list[SafetyPrompt]:
-    """Prompts of the data whose row has a label, of both splits: nothing is trained here."""
+    """Prompts of the data whose row has a label."""
     prompts = []
-    for prompt in dict.fromkeys([*corpus.prompts("train"), *corpus.prompts("test")]):
+    for prompt in _distinct_prompts(corpus):
         facts = corpus.facts.get(prompt, {})
         if facts.get("label") in LABELS:
             category = str(facts.get("category") or facts.get("type") or "")

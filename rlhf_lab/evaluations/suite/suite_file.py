@@ -102,7 +102,7 @@ class RunMetric(Demand):
         metric: its name; empty takes the entry's.
         run: role of `needs` of the gated run whose directory has it; empty is the gated run itself.
         policy: its name there, where it has several; with `run` it has to be needs.policy of the gated run, and empty
-            finds it. Without `run`, empty takes the last policy that the run evaluated.
+            finds it. Without `run`, empty takes the run's own policy.
     """
 
     metric: str = ""

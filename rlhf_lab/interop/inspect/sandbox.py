@@ -143,6 +143,8 @@ def _remark(outcome: Outcome) -> str:
     remarks = []
     if outcome.status in ("memory", "disk", "processes"):
         remarks.append(f"the command ran into its limit of {outcome.status}")
+    if outcome.lost:
+        remarks.append(f"the command's end is not known: {outcome.lost}")
     if outcome.files_cut:
         remarks.append("some files could not be kept")
     return "".join(f"\n[sandbox] {remark}" for remark in remarks)

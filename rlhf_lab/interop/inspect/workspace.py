@@ -122,7 +122,7 @@ class Workspace:
             timeout_s=timeout_s or self.settings.timeout_s,
         )
         task = Task(files, stdin, keep=True)
-        outcome = Sandbox(settings).run_together([task], level)[0]
+        outcome = Sandbox(settings).run_retrying(lambda: [task], level)[0]
         if MAIN in outcome.files:  # without it the folder could not be read, and nothing is known of it
             names = [name for name in outcome.files if name.startswith(f"{FOLDER}/")]
             self.files = {name.removeprefix(f"{FOLDER}/"): outcome.files[name] for name in names}

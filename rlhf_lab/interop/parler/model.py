@@ -68,10 +68,11 @@ class ParlerModel:
 
         parler = import_parler()
         model = parler.ParlerTTSForConditionalGeneration.from_pretrained(folder).to(device, DTYPES[dtype])
-        prompts = AutoTokenizer.from_pretrained(folder)
+        prompts = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         saved = Path(folder) / DESCRIPTIONS
         named = description_tokenizer or (str(saved) if saved.is_dir() else None)
-        return cls(model, prompts, AutoTokenizer.from_pretrained(named) if named else prompts)
+        descriptions = AutoTokenizer.from_pretrained(named, trust_remote_code=False) if named else prompts
+        return cls(model, prompts, descriptions)
 
     def save(self, folder: Path) -> None:
         """Write weights, configuration and tokenizers; not the optimiser's state."""

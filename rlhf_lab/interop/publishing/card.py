@@ -255,7 +255,7 @@ def _limits(view: View) -> list[str]:
     lines = ["## Limits", ""]
     if run.has_gold:
         lines.append(f"- Gold is {without_local_paths(run.gold_source)}.")
-    elif run.policies:
+    elif run.policies and not run.has_verified_answers:
         lines.append(
             "- No gold: whether replies are better by anything else than the training reward was not measured."
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from rlhf_lab.core.redaction import secrets_in
+from rlhf_lab.models.model_files import read_header
 
 ALLOWED = re.compile(
     r"(README\.md|[\w.-]+\.safetensors|[\w.-]+\.json|[\w.-]+\.jinja|vocab\.txt|merges\.txt|[\w.-]+\.model)"
@@ -14,19 +16,6 @@ ALLOWED = re.compile(
 """Names of files that a published model may have: weights in safetensors, settings, tokenizers, templates."""
 VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 """Files whose words come from texts, so that a word such as "/home/" is no path of this machine."""
-SECRETS = {
-    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    "an API key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
-    "an AWS key": re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
-    "a GitHub token": re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{40,})"),
-    "a Slack token or webhook": re.compile(r"\bxox[abprs]-[\w-]{10,}|hooks\.slack\.com/services/\w+"),
-    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "a URL with a password": re.compile(r"\w+://[^\s/:@]+:[^\s/@]+@"),
-}
-SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|WEBHOOK\w*)$")
-"""Ends of the names of environment variables whose values must not be published."""
-SHORTEST_SECRET = 12
-"""Characters: shorter values, such as `true`, may stand in a text by chance."""
 LOCAL_PATH = re.compile(r"(?<![\w.:/~>-])(~|/(?!/)[\w.+@-]+)(/[\w.+@=-]+)+|\b[A-Za-z]:\\[\w\\.-]+")
 """An absolute path with two parts or more, a path below ~, or one of Windows; no part of a URL."""
 
@@ -45,21 +34,24 @@ def leaks(folder: Path) -> list[str]:
                 f"{name} is not a kind of file that is published (safetensors, settings, tokenizer); a pickle can run "
                 "programs and other files may hold data"
             )
-        elif path.suffix != ".safetensors":
-            text = path.read_text(encoding="utf-8", errors="replace")
+        else:
+            text = _text_of(path)
             problems += [f"{name} holds {what}" for what in _in_text(text, is_vocabulary=path.name in VOCABULARIES)]
     return problems
 
 
+def _text_of(path: Path) -> str:
+    """What of a file is text; of weights, their metadata and names."""
+    if path.suffix != ".safetensors":
+        return path.read_text(encoding="utf-8", errors="replace")
+    metadata, tensors, _ = read_header(path)
+    return "\n".join([*map(str, metadata), *map(str, metadata.values()), *tensors])
+
+
 def _in_text(text: str, *, is_vocabulary: bool) -> Iterator[str]:
-    for variable, value in os.environ.items():
-        if SECRET_NAMES.search(variable) and len(value) >= SHORTEST_SECRET and value in text:
-            yield f"the value of the environment variable {variable}"
+    yield from secrets_in(text, is_vocabulary=is_vocabulary)
     if is_vocabulary:
         return
-    for what, pattern in SECRETS.items():
-        if pattern.search(text):
-            yield what
     if match := LOCAL_PATH.search(text):
         yield f"a path of this machine ({match[0]})"
     user = _user()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rlhf_lab.core.errors import ConfigError, DataError
@@ -50,9 +49,7 @@ def _round_weights(source: Path, target: Path) -> None:
     rounded = {
         name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
     }
-    with safe_open(source, framework="pt") as file:
-        metadata = file.metadata() or {"format": "pt"}
-    save_file(rounded, target, metadata=metadata)
+    save_file(rounded, target, metadata={"format": "pt"})  # other metadata may name what only this machine has
 
 
 def _make_portable(path: Path, dtype: Dtype) -> None:

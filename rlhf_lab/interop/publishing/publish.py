@@ -10,6 +10,7 @@ from typing import Any
 
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import make_folder, read_json, replacing
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.gates import gate
 from rlhf_lab.interop.publishing import card, hub, model_files, refusals, same_model
 from rlhf_lab.interop.publishing.leaks import leaks
@@ -102,7 +103,7 @@ def _to_folder(made: Provenance, request: Request, reasons: Sequence[str], gated
 def _to_hub(made: Provenance, request: Request, reasons: Sequence[str], gated: gate.Decision | None, api: Any) -> str:
     name = request.to.removeprefix(HUB)
     api = hub.client() if api is None else api
-    with tempfile.TemporaryDirectory(prefix="rlhf_lab-publish-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="publish-", dir=scratch_dir()) as temporary:
         folder = Path(temporary) / "model"
         folder.mkdir()
         _write(made, request, reasons, gated, folder, name)

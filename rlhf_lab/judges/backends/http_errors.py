@@ -32,7 +32,7 @@ def call(sdk: Any, key: str, do: Callable[..., Result], *args: Any) -> Result:
         raise _of_status(error, key) from None
     except sdk.APIConnectionError as error:
         raise _of_connection(error, key) from None
-    except (sdk.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
+    except (sdk.APIError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         # answered with 200, and what it said is no answer: it may have been charged
         text = scrub(f"{type(error).__name__}: {error}", key)[:LONGEST_MESSAGE]
         raise ServiceError(f"the answer is not of the expected form ({text})", "lost", passing=True) from None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlhf_lab.core.errors import OPTIONAL, MissingDependency
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import function_call, read_arguments
 from rlhf_lab.judges.address import url_of
@@ -146,7 +147,7 @@ class OpenAIBackend:
         return str(self.client.files.content(file).text)
 
     def _result(self, text: str) -> tuple[str, Answer | ServiceError]:
-        line = json.loads(text)
+        line = parse_json(text)
         name, response, error = str(line["custom_id"]), line.get("response"), line.get("error")
         if response and response["status_code"] == 200:
             completion = self.sdk.types.chat.ChatCompletion.construct(**response["body"])
@@ -197,10 +198,12 @@ def _answer(completion: Any, *, repeated: bool = False) -> Answer:
 
 
 def _usage(counted: Any) -> Usage | None:
-    """Cached tokens are among the prompt's here. None where a server counts nothing."""
+    """Cached tokens are among the prompt's here. None where a server counts nothing, or less."""
     if counted is None or counted.prompt_tokens is None:
         return None
     details = getattr(counted, "prompt_tokens_details", None)
+    if int(counted.prompt_tokens) < 0:
+        return None
     read = int(getattr(details, "cached_tokens", None) or 0)
     written = int(getattr(details, "cache_write_tokens", None) or 0)
     return Usage(

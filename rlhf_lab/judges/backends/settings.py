@@ -112,7 +112,7 @@ class Service(JudgeSettings):
     """A model behind a service: what every request to it has in common.
 
     Args:
-        model: name of the model there.
+        model: name of the model there; it has to be written where the service's file has none.
         base_url: of the service; empty is the vendor's own address.
         api_key_env: environment variable that holds the key; empty is the vendor's usual one, and none for a server of
             one's own. The key itself is never stored or shown.
@@ -153,7 +153,6 @@ class Service(JudgeSettings):
     def __post_init__(self) -> None:
         prices = (self.input_usd, self.output_usd)
         require(
-            (bool(self.model), "model is not set; write the name of the model, judge.model=…"),
             (
                 not self.base_url or urlsplit(self.base_url).scheme in ("http", "https"),
                 "base_url is not an http address; write one such as http://127.0.0.1:8000/v1",

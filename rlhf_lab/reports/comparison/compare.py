@@ -20,7 +20,7 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.results.folders import find_run
-from rlhf_lab.results.gains import PROMPT, policy_names, prompt_means, scores
+from rlhf_lab.results.gains import PROMPT, policy_names, policy_of, prompt_means, scores
 from rlhf_lab.results.rundir import Run, read_run
 from rlhf_lab.statistics.inference import (
     Comparison,
@@ -93,7 +93,7 @@ class Difference:
 
 
 def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple[Side, Side]:
-    """Read two runs, or jobs of studies, and choose a policy of each: the last one unless named.
+    """Read two runs, or jobs of studies, and choose a policy of each: the run's own unless named.
 
     Args:
         policy: a policy that both evaluated, or one of A and one of B with a comma between.
@@ -122,7 +122,7 @@ def find_sides(a: Path | str, b: Path | str, policy: str | None = None) -> tuple
 def _choose_policy(run: Run, letter: str, name: str | None) -> str | None:
     evaluated = policy_names(run)
     if name is None:
-        return evaluated[-1] if evaluated else None
+        return policy_of(run)
     if name not in evaluated:
         raise DataError(f"policy={name}: {letter} ({run.path}) evaluated {', '.join(evaluated) or 'no policy'}")
     return name

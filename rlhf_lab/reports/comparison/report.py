@@ -16,6 +16,7 @@ from rich.text import Text
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import make_folder
 from rlhf_lab.reports.comparison.compare import find_sides
+from rlhf_lab.reports.comparison.scales import refuse_two_worlds
 from rlhf_lab.reports.comparison.view import HEADINGS, run_comparison, study_comparison
 from rlhf_lab.reports.report import write_page
 from rlhf_lab.studies.frame import is_study, read_study
@@ -32,15 +33,24 @@ class Compared:
     view: dict[str, Any]
 
 
-def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path | str | None = None) -> Compared:
+def compare(
+    a: Path | str,
+    b: Path | str,
+    *,
+    policy: str | None = None,
+    to: Path | str | None = None,
+    outputs: Path | str | None = None,
+) -> Compared:
     """Compare two runs (or jobs), or two studies, and write `compare.html`.
 
     Args:
-        policy: of two runs, the policy of both, or "of A,of B"; None takes the last one of each.
-        to: folder of the page; None is comparisons/<a>-vs-<b> in the outputs that A lies in, or in ./outputs.
+        policy: of two runs, the policy of both, or "of A,of B"; None takes the own policy of each.
+        to: folder of the page; None is comparisons/<a>-vs-<b> in `outputs`.
+        outputs: None is the outputs that A lies in, or else ./outputs.
 
     Raises:
-        DataError: a folder is neither, one is a run and the other a study, or nothing can be compared.
+        DataError: a folder is neither, one is a run and the other a study, their truths are those of two worlds, or
+            nothing can be compared.
     """
     a_is_study, b_is_study = is_study(Path(a)), is_study(Path(b))
     if a_is_study != b_is_study:
@@ -55,22 +65,28 @@ def compare(a: Path | str, b: Path | str, *, policy: str | None = None, to: Path
             raise DataError(f"A and B are the same study, {a}; its report compares its levels")
         view = study_comparison(read_study(a), read_study(b))
     else:
-        view = run_comparison(*find_sides(a, b, policy))
+        side_a, side_b = find_sides(a, b, policy)
+        refuse_two_worlds(side_a.run, side_b.run)
+        view = run_comparison(side_a, side_b)
         if not (view["tables"] or view["stored"] or view["bare"] or view["charts"]):
             remarks = " ".join(view["remarks"])
             raise DataError(
                 f"{a} and {b} share no metric of replies, no result and no training curve. {remarks}".strip()
             )
-    folder = Path(to) if to else default_folder("comparisons", a, b)
+    folder = Path(to) if to else default_folder("comparisons", a, b, outputs=outputs)
     make_folder(folder)
     page = write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view)
     return Compared(page, view)
 
 
-def default_folder(kind: str, *sources: Path | str) -> Path:
-    """Where what was made of these runs, jobs, studies or files goes: <outputs of the first>/<kind>/A-vs-B."""
+def default_folder(kind: str, *sources: Path | str, outputs: Path | str | None = None) -> Path:
+    """Where what was made of these runs, jobs, studies or files goes: <outputs>/<kind>/A-vs-B.
+
+    Args:
+        outputs: None is the outputs that the first source lies in, or else ./outputs.
+    """
     working_folder = Path.cwd()
-    outputs = outputs_folder(sources[0]) or working_folder / "outputs"
+    outputs = Path(outputs or outputs_folder(sources[0]) or "outputs").resolve()
     folder = outputs / kind / "-vs-".join(_folder_label(source, outputs) for source in sources)
     return folder.relative_to(working_folder) if folder.is_relative_to(working_folder) else folder
 

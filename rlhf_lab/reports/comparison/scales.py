@@ -1,13 +1,19 @@
-"""Which metrics of two runs only share a name: scored by different rewards, or measured from different policies."""
+"""Which metrics of two runs only share a name: measured in different worlds, scored by different rewards, or measured
+from different policies."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import catalogue
 from rlhf_lab.reports.comparison.settings import setting_changes
-from rlhf_lab.results.rundir import Run
+from rlhf_lab.results.rundir import TRUE_REWARD, Run
+
+TRUTHS = ("gold", "correct", "success")
+"""Metrics that the data measure: of two worlds they share a name and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,29 @@ class Mismatch:
 
     def covers(self, metric: str) -> bool:
         return metric.partition("/")[0] in self.metrics
+
+
+def refuse_two_worlds(a: Run, b: Run) -> None:
+    """Raises DataError where both runs measured a truth, each in a world of its own."""
+    shared = [name for name in TRUTHS if _measures_truth(a, name) and _measures_truth(b, name)]
+    if shared and a.world and b.world and a.world != b.world:
+        raise DataError(two_worlds_message((f"A ({a.path})", a.world), (f"B ({b.path})", b.world), shared))
+
+
+def two_worlds_message(a: tuple[str, str], b: tuple[str, str], metrics: Sequence[str]) -> str:
+    """Why two sides, each (name, world), are not compared."""
+    (name_a, world_a), (name_b, world_b) = a, b
+    return (
+        f"{name_a} is measured on data={world_a}, {name_b} on data={world_b}: {' and '.join(metrics)} of the two are "
+        "not one measure, so they are not compared; name two of the same data"
+    )
+
+
+def _measures_truth(run: Run, metric: str) -> bool:
+    if metric == "gold":  # a reward model in needs.gold measures the same on any data
+        return run.gold_source == TRUE_REWARD
+    in_rows = metric in run.evaluation and bool(run.evaluation[metric].notna().any())
+    return in_rows or any(metric in policy.metrics for policy in run.policies)
 
 
 def mismatches(a: Run, b: Run) -> list[Mismatch]:

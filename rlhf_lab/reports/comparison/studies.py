@@ -14,6 +14,8 @@ import pandas as pd
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import NO_TEST, Difference, adjust_p_values
+from rlhf_lab.reports.comparison.scales import TRUTHS, two_worlds_message
+from rlhf_lab.results.rundir import TRUE_REWARD
 from rlhf_lab.statistics.inference import unpaired_difference
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.pairing import partners, seeds
@@ -46,8 +48,10 @@ class Jobs:
 
 def study_differences(a: Study, b: Study) -> list[Difference]:
     """B − A for every metric and level that both have, A's primary metric first; what a side did not score is left
-    out."""
+    out. Raises DataError where a truth would be compared across worlds."""
     levels = {level: compared_jobs(a, b, level) for level in shared_levels(a, b)}
+    for level, jobs in levels.items():
+        _refuse_two_worlds(a, b, level, jobs)
     differences = []
     for metric in (name for name in a.metrics if name in b.metrics):
         for level, jobs in levels.items():
@@ -65,6 +69,22 @@ def study_differences(a: Study, b: Study) -> list[Difference]:
             tested = jobs.test != "none"
             differences.append(Difference(metric, mean_a, mean_b, versus, level=level, tested=tested))
     return adjust_p_values(differences)
+
+
+def _refuse_two_worlds(a: Study, b: Study, level: str, jobs: Jobs) -> None:
+    """Raises DataError where the jobs of a level have truths of different worlds."""
+    truths = [name for name in TRUTHS if name in a.metrics and name in b.metrics]
+    if "gold" in truths and not a.gold_source == b.gold_source == TRUE_REWARD:
+        truths.remove("gold")
+    worlds_a, worlds_b = (
+        sorted({study.worlds[index] for index in side["index"] if study.worlds.get(index)})
+        for study, side in ((a, jobs.a), (b, jobs.b))
+    )
+    if truths and worlds_a and worlds_b and worlds_a != worlds_b:
+        named_a, named_b = (
+            (f"{letter} at {level}", " and ".join(worlds)) for letter, worlds in (("A", worlds_a), ("B", worlds_b))
+        )
+        raise DataError(two_worlds_message(named_a, named_b, truths))
 
 
 def compared_jobs(a: Study, b: Study, level: str) -> Jobs:

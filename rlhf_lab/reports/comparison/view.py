@@ -19,6 +19,7 @@ from rlhf_lab.reports.comparison.stored import COSTS, stored_finding, stored_num
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.training import overlaid_curves
 from rlhf_lab.results.gains import PROMPT
+from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.samples import pack, pick_samples
 from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title, p_text, signed
@@ -223,7 +224,7 @@ def level_dots(a: Study, b: Study, differences: Sequence[Difference]) -> Chart:
 
 
 def policy_frontier(a: Side, b: Side) -> Chart | None:
-    """The metric in question of every evaluated policy against √KL, a line per run."""
+    """The metric in question of every evaluated policy against √KL, a line per training."""
     scale_mismatches = mismatches(a.run, b.run)
     for metric in QUESTIONS:
         if any(mismatch.covers(metric) for mismatch in scale_mismatches):
@@ -242,6 +243,7 @@ def policy_frontier(a: Side, b: Side) -> Chart | None:
 
 def _policy_points(run: Run, metric: str) -> list[Point]:
     points = []
+    path = policies_on_path(run)
     for policy in run.policies:
         kl = policy.metrics.get("kl")
         value = policy.metrics.get(metric)
@@ -249,9 +251,8 @@ def _policy_points(run: Run, metric: str) -> list[Point]:
             root_kl = math.sqrt(max(kl.mean, 0.0))  # an estimate of a small KL may come out below 0
             seed = str(run.manifest.get("seed", "–"))
             facts = {"policy": policy.name, "KL": compact(kl), **estimate_facts(metric_title(metric), value)}
-            points.append(
-                Point(root_kl, value.mean, value.low, value.high, label=policy.name, facts={**facts, "seed": seed})
-            )
+            point = Point(root_kl, value.mean, value.low, value.high, label=policy.name, facts={**facts, "seed": seed})
+            points.append(dataclasses.replace(point, joined=policy.name in path))
     return sorted(points, key=lambda point: point.x)
 
 

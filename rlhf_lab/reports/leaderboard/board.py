@@ -22,6 +22,7 @@ from rlhf_lab.statistics.prediction_powered import Corrected, prediction_powered
 from rlhf_lab.statistics.ranking import Ranking, comparisons, rank
 from rlhf_lab.statistics.win_rates import LengthControlled, length_controlled_win_rate, saturated, win_rate
 
+IDENTICAL = "of identical responses"
 OUTCOMES = {score: outcome for outcome, score in SCORES.items()}
 """Score of the first reply → outcome."""
 
@@ -121,7 +122,8 @@ def build_board(
     Raises:
         DataError: fewer than two players, or a name that is none.
     """
-    rows = [row for row in judgements.rows if row.names[0] != row.names[1]]
+    judged = _unscore_identical_sides(judgements.rows)
+    rows = [row for row in judged if row.names[0] != row.names[1]]
     names = list(dict.fromkeys(name for row in rows for name in row.names))
     if len(names) < 2:
         raise DataError("these judgements compare nobody with anybody else; a league needs two names or more")
@@ -144,11 +146,25 @@ def build_board(
         position=_position(judgements.rows),
         comparisons=len(judgements.rows),
         prompts=len({row.prompt for row in judgements.rows}),
-        unscored=dict(Counter(row.unscored for row in judgements.rows if row.unscored)),
+        unscored=dict(Counter(row.unscored for row in judged if row.unscored)),
         with_itself=len(judgements.rows) - len(rows),
         repeated=judgements.repeated,
         people=_people(rows, labels, scores_of_people, people_N, judge) if labels else None,
     )
+
+
+def _unscore_identical_sides(rows: Sequence[Judgement]) -> list[Judgement]:
+    """The judgements; those of two players that never gave different responses are unscored instead of ties."""
+    differ = {frozenset(row.names) for row in rows if row.first != row.second}
+    judged = []
+    for row in rows:
+        if frozenset(row.names) not in differ:
+            no_score = math.nan
+            row = dataclasses.replace(
+                row, score=no_score, shown_first=no_score, shown_second=no_score, unscored=IDENTICAL
+            )
+        judged.append(row)
+    return judged
 
 
 def _rank(rows: Sequence[Judgement], prior_sd: float | None) -> tuple[Ranking, Ranking | None, str]:

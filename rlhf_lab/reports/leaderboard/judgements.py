@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.data.lines import file_lines
 
 FILE = "judgements.jsonl"
@@ -130,7 +130,7 @@ def _rows(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise DataError(f"{file}: row {number} is not JSON ({error}); write one object per line") from error
         if not isinstance(row, dict):

@@ -35,6 +35,7 @@ def leaderboard(
     sources: Sequence[str],
     *,
     to: Path | str | None = None,
+    outputs: Path | str = "outputs",
     truth: Path | str | None = None,
     baseline: str | None = None,
     judge: str | None = None,
@@ -44,7 +45,7 @@ def leaderboard(
 
     Args:
         sources: files of judgements, or folders with a judgements.jsonl.
-        to: folder of what is written; None is outputs/leaderboards/ and a name of its own for these files.
+        to: folder of what is written; None is leaderboards/ in `outputs` and a name of its own for these files.
         truth: a file of people's labels of some of these comparisons.
         baseline, judge, prior_sd: see `build_board`.
 
@@ -55,7 +56,7 @@ def leaderboard(
     labels = read_labels(Path(truth).expanduser()) if truth else []
     board = build_board(read_judgements(files), labels, baseline=baseline, judge=judge, prior_sd=prior_sd)
     view = board_view(board)
-    folder = Path(to) if to else _default_folder(files)
+    folder = Path(to) if to else _default_folder(files, Path(outputs))
     make_folder(folder)
     numbers = folder / "leaderboard.json"
     write_json(numbers, board_json(board))
@@ -63,11 +64,11 @@ def leaderboard(
     return Written(board, view, page, numbers)
 
 
-def _default_folder(files: Sequence[Path]) -> Path:
+def _default_folder(files: Sequence[Path], outputs: Path) -> Path:
     """A folder for these files: the name of the first one's folder, and a digest of all paths."""
     paths = [str(file.resolve()) for file in files]
     digest = sha256("\n".join(paths).encode()).hexdigest()[:6]
-    return Path("outputs") / "leaderboards" / f"{files[0].resolve().parent.name or 'judgements'}-{digest}"
+    return outputs / "leaderboards" / f"{files[0].resolve().parent.name or 'judgements'}-{digest}"
 
 
 def printed(view: dict[str, Any]) -> RenderableType:

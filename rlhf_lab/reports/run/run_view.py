@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlhf_lab.core.errors import NumericError
@@ -26,6 +27,7 @@ from rlhf_lab.results.gains import (
     scores,
     spread_of_first,
 )
+from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import TRUE_REWARD, Run
 from rlhf_lab.results.samples import pack, pick_samples
 from rlhf_lab.results.wording import compact, duration, judged_title, metric_note, metric_title, p_text, signed
@@ -63,6 +65,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "corpus": corpus_dots(run),
         "frontier": kl_frontier(run),
         "proxy_gold": proxy_against_gold(run),
+        "on_path": bool(policies_on_path(run)),
         "spreads": spreads(run),
         "charts": charts,
         "other_metrics": uncharted,
@@ -98,7 +101,9 @@ def header(run: Run) -> dict[str, Any]:
         ("key", str(manifest.get("key") or "")[:12]),
     ]
     data = manifest.get("data") or {}
-    world = "no gold reward: the truth is not known here"
+    world = "no gold reward: what responses are truly worth is not known here"
+    if run.has_verified_answers:
+        world = "answers are verified: which are right is known"
     if run.has_gold:
         is_simulated = run.gold_source == TRUE_REWARD
         world = "simulated world, true reward known" if is_simulated else f"gold is {run.gold_source}"
@@ -218,19 +223,21 @@ def kl_frontier(run: Run) -> Chart | None:
         return None
     first, later_names = names[0], names[1:]
     scales = _common_scales(run, later_names)
+    path = policies_on_path(run)
     series = []
     for colour, metric in enumerate(("proxy", "gold")):
         kl_of_first = kl[first]
         start = {"policy": first, "KL": compact(kl_of_first) if kl_of_first else "0", "gain": "0"}
         label = first if metric == "proxy" else ""
-        points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=label, facts=start)]
+        points = [Point(_root_kl(kl[first], 0.0)[0], 0.0, label=label, facts=start, joined=first in path)]
         for name in later_names:
             change = gain(run, name, metric, scale=scales[metric] if scales else 1.0)
             kl_of_policy = kl[name]
             if change and kl_of_policy and not math.isnan(kl_of_policy.mean):
                 # The two series have the same policies: names are written at one of them.
                 label = name if metric == "proxy" else ""
-                points.append(_gain_point(name, change, kl_of_policy, label))
+                point = _gain_point(name, change, kl_of_policy, label)
+                points.append(replace(point, joined=name in path))
         if len(points) > 1:
             series.append(Series(metric_title(metric), sorted(points, key=lambda point: point.x), colour))
     if not series:
@@ -280,17 +287,20 @@ def _root_kl(kl: Estimate | None, missing: float) -> tuple[float, float, float]:
 
 
 def proxy_against_gold(run: Run) -> Chart | None:
-    """Where each policy stands: proxy reward across, gold reward up, joined in order of proxy."""
+    """Proxy reward across, gold reward up; the policies of one path are joined in order of proxy."""
     points = []
+    path = policies_on_path(run)
     for name in policy_names(run):
         proxy = policy_mean(run, name, "proxy")
         gold = policy_mean(run, name, "gold")
         if proxy and gold and not math.isnan(proxy.mean + gold.mean):
             facts = {"policy": name, "proxy reward": compact(proxy), **estimate_facts("gold reward", gold)}
-            points.append(Point(proxy.mean, gold.mean, gold.low, gold.high, proxy.low, proxy.high, name, facts))
+            bounds = (gold.low, gold.high, proxy.low, proxy.high)
+            points.append(Point(proxy.mean, gold.mean, *bounds, name, facts, joined=name in path))
     if len(points) < 2:
         return None
-    series = [Series("policies in order of proxy", sorted(points, key=lambda point: point.x), 2)]
+    name = "policies in order of proxy" if path else "policies"
+    series = [Series(name, sorted(points, key=lambda point: point.x), 2)]
     return frontier(series, title="Gold against proxy reward", x_label="proxy reward", y_label="gold reward")
 
 

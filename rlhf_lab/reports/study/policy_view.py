@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_lab.reports.study.job_pairs import job_pairs
-from rlhf_lab.results.gains import lights, policy_names, prompt_means
+from rlhf_lab.results.gains import lights, policy_names, policy_of, prompt_means
 from rlhf_lab.results.rundir import Run, read_run
 from rlhf_lab.results.samples import pack, pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
@@ -38,7 +38,7 @@ def policy_view(study: Study) -> dict[str, Any]:
             states.setdefault(level, {}).setdefault(light.name, []).append(light.state)
         if len(run.evaluation):
             examples.setdefault(level, run)
-            last_policy = run.evaluation[run.evaluation["policy"] == policy_names(run)[-1]]
+            last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
             means[job["index"]] = prompt_means(last_policy, study.metrics)
     samples = _side_by_side({study.label(level): examples[level] for level in study.levels if level in examples})
     pairs = job_pairs(study, means)
@@ -106,7 +106,7 @@ def _side_by_side(examples: dict[str, Run]) -> dict[str, Any]:
         replies.append(start.assign(policy=f"start: {names[0]}"))
     for level, run in examples.items():
         rows = run.evaluation
-        replies.append(rows[rows["policy"] == policy_names(run)[-1]].assign(policy=level))
+        replies.append(rows[rows["policy"] == policy_of(run)].assign(policy=level))
     # As if one run had evaluated a policy per level.
     combined = dataclasses.replace(first_run, evaluation=pd.concat(replies, ignore_index=True), policies=())
     return pick_samples(combined, budget=SAMPLE_BYTES)

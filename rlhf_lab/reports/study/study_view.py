@@ -87,6 +87,7 @@ def _panel_figures(study: Study) -> list[dict[str, Any]]:
             "paths": policy_paths(panel, study.primary),
             "frontier": level_frontier(panel),
             "proxy_gold": gold_against_proxy(panel),
+            "on_path": bool(len(panel.policies)) and bool(panel.policies["joined"].any()),
             "lengths": policy_paths(panel, "tokens"),
         }
         if study.primary == "tokens":  # `paths` shows it already
@@ -149,7 +150,8 @@ def policy_paths(study: Study, metric: str) -> Chart | None:
                 place = float(str(position)) + 0.05 * (colour - (len(study.levels) - 1) / 2)
                 policy = ", ".join(dict.fromkeys(policies["policy"]))
                 facts = {"policy": policy, **_seed_facts(metric, mean, policies)}
-                points.append(Point(place, mean.mean, mean.low, mean.high, facts=facts))
+                is_joined = _on_one_path(policies)
+                points.append(Point(place, mean.mean, mean.low, mean.high, facts=facts, joined=is_joined))
         if points:
             series.append(Series(study.label(level), points, colour))
     names = " → ".join(rows.sort_values("position")["policy"].drop_duplicates())
@@ -194,7 +196,8 @@ def gold_against_proxy(study: Study) -> Chart | None:
             series.append(Series(study.label(level), points, colour))
     if not series:
         return None
-    title = "Gold against proxy reward, policies in order of training"
+    order = ", policies in order of training" if _on_one_path(rows) else ""
+    title = f"Gold against proxy reward{order}"
     return frontier(series, title=title, x_label="proxy reward", y_label="gold reward")
 
 
@@ -209,7 +212,12 @@ def _mean_point(policies: pd.DataFrame, x_values: pd.Series, x_name: str, metric
     y = clustered_mean(policies[metric].to_numpy(dtype=float), seeds(policies))
     policy = ", ".join(dict.fromkeys(policies["policy"]))
     facts = {"policy": policy, x_name: compact(x), **_seed_facts(metric, y, policies)}
-    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, facts=facts)
+    return Point(x.mean, y.mean, y.low, y.high, x.low, x.high, facts=facts, joined=_on_one_path(policies))
+
+
+def _on_one_path(policies: pd.DataFrame) -> bool:
+    """Whether all of these policies lie on the paths of their runs' training."""
+    return bool(policies["joined"].all())
 
 
 def _seed_facts(metric: str, mean: Estimate, policies: pd.DataFrame) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.files import parse_json
 from rlhf_lab.core.types import Corpus, FloatArray, RewardBatch
 from rlhf_lab.rewards.checked import scores
 from rlhf_lab.rewards.external.post import post_json
@@ -49,7 +49,7 @@ class RemoteReward:
             pause_s=self.pause_s,
         )
         try:
-            content = json.loads(body)
+            content = parse_json(body)
         except ValueError:
             content = body  # no JSON: refused below, with its beginning in the message
         rewards = content.get("rewards") if isinstance(content, dict) else None

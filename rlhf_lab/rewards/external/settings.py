@@ -18,6 +18,8 @@ class PythonCallable(TermSettings):
 
     It is called with (prompts, responses), two lists of text, and returns a number or None (unscored) for each. Further
     parameters are columns of the data, by name: `def score(prompts, responses, *, answer)`; `**columns` takes them all.
+    TRL's signatures, `(completions, **kwargs)` and `(prompts, completions, **kwargs)`, are called by name. The function
+    is called on two rows of the data before anything is built.
 
     Args:
         function: FILE.py:NAME, the file relative to the working directory.

@@ -1,12 +1,14 @@
 r"""When two answers are the same mathematics: (x+1)^2 = x^2+2x+1, \frac{1}{2} = 0.5, {1, 2} = {2, 1}.
 
-Plain numbers are compared exactly and words as text, here. Everything else is asked of math-verify (Apache 2.0, on
-sympy), in a process of its own that is ended when an answer takes too long: alarms work in the main thread only, and
-threads cannot be ended. What the library takes for equal and is not, is refused before it is asked: 5 cm and 5 m, the
-pair (1, 2) and the set {1, 2}, and words with the same letters, which it reads as products.
+Units are read first (`units.py`); plain numbers are compared exactly and words as text, here. Everything else is asked
+of math-verify (Apache 2.0, on sympy), in a process of its own that is ended when an answer takes too long: alarms work
+in the main thread only, and threads cannot be ended. What the library takes for equal and is not, is refused before it
+is asked: the pair (1, 2) and the set {1, 2}, and words with the same letters, which it reads as products.
 
 Irrational numbers may be rounded to six decimals, rational ones may not. Letters of formulas are not told apart by
-case. A unit or a percent sign may be left out; 10 % is 10 and is 1/10, and 0.1 is not 10.
+case, and i is the imaginary unit. A unit that one of two answers lacks is not compared: 18 is 18 dollars. Two units
+must measure the same: 5 km is 5000 m and not 5 m. A percent sign may be left out; 10 % is 10 and is 1/10, and 0.1 is
+not 10.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlhf_lab.core.errors import OPTIONAL, LabError, MissingDependency
+from rlhf_lab.rewards.verifiers.units import read_quantity
 
 LONGEST = 400
 """Characters of the longest answer that is compared."""
@@ -40,11 +43,18 @@ GROUPED = re.compile(r"[-+]?\d{1,3}(?:(?:,|\{,\}|\\,|\\!|[ \u00a0\u202f])\d{3})+
 FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(-?\d+)\s*\}|(\d)\s*(\d))")
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,3})?")
 RATIO = re.compile(r"([-+]?\d+)\s*/\s*([-+]?\d+)")
+MIXED = re.compile(r"(\d+)(?:\s+(\d+)\s*/\s*(\d+)|\s*\\[dtc]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d)))")
+r"""A whole number and a fraction: 1 1/2, 1\frac{1}{2}."""
 PERCENT = re.compile(r"\s*(?:\\?%|\\?\s*percent)$", re.IGNORECASE)
-UNIT = re.compile(r"\\(?:text|mathrm|textrm|mbox|operatorname)\s*\{\s*([^{}]*?)\s*\}(?:\^\{?(-?\d)\}?)?\s*$")
 TYPE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mbox)\s*\{([^{}]*)\}")
 WORD = re.compile(r"[^\W\d_]{4,}(?:[ '-][^\W\d_]+)*")
 """Text rather than a product of letters: its first word has four letters or more."""
+LETTERS = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*|[^\W\d_](?: [^\W\d_]+)+")
+"""Letters and spaces alone, of an answer or of an element of a list: compared with its like as text, because nobody can
+tell the word "act" from a product of a, c and t."""
+BETWEEN = re.compile(r"\s*[,;]\s*")
+BRACKETS = re.compile(r"\\left\b|\\right\b|\\[{}]|[()\[\]]")
+EMPTY_SET = re.compile(r"\\varnothing\b|∅")
 
 
 def plain_number(answer: str) -> tuple[Fraction, bool] | None:
@@ -59,9 +69,15 @@ def plain_number(answer: str) -> tuple[Fraction, bool] | None:
     text = re.sub(r"^([-+])\s+", r"\1", without_percent).removeprefix("+")
     if GROUPED.fullmatch(text):
         text = THOUSANDS.sub("", text)
-    sign = -1 if text.startswith("-\\") else 1
-    fraction = FRACTION.fullmatch(text.removeprefix("-") if sign < 0 else text) or RATIO.fullmatch(text)
+    unsigned = text.removeprefix("-")
+    mixed = MIXED.fullmatch(unsigned)
+    sign = -1 if text.startswith("-\\") or (mixed and unsigned != text) else 1
+    fraction = FRACTION.fullmatch(unsigned if sign < 0 else text) or RATIO.fullmatch(text)
     try:
+        if mixed:
+            whole, above, below = (int(group) for group in mixed.groups() if group is not None)
+            # 1 3/2 is no mixed number
+            return (sign * (whole + Fraction(above, below)), is_percent) if above < below else None
         if fraction:
             numerator, denominator = (group for group in fraction.groups() if group is not None)
             return sign * Fraction(int(numerator), int(denominator)), is_percent
@@ -80,39 +96,77 @@ def same_number(first: tuple[Fraction, bool], second: tuple[Fraction, bool]) -> 
 
 
 def as_ballot(answer: str) -> str:
-    """An answer as it is counted in a vote: a plain number by its value, anything else by its text without spaces."""
-    number = plain_number(answer)
-    return _as_text(answer).replace(" ", "") if number is None else str(number[0])
+    """An answer as it is counted in a vote: a number by its value, without its unit; anything else by its text."""
+    quantity = read_quantity(answer)
+    number = None if quantity is None else plain_number(quantity.number)
+    if quantity is None or number is None:
+        return _as_text(answer).replace(" ", "")
+    return str(number[0] * quantity.scale)
 
 
 def exactly_same(gold: str, stated: str) -> bool | None:
-    """Whether two answers are the same, as far as numbers and texts tell; None where it takes mathematics."""
+    """Whether two answers are the same, as far as units, numbers and texts tell; None where it takes mathematics."""
     if len(gold) > LONGEST or len(stated) > LONGEST:
         return gold == stated
-    numbers = plain_number(gold), plain_number(stated)
+    if read_quantity(gold) is None or read_quantity(stated) is None:
+        return _as_text(gold) == _as_text(stated)
+    without_units = in_one_unit(gold, stated)
+    if without_units is None:
+        return False
+    numbers = [plain_number(answer) for answer in without_units]
     if numbers[0] is not None and numbers[1] is not None:
         return same_number(numbers[0], numbers[1])
-    texts = _as_text(gold), _as_text(stated)
+    texts = [_as_text(answer) for answer in without_units]
     if texts[0] == texts[1]:
         return True
     if any(map(WORD.fullmatch, texts)):  # a word is no product of its letters
         return False
-    if _different_units(gold, stated) or _pair_and_set(gold, stated):
+    if _other_words(*texts) or _pair_and_set(*without_units):
         return False
     return None
 
 
+def in_one_unit(gold: str, stated: str) -> tuple[str, str] | None:
+    """Both answers as numbers in the same unit; None for units of two kinds, and words that nobody can compare.
+
+    Where one of them has no unit, both are taken as they are, without it.
+    """
+    quantities = read_quantity(gold), read_quantity(stated)
+    if quantities[0] is None or quantities[1] is None:
+        return None
+    units = [quantity.unit for quantity in quantities if quantity is not None]
+    factors = [Fraction(quantity.scale) for quantity in quantities if quantity is not None]
+    if units[0] is not None and units[1] is not None:
+        if units[0].powers != units[1].powers:
+            return None
+        if units[0].factor != units[1].factor:
+            factors = [factor * unit.factor for factor, unit in zip(factors, units, strict=True) if unit is not None]
+    elif any(units) and any(PERCENT.search(q.number) for q in quantities if q is not None and q.unit is None):
+        return None  # 10 % is no 10 km
+    first, second = (_times(q.number, factor) for q, factor in zip(quantities, factors, strict=True) if q is not None)
+    return first, second
+
+
+def _times(number: str, factor: Fraction) -> str:
+    """A number as text, times a factor."""
+    number = EMPTY_SET.sub(r"\\emptyset", number)
+    if factor == 1:
+        return number
+    plain = plain_number(number)
+    return f"({number})*({factor})" if plain is None else str(plain[0] * factor)
+
+
 def _as_text(answer: str) -> str:
     r"""An answer as plain text: without \text{…}, $ and outer spaces, in small letters, single spaces."""
-    bare = TYPE.sub(r"\1", answer).replace("$", "").strip()
+    bare = TYPE.sub(r"\1", EMPTY_SET.sub(r"\\emptyset", answer)).replace("$", "").strip()
     return re.sub(r"\s+", " ", bare).casefold()
 
 
-def _different_units(first: str, second: str) -> bool:
-    r"""Whether both have a unit, in \text{…} behind a number, and not the same."""
-    units = [UNIT.search(answer.strip().strip("$")) for answer in (first, second)]
-    written = [(unit[1].casefold().removesuffix("s"), unit[2]) for unit in units if unit is not None]
-    return len(written) == 2 and written[0] != written[1]
+def _other_words(first: str, second: str) -> bool:
+    """Whether both consist of as many words, or of lists with as many, and not of the same ones."""
+    elements = [BETWEEN.split(BRACKETS.sub("", text).strip()) for text in (first, second)]
+    words = [sorted(word.replace(" ", "") for word in of_one if LETTERS.fullmatch(word)) for of_one in elements]
+    return len(words[0]) == len(words[1]) and words[0] != words[1]
 
 
 def _pair_and_set(first: str, second: str) -> bool:

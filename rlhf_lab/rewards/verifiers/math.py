@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.core.errors import DataError
-from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, as_ballot, exactly_same
+from rlhf_lab.rewards.verifiers.equivalence import SymbolicEquivalence, as_ballot, exactly_same, in_one_unit
 from rlhf_lab.rewards.verifiers.settings import Math
 from rlhf_lab.rewards.verifiers.stated import last_boxed, stated_answer
 from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Verdict, VerifierReward, verifier_of
@@ -47,7 +47,8 @@ class MathVerifier:
         same = exactly_same(gold, stated)
         if same is not None or self._symbolic is None:
             return bool(same)
-        return self._symbolic(gold, stated)
+        without_units = in_one_unit(gold, stated)
+        return False if without_units is None else self._symbolic(*without_units)
 
 
 def _gold(answer: Any) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.files import parse_json
 
 MODEL = "policy"
 """The name by which servers know their model; adapters on it have others."""
@@ -131,7 +132,7 @@ class Client:
 
     def adapters(self) -> list[str]:
         """Names of the adapters that the server has."""
-        models = json.loads(self._request("GET", "/v1/models", None))["data"]
+        models = parse_json(self._request("GET", "/v1/models", None))["data"]
         return [model["id"] for model in models if model["id"] != MODEL]
 
     def add_adapter(self, name: str, folder: Path) -> None:
@@ -151,7 +152,7 @@ class Client:
         self.post(f"/sleep?level={level}")
 
     def is_sleeping(self) -> bool:
-        return bool(json.loads(self._request("GET", "/is_sleeping", None))["is_sleeping"])
+        return bool(parse_json(self._request("GET", "/is_sleeping", None))["is_sleeping"])
 
     def wake_up(self) -> None:
         self.post("/wake_up")
@@ -159,7 +160,7 @@ class Client:
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """POST → the answer's JSON; None where it has none. Raises ServerFailed."""
         content = self._request("POST", path, None if body is None else json.dumps(body).encode())
-        return json.loads(content) if content else None
+        return parse_json(content) if content else None
 
     def abort(self) -> None:
         """Close all connections: requests that are being answered fail at once, and the server drops them."""
@@ -223,7 +224,7 @@ class Client:
 def _reason(response: HTTPResponse, content: bytes) -> str:
     """What a server says of its refusal, in one line."""
     try:
-        error = json.loads(content)
+        error = parse_json(content)
         text = str(error["error"]["message"] if isinstance(error["error"], dict) else error["error"])
     except (ValueError, KeyError, TypeError):
         text = content.decode(errors="replace")

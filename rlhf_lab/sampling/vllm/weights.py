@@ -29,6 +29,7 @@ from torch import nn
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.models import lora
 from rlhf_lab.models.model_files import positions
 from rlhf_lab.models.weights import stored_as, stored_tensors
@@ -257,7 +258,8 @@ class Servers:
     def _send(self, urls: tuple[str, ...], write: Callable[[Path], None], send: Callable[[Client, Path], None]) -> None:
         """Write files into a folder that all servers read, and remove it."""
         started = time.monotonic()
-        folder = Path(tempfile.mkdtemp(prefix="rlhf_lab_weights_", dir=self.settings.weights_folder or None))
+        parent = Path(self.settings.weights_folder) if self.settings.weights_folder else None
+        folder = Path(tempfile.mkdtemp(prefix="weights-", dir=scratch_dir(parent)))
         try:
             write(folder)
             self._at_all(urls, lambda client: send(client, folder))
@@ -307,7 +309,7 @@ class Servers:
         config: Any = model.config
         limit = positions(config.to_dict())
         wanted = settings.context_tokens or max(USUAL_CONTEXT, longest)
-        folder = Path(tempfile.mkdtemp(prefix="rlhf_lab_config_"))
+        folder = Path(tempfile.mkdtemp(prefix="config-", dir=scratch_dir()))
         try:
             config.save_pretrained(folder)
             serving = Serving(

@@ -14,6 +14,7 @@ import random
 import sys
 import traceback
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TextIO
 
 from rlhf_lab.sandbox.harness import plain
@@ -22,6 +23,11 @@ LONGEST = 300
 """Characters of a message, and of a value in it."""
 NOT_RAISED = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 """Errors that would end a loop of a test early and silently: `for value in map(function, inputs)`."""
+
+
+TOO_LARGE = "its answer is too large for the tests' process"
+NOTICE = "__notice_handled_error__"
+"""Name of `Candidate.notice` in the tests."""
 
 
 class CandidateError(Exception):
@@ -36,7 +42,8 @@ class Candidate:
         last_error: that a call of it raised.
         unsupported: why a test cannot be run at all, whatever the candidate; empty if all could.
         has_ended: whether the process is gone.
-        no_answer: what it said in place of plain data in the latest test; empty where it always answered.
+        no_answer: why the latest test fails whatever error it accepts, such as that something else than plain data came
+            back; None where nothing is wrong.
     """
 
     def __init__(self, answers: TextIO, calls: TextIO):
@@ -45,15 +52,21 @@ class Candidate:
         self.last_error: Exception | None = None
         self.unsupported = ""
         self.has_ended = False
-        self.no_answer = ""
+        self.no_answer: str | None = None
 
     def receive(self) -> dict:
-        line = self._answers.readline()
+        try:
+            line = self._answers.readline()
+        except MemoryError:
+            self.has_ended = True  # a part of the line is read, and nobody knows where the next one begins
+            raise self._broken(TOO_LARGE) from None
         if not line.endswith("\n"):
             self.has_ended = True
             raise CandidateError("the program ended before it had answered")
         try:
             reply = plain.loads(line)
+        except MemoryError:
+            raise self._broken(TOO_LARGE) from None
         except Exception as error:  # it may write anything on this channel
             raise self._broken(text_of(error)) from None
         if not isinstance(reply, dict):
@@ -64,6 +77,12 @@ class Candidate:
         """An error that the test did not ask for: it fails also where the test accepts any error."""
         self.no_answer = problem
         return CandidateError(problem)
+
+    def notice(self) -> None:
+        """Called where a test handles an error: if its memory ran out, the candidate's values have filled it."""
+        error = sys.exc_info()[1]
+        if isinstance(error, MemoryError) and error is not self.last_error:
+            self.no_answer = TOO_LARGE
 
     def function(self, name: str) -> Callable[..., object]:
         """A function that asks the other process."""
@@ -77,7 +96,12 @@ class Candidate:
                 raise CandidateError(self.unsupported) from None
             self.last_call = f"{name}({', '.join(shown(value) for value in arguments)})"
             print(request, file=self._calls, flush=True)
-            return self._result(arguments)
+            try:
+                return self._result(arguments)
+            except (MemoryError, RecursionError) as error:
+                if error is self.last_error:  # the candidate's own
+                    raise
+                raise self._broken(TOO_LARGE) from None
 
         call.__name__ = name
         return call
@@ -155,10 +179,26 @@ def asked_names(test: str, defined: dict) -> set[str]:
     return read - written - set(defined) - set(dir(builtins))
 
 
+class _NoticeHandled(ast.NodeTransformer):
+    """Adds a call of NOTICE to the beginning of each `except` clause."""
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        self.generic_visit(node)
+        call = ast.Expr(ast.Call(ast.Name(NOTICE, ast.Load()), [], []))
+        node.body.insert(0, ast.copy_location(call, node))
+        return node
+
+
+def compiled(text: str, file: str) -> CodeType:
+    """Code of the tests, which calls NOTICE for each error that it handles. Raises what `compile` raises."""
+    tree = _NoticeHandled().visit(ast.parse(text))
+    return compile(ast.fix_missing_locations(tree), file, "exec")
+
+
 def set_up(setup: str, defined: dict) -> str:
     """Run what the tests need besides, in `defined`; what is wrong with it, empty if nothing."""
     try:
-        exec(compile(setup, "<setup>", "exec"), defined)
+        exec(compiled(setup, "<setup>"), defined)
     except BaseException as error:
         return f"the setup of the tests does not run: {type(error).__name__}: {text_of(error)[:LONGEST]}"
     return ""
@@ -167,9 +207,9 @@ def set_up(setup: str, defined: dict) -> str:
 def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -> str:
     """Run one test; what went wrong, empty if it passed. What is wrong with the test itself is `unsupported`."""
     names = dict(defined)
-    candidate.last_call = candidate.no_answer = ""
+    candidate.last_call, candidate.no_answer = "", None
     try:
-        program = compile(test, "<test>", "exec")
+        program = compiled(test, "<test>")
         asked = {entry_point} if entry_point else asked_names(test, defined)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that `compile` raises
         candidate.unsupported = f"a test is not Python: {type(error).__name__}: {text_of(error)[:LONGEST]}"
@@ -184,7 +224,7 @@ def run_test(test: str, defined: dict, entry_point: str, candidate: Candidate) -
         return _message(error, test, candidate)
     if candidate.has_ended:  # a test that expects any error would take that for one
         return f"the program ended; {candidate.last_call}"
-    if candidate.no_answer:
+    if candidate.no_answer is not None:
         return f"{candidate.no_answer}; {candidate.last_call}"
     return ""
 
@@ -222,7 +262,7 @@ def main() -> None:
         report["load"] = text_of(error)
     if not report["load"]:
         random.seed(0)  # tests that draw without a seed draw the same every time
-        defined = {"__name__": "tests"}
+        defined = {"__name__": "tests", NOTICE: candidate.notice}
         candidate.unsupported = set_up(job["setup"], defined)
         for test in job["tests"]:
             if candidate.unsupported:

@@ -1,18 +1,22 @@
 """The launcher: builds a sandbox around one program, waits for it, ends whatever it started, and reports.
 
-Three processes. The launcher itself is started by the lab with an empty environment and lives in the lab's own
-namespaces. Its child, the keeper, is process 1 of the new namespaces: it makes the root, starts the program, and ends
-last. The program is the keeper's child, with a uid, limits and a filter of its own.
+Three processes. The launcher is started by the lab with an empty environment. It makes the namespaces and the root and
+moves into them, but for the process namespace, which begins with its child. That child, process 1, starts the program
+and reaps orphans. The program has a uid, limits and a filter of its own.
 
-    lab ── control pipe ──> launcher ── fork ──> keeper ── fork, exec ──> program
-     └────── status pipe <────────────────────────┘
+    lab ── control pipe ──> launcher ── fork ──> process 1 ── fork, exec ──> program
+     └────── status pipe <─────┴──── result pipe <────┘
 
-The control pipe carries the specification and stays open: when the lab closes it, or dies, the launcher ends the
-keeper, and the kernel everything in its namespace. Only the keeper writes to the status pipe, which the program does
-not have. With `namespaces` false (the level `rlimits`) the keeper is an ordinary process, and finds what the program
-started by walking /proc.
+No process of the sandbox can name the launcher, so that nothing a program does keeps it from reporting. An ordinary
+user's process 1 has the program's uid, and may be ended by it (by a resource limit, where no filter of system calls
+refuses that): the kernel then ends the program too, and the launcher reports both as killed.
+
+The control pipe carries the specification and stays open: when the lab closes it, or dies, the launcher ends process 1,
+and the kernel everything in its namespace. Only the launcher writes to the status pipe. With `namespaces` false (the
+level `rlimits`) process 1 is an ordinary process, and what the program started is found by walking /proc.
 """
 
+import errno
 import marshal
 import os
 import resource
@@ -23,14 +27,17 @@ import time
 
 from rlhf_lab.sandbox.jail import mounts, seccomp, syscalls
 
+KIB = 1024
 MIB = 1024 * 1024
 OPEN_FILES = 64
 WATCH_MS = 50
 """How often the memory of a program's processes is added up. Most programs have ended before the first time."""
 GRACE_S = 5.0
-"""The keeper ends by itself so long after the wall limit, should the lab not have ended it by then."""
+"""Process 1 ends by itself so long after the wall limit, should the lab not have ended it by then."""
 FAILED_TO_START = 125
 READ_AT_ONCE = 1 << 20
+STARTED = b"started\n"
+"""First line of a report. A launcher that ends without it has never started its program."""
 
 
 def run(control: int, status: int) -> None:
@@ -52,47 +59,74 @@ def run(control: int, status: int) -> None:
             _enter_namespaces(spec)
         else:
             syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
-        # The keeper's new root becomes this process's too, and nothing but this descriptor leads to /proc then.
-        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-        keeper = os.fork()
-        if keeper == 0:
-            os.close(control)
-            os.close(proc)
-            _keep(spec, status)
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # the new root has no /proc
+        if spec["namespaces"]:
+            syscalls.set_hostname("sandbox")
+            mounts.enter_root(spec)
+        # Inherited by process 1: an ordinary user's program, which has the same uid, can neither trace nor read them.
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        os.chdir(spec["folder"])
+        if not _write_files(spec):
+            _report(status, {"disk_full": True}, {})
+            os._exit(0)
+        process_1, receive = _start_process_1(spec, (control, status, proc))
     except OSError as error:
         _report(status, {"failed": str(error)}, {})
         os._exit(FAILED_TO_START)
+    os.write(status, STARTED)
     for descriptor in (0, 1, 2):
         os.close(descriptor)  # else the lab would wait for this process to see their end
-    uses_too_much = _watch(spec, control, keeper, proc)
-    os.waitpid(keeper, 0)
+    ended_for = _watch(spec, control, process_1, proc)
+    os.waitpid(process_1, 0)
     if not spec["namespaces"]:
-        _end_descendants(os.getpid())  # what a keeper that was killed has left is now the launcher's
-    if uses_too_much:
+        _end_descendants(os.getpid())  # what a process 1 that was killed has left is now the launcher's
+    if ended_for == "memory":
         _report(status, {"code": -signal.SIGKILL, "memory": True}, {})
+    elif not ended_for:
+        _report_result(spec, status, receive)
     os._exit(0)
 
 
-def _watch(spec: dict, control: int, keeper: int, proc: int) -> bool:
-    """Wait for the keeper, and end it when the lab closes the control pipe or the program's processes use too much
-    memory together; whether they did. A control group counts exactly; without one they are asked every WATCH_MS."""
-    keeper_ended = os.pidfd_open(keeper)
+def _report_result(spec: dict, status: int, receive: int) -> None:
+    """Report what process 1 wrote to the result pipe, with the files of the working folder. Nothing runs any more."""
+    written = os.read(receive, READ_AT_ONCE)
+    # without a result process 1 was killed, and with it everything in its namespace
+    result = marshal.loads(written) if written else {"code": -signal.SIGKILL}
+    files = {}
+    if spec["keep"] and "failed" not in result:
+        files, result["files_cut"] = _read_files(spec["disk_mib"] * MIB)
+    _report(status, result, files)
+
+
+def _watch(spec: dict, control: int, process_1: int, proc: int) -> str:
+    """Wait for the end of process 1, and kill it when the lab closes the control pipe or the program's processes use
+    too much memory together.
+
+    Returns:
+        "" if it ended by itself, else why it was killed: "lab" or "memory". A control group counts memory exactly;
+        without one it is added up every WATCH_MS.
+    """
+    has_ended = os.pidfd_open(process_1)
     poll = select.poll()
     poll.register(control, select.POLLIN)
-    poll.register(keeper_ended, select.POLLIN)
+    poll.register(has_ended, select.POLLIN)
     while True:
         ready = [descriptor for descriptor, _ in poll.poll(None if spec["groups"] else WATCH_MS)]
-        if keeper_ended in ready:
-            return False
-        uses_too_much = not ready and _anonymous_memory(keeper, proc) > spec["memory_mib"] * MIB
-        if ready or uses_too_much:
-            os.kill(keeper, signal.SIGKILL)
-            return uses_too_much
+        if has_ended in ready:
+            return ""
+        if ready:
+            ended_for = "lab"
+        elif _memory_kib(process_1, proc) * KIB > spec["memory_mib"] * MIB:
+            ended_for = "memory"
+        else:
+            continue
+        os.kill(process_1, signal.SIGKILL)
+        return ended_for
 
 
-def _anonymous_memory(ancestor: int, proc: int) -> int:
-    """Bytes of memory that are no files, of all descendants of a process."""
-    pages = 0
+def _memory_kib(ancestor: int, proc: int) -> int:
+    """KiB of memory, other than files on disk, of all descendants of a process."""
+    total = 0
     processes = [ancestor]
     for process in processes:
         try:
@@ -103,12 +137,23 @@ def _anonymous_memory(ancestor: int, proc: int) -> int:
                     processes += [int(child) for child in children.split()]
             finally:
                 os.close(threads)
-            _, resident, shared = _read_text(f"{process}/statm", proc).split()[:3]
+            if process != ancestor:
+                total += _memory_of_process(process, proc)
         except OSError:  # it has ended meanwhile
             continue
-        if process != ancestor:
-            pages += int(resident) - int(shared)
-    return pages * resource.getpagesize()
+    return total
+
+
+def _memory_of_process(process: int, proc: int) -> int:
+    """KiB of anonymous and shared memory; a page that several processes share counts a part in each."""
+    try:
+        lines = _read_text(f"{process}/smaps_rollup", proc).splitlines()
+    except PermissionError:
+        # A process of `rlimits` can hide its maps, but not its number of resident pages.
+        _, resident = _read_text(f"{process}/statm", proc).split()[:2]
+        return int(resident) * resource.getpagesize() // KIB
+    counts = [line.split()[1] for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
+    return sum(int(count) for count in counts)
 
 
 def _read_text(path: str, folder: int) -> str:
@@ -155,50 +200,59 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _keep(spec: dict, status: int) -> None:
-    """The keeper: make the root, start the program, wait, end what is left of it, report. Never returns."""
+def _write_files(spec: dict) -> bool:
+    """Write the program's files; False where they do not fit on its disk, as those that an earlier run left may."""
+    try:
+        for name, content in spec["files"].items():
+            parent = os.path.dirname(name)
+            if parent:
+                os.makedirs(parent, exist_ok=True)
+            with open(name, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        if error.errno == errno.ENOSPC and spec["namespaces"]:  # of `rlimits` the disk is the machine's
+            return False
+        raise
+    if spec["namespaces"]:
+        for folder, _, names in os.walk("."):
+            for path in (folder, *(os.path.join(folder, name) for name in names)):
+                os.chown(path, spec["uid"], spec["uid"])
+    return True
+
+
+def _start_process_1(spec: dict, of_launcher: tuple) -> tuple:
+    """Fork process 1: (process, descriptor of the result pipe). It closes the descriptors `of_launcher`."""
+    receive, send = os.pipe()
+    process_1 = os.fork()
+    if process_1 == 0:
+        try:
+            for descriptor in (receive, *of_launcher):
+                os.close(descriptor)
+            result = _run_program(spec)
+            os.write(send, marshal.dumps(result))
+        finally:
+            os._exit(0)
+    os.close(send)
+    return process_1, receive
+
+
+def _run_program(spec: dict) -> dict:
+    """What process 1 does: start the program, wait, end what is left of it. Returns code and cpu_s, or failed."""
     try:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)  # an ordinary user's program has the keeper's uid
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        if spec["namespaces"]:
-            syscalls.set_hostname("sandbox")
-            mounts.enter_root(spec)
-        else:
+        if not spec["namespaces"]:
             syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
-        os.chdir(spec["folder"])
-        _write_files(spec)
         program = _start(spec)
     except OSError as error:
-        _report(status, {"failed": str(error)}, {})
-        os._exit(FAILED_TO_START)
+        return {"failed": str(error)}
     for descriptor in (0, 1, 2):
         os.close(descriptor)
     code = _wait(program, time.monotonic() + spec["wall_s"] + GRACE_S)
     _end_all(spec["namespaces"])
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    files, is_cut = _read_files(spec["disk_mib"] * MIB) if spec["keep"] else ({}, False)
-    result = {
-        "code": code,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-        "files_cut": is_cut,
-    }
-    _report(status, result, files)
-    os._exit(0)
-
-
-def _write_files(spec: dict) -> None:
-    for name, content in spec["files"].items():
-        parent = os.path.dirname(name)
-        if parent:
-            os.makedirs(parent, exist_ok=True)
-        with open(name, "wb") as file:
-            file.write(content)
-    if spec["namespaces"]:
-        for folder, _, names in os.walk("."):
-            for path in (folder, *(os.path.join(folder, name) for name in names)):
-                os.chown(path, spec["uid"], spec["uid"])
+    return {"code": code, "cpu_s": usage.ru_utime + usage.ru_stime}
 
 
 def _start(spec: dict) -> int:
@@ -240,6 +294,7 @@ def _become_program(spec: dict, send: int) -> None:
         resource.setrlimit(name, (limit, limit))
     if spec["namespaces"] and not spec["user_namespace"]:
         os.setresuid(spec["uid"], spec["uid"], spec["uid"])
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of uid, which would undo it
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     if spec["seccomp"]:
         seccomp.install()
@@ -257,7 +312,7 @@ def _resource_limits(spec: dict) -> dict:
         resource.RLIMIT_MSGQUEUE: 0,
     }
     if spec["namespaces"]:
-        # In a user namespace the keeper has the program's uid and counts too. Without namespaces all processes of the
+        # In a user namespace process 1 has the program's uid and counts too. Without namespaces all processes of the
         # user would count, and those of root would not be limited.
         limits[resource.RLIMIT_NPROC] = spec["processes"] + (1 if spec["user_namespace"] else 0)
     return limits
@@ -282,7 +337,7 @@ def _end_all(namespaces: bool) -> None:
     """End and bury every process that the program left."""
     if namespaces:
         try:
-            os.kill(-1, signal.SIGKILL)  # everything in the namespace but the keeper
+            os.kill(-1, signal.SIGKILL)  # everything in the namespace but this process
         except ProcessLookupError:
             return
         while True:
@@ -336,7 +391,10 @@ def _read_files(most: int) -> tuple:
     """
     files = {}
     is_cut = False
-    pending = [("", os.open(".", os.O_RDONLY | os.O_DIRECTORY))]
+    try:
+        pending = [("", os.open(".", os.O_RDONLY | os.O_DIRECTORY))]
+    except OSError:  # at the level `rlimits` a program can remove its folder, or close it to this user
+        return {}, True
     while pending:
         prefix, folder = pending.pop()
         for name in sorted(os.listdir(folder)):

@@ -10,7 +10,8 @@ from rlhf_lab.sandbox.jail import syscalls
 BASE = "/tmp"
 """Where the new root is put together; any folder does, and what lies in it stays reachable below OLD."""
 OLD, NEW, DISK = "/old", "/new", "/disk"
-DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICES = ("null", "full", "random", "urandom")
+"""Without zero, whose shared mappings no limit counts. /dev/zero is a link to full, which reads alike."""
 WRITABLE = ("work", "tmp", "shm")
 """Folders of the one file system that is the program's disk: /work, /tmp and /dev/shm."""
 READ_ONLY = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
@@ -40,6 +41,7 @@ def enter_root(spec: dict) -> None:
     os.makedirs(NEW + "/dev", exist_ok=True)
     for name in DEVICES:
         _bind(f"/dev/{name}", syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_RDONLY)
+    os.symlink("full", NEW + "/dev/zero")
     _mount_disk(spec["disk_mib"], spec["uid"])
     syscalls.protect_mount(NEW, syscalls.MOUNT_ATTR_RDONLY, recursive=False)
     os.chdir(NEW)

@@ -16,6 +16,8 @@ else:
     assert False
 """
 """A hidden test that takes any error for the right one."""
+EXPECTS_ERROR_OF_VALUE = EXPECTS_ERROR.replace("answer(-1)", "sorted(answer(-1), key=str)")
+"""The same, with work of its own on the answer."""
 
 CANDIDATES = {
     "print what a grader looks for": """
@@ -48,6 +50,21 @@ def answer(n):
 import os, threading
 def answer(n):
     threading.Thread(target=os._exit, args=(0,)).start()
+""",
+    "answer that does not fit in the tests' memory": """
+import os
+def answer(n):
+    os.write(4, b'[' + b'[],' * (5 << 20) + b'[]]\\n')
+""",
+    "answer that leaves the tests no memory": """
+import os
+def answer(n):
+    os.write(4, b'{"dict": [["value", [' + b'999,' * 1100000 + b'999]]]}\\n')
+""",
+    "answer that is nested too deeply": """
+import os
+def answer(n):
+    os.write(4, b'[' * 100000 + b']' * 100000 + b'\\n')
 """,
     "kill itself": """
 import os
@@ -146,5 +163,14 @@ def answer(n):
     return 0
 """,
 }
-TESTS = dict.fromkeys(CANDIDATES, HIDDEN_TEST) | {"os._exit(0) where an error is expected": EXPECTS_ERROR}
+ERRONEOUS = (
+    "os._exit(0) where an error is expected",
+    "answer that does not fit in the tests' memory",
+    "answer that is nested too deeply",
+)
+TESTS = {
+    **dict.fromkeys(CANDIDATES, HIDDEN_TEST),
+    **dict.fromkeys(ERRONEOUS, EXPECTS_ERROR),
+    "answer that leaves the tests no memory": EXPECTS_ERROR_OF_VALUE,
+}
 """The hidden test of each."""

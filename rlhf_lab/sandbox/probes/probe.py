@@ -11,10 +11,10 @@ import os
 import textwrap
 from dataclasses import dataclass
 
-from rlhf_lab.sandbox.jail.seccomp import AUDIT_ARCH, CLONE3, REFUSED
+from rlhf_lab.sandbox.jail.seccomp import AUDIT_ARCH, CLONE3, OF_ITSELF, REFUSED, SOCKETS
 
 PRELUDE = """
-import ctypes, errno, os, signal, socket, stat, sys, time
+import ctypes, errno, mmap, os, resource, signal, socket, stat, sys, time
 NUMBERS = {numbers}
 SCENE = {scene}
 libc = ctypes.CDLL(None, use_errno=True)
@@ -71,7 +71,9 @@ class Probe:
 
     def program(self, scene: dict[str, object]) -> str:
         column = list(AUDIT_ARCH).index(os.uname().machine) if os.uname().machine in AUDIT_ARCH else 0
-        numbers = {name: pair[column] for name, pair in {**REFUSED, "clone3": CLONE3}.items()}
+        of_itself = {name: pair for name, (pair, _) in OF_ITSELF.items()}
+        pairs = {**REFUSED, **of_itself, **SOCKETS, "clone3": CLONE3}
+        numbers = {name: pair[column] for name, pair in pairs.items()}
         lines = textwrap.indent(textwrap.dedent(self.body).strip(), "    ")
         return PRELUDE.replace("{numbers}", repr(numbers)).replace("{scene}", repr(scene)).replace("{body}", lines)
 
@@ -81,6 +83,6 @@ def reads(name: str, kind: str, path: str) -> Probe:
     return Probe(name, kind, f"escaped(str(len(read({path}))) + ' bytes')")
 
 
-def calls(name: str, arguments: str) -> Probe:
+def calls(name: str, arguments: str, kind: str = "kernel") -> Probe:
     """A probe that makes one system call."""
-    return Probe(name, "kernel", f"call({name!r}, {arguments})")
+    return Probe(name, kind, f"call({name!r}, {arguments})")

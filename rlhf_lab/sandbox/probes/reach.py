@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_lab.sandbox.probes.probe import Probe, reads
+from rlhf_lab.sandbox.probes.probe import Probe, calls, reads
 
 NETWORK = (
     Probe(
@@ -69,6 +69,14 @@ NETWORK = (
             socket.socket(17, socket.SOCK_RAW)
             escaped('a socket')
         """,
+    ),
+    *(
+        Probe(
+            f"pair of {name} sockets",
+            "network",
+            f"call('socketpair', {family}, 1, 0, ctypes.create_string_buffer(8))",
+        )
+        for name, family in (("INET", 2), ("netlink", 16), ("vsock", 40))
     ),
 )
 
@@ -163,6 +171,36 @@ FILES = (
                 except OSError:
                     continue
                 escaped('descriptor ' + str(fd))
+        """,
+    ),
+    Probe(
+        "watch on files that others open",
+        "files",
+        """
+            watch = libc.inotify_init1(0)
+            if watch < 0: stopped('inotify_init1: ' + errno.errorcode[ctypes.get_errno()])
+            if libc.inotify_add_watch(watch, os.path.dirname(os.__file__).encode(), 0x20) >= 0:
+                escaped('a watch on ' + os.path.dirname(os.__file__))
+            stopped('inotify_add_watch: ' + errno.errorcode[ctypes.get_errno()])
+        """,
+    ),
+    Probe(
+        "signal when others change a folder",
+        "files",
+        """
+            import fcntl
+            folder = os.open(os.path.dirname(os.__file__), os.O_RDONLY)
+            fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS)
+            escaped('a watch on ' + os.path.dirname(os.__file__))
+        """,
+    ),
+    Probe(
+        "lock on a file that others use",
+        "files",
+        """
+            import fcntl
+            fcntl.flock(os.open(os.__file__, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            escaped('locked')
         """,
     ),
 )
@@ -261,15 +299,44 @@ PROCESSES = (
         """,
     ),
     Probe(
-        "kill the keeper",
+        "kill its parent",
         "processes",
         """
-            os.kill(os.getppid(), signal.SIGKILL)
+            parent = os.getppid()
+            os.kill(parent, signal.SIGKILL)
             time.sleep(.3)
-            if os.getppid() != 1: escaped('killed')
-            stopped('the keeper is still there')
+            if os.getppid() != parent: escaped('killed')
+            stopped('it is still there')
         """,
     ),
+    calls("prlimit64", "os.getppid(), 7, 0, ctypes.create_string_buffer(16)", "processes"),
+    Probe(
+        "end what reports on it, by a limit of processor time",
+        "processes",
+        """
+            above = [os.getppid()]
+            if os.path.exists('/proc/self/stat'):
+                above.append(int(read('/proc/%d/stat' % above[0]).rpartition(b')')[2].split()[1]))
+            problems = []
+            for process in above:
+                try:
+                    resource.prlimit(process, resource.RLIMIT_CPU, (0, 0))
+                except OSError as error:
+                    problems.append(str(error))
+            if len(problems) == len(above): stopped(problems)
+            for _ in range(20000):  # each makes it use some
+                for process in above: os.kill(process, signal.SIGCHLD)
+        """,
+    ),
+    Probe(
+        "slow down its parent",
+        "processes",
+        """
+            os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()) + 1)
+            escaped('it is slower')
+        """,
+    ),
+    calls("sched_setaffinity", "os.getppid(), 8, ctypes.c_char_p(bytes([255]) * 8)", "processes"),
     Probe(
         "trace its parent",
         "processes",

@@ -55,6 +55,8 @@ def run_probe(probe: Probe, sandbox: Sandbox, level: Level, there: Scene) -> Fin
         outcome = sandbox.run(probe.program(there.values()), keep=probe.keep and level != "container")
     except SandboxError as error:  # the level works, so that it is the probe that broke it
         return Finding(probe.name, probe.kind, level, True, f"the sandbox broke: {str(error)[:80]}")
+    if outcome.lost:
+        return Finding(probe.name, probe.kind, level, True, f"the sandbox broke: {outcome.lost[:80]}")
     reached = there.reached(outcome)
     escape = next((line for line in outcome.stdout.splitlines() if line.startswith("ESCAPED:")), "")
     forged = probe.name.startswith("forged") and outcome.status == "ok" and not outcome.stdout

@@ -4,6 +4,27 @@ from __future__ import annotations
 
 from rlhf_lab.sandbox.probes.probe import Probe, calls
 
+
+def shares(name: str, descriptor: str, flags: str) -> Probe:
+    """A probe that keeps one page of each of many shared mappings, and with it the memory of all others."""
+    return Probe(
+        name,
+        "memory",
+        f"""
+            libc.mmap.restype = ctypes.c_void_p
+            libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+            libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+            size, failed = SCENE['memory'] // 4, ctypes.c_void_p(-1).value
+            for _ in range(14):
+                start = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, {flags}, {descriptor}, 0)
+                if start == failed: stopped('mmap: ' + errno.errorcode[ctypes.get_errno()])
+                ctypes.memset(start, 1, size)
+                libc.munmap(start + mmap.PAGESIZE, size - mmap.PAGESIZE)
+            escaped('3.5 times the limit')
+        """,
+    )
+
+
 RESOURCES = (
     Probe(
         "memory in one piece",
@@ -17,8 +38,7 @@ RESOURCES = (
         "memory by mmap",
         "memory",
         """
-            import mmap
-            x = mmap.mmap(-1, SCENE['memory'] * 2)
+            x = mmap.mmap(-1, SCENE['memory'] * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             x.write(b'x' * (1 << 20))
             escaped('mapped')
         """,
@@ -38,6 +58,20 @@ RESOURCES = (
             escaped('2.5 times the limit')
         """,
     ),
+    shares("shared memory that is hardly mapped", "-1", "mmap.MAP_SHARED | mmap.MAP_ANONYMOUS"),
+    shares("shared mapping of /dev/zero", "os.open('/dev/zero', os.O_RDWR)", "mmap.MAP_SHARED"),
+    Probe(
+        "large buffers of sockets",
+        "memory",
+        """
+            one, other = socket.socketpair()
+            before = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
+            after = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            if after > before: escaped(str(after >> 10) + ' KiB each')
+        """,
+    ),
+    calls("vmsplice", "os.pipe()[1], (ctypes.c_ulong * 2)(id(call), 8), 1, 0", "memory"),
     Probe(
         "memory behind a descriptor",
         "memory",

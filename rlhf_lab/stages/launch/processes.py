@@ -29,6 +29,7 @@ from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DeviceMemoryError, LabError, MissingDependency
 from rlhf_lab.core.files import make_folder, read_json, write_json
+from rlhf_lab.core.scratch import scratch_dir
 from rlhf_lab.core.signals import handled
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.training.loop import Interrupted, Paused
@@ -112,7 +113,7 @@ def train_together(stage: Stage, count: int, *, discard: bool) -> dict[str, Any]
 
 def _train_together(stage: Stage, count: int, *, discard: bool, micro_batch_tokens: int | None) -> dict[str, Any]:
     """Start `count` processes that build a stage, and wait for them."""
-    with tempfile.TemporaryDirectory(prefix="rlhf_lab-") as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_dir()) as folder:
         order_file = Path(folder) / "stage.json"
         order = {
             "recipe": stage.recipe,

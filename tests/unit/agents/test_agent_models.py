@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from agent_support import assignment
-from judge_server import JudgeServer, Said, status
+from judge_server import MODELS, JudgeServer, Said, status
 from support import checked, gpt2_tokenizer, save_tiny
 
 from rlhf_lab.agents import models
@@ -35,6 +35,7 @@ def connected(server: JudgeServer, kind: str, folder, *overrides: str, agent: st
         f"agent={agent}",
         f"agent.llm={kind}",
         f"agent.service.base_url={url}",
+        f"agent.service.model={MODELS[kind]}",
         "agent.service.retries=0",
         f"outputs={folder}",
         *overrides,

@@ -27,6 +27,47 @@ number = 3
 """
 
 
+WRONG = """
+class NoRun:
+    def answer(self, prompt, tools): ...
+
+def no_agent():
+    return 3
+
+class Asks:
+    def __init__(self, key): ...
+    def run(self, prompt, tools): ...
+
+def solve(prompt, tools): ...
+
+class OneArgument:
+    def run(self, prompt): ...
+
+one_argument = OneArgument()
+
+class Waits:
+    async def run(self, prompt, tools): ...
+
+class Breaks:
+    def __init__(self):
+        self.key = {}["MY_KEY"]
+    def run(self, prompt, tools): ...
+"""
+RIGHT = """
+class More:
+    def __init__(self, depth=2, **settings): ...
+    def run(self, prompt, tools, *, depth=1):
+        return prompt
+
+class Late:
+    def __init__(self):
+        self.run = lambda *arguments: arguments[0]
+
+def make():
+    return More()
+"""
+
+
 @pytest.fixture
 def mine(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
@@ -64,6 +105,34 @@ def test_what_is_no_agent_is_refused(mine):
         load_agent(PythonAgent(path=f"{mine}:absent"))
     with pytest.raises(ConfigError, match=r"is not FILE\.py:NAME"):
         PythonAgent(path="mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("NoRun", "NoRun has no method run; write def run(self, prompt, tools)"),
+        ("no_agent", "int has no method run"),
+        ("Asks", r"takes arguments, Asks(key); expected a class or function without any"),
+        ("solve", r"takes arguments, solve(prompt, tools); expected a class or function without any"),
+        ("OneArgument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
+        ("one_argument", r"OneArgument.run(prompt) cannot be called as run(prompt, tools)"),
+        ("Waits", "Waits.run is async, and attempts run in threads"),
+        ("Breaks", "Breaks() raised KeyError: 'MY_KEY' (wrong.py, line "),
+    ],
+)
+def test_what_would_fail_in_every_attempt_is_refused_before_the_first(tmp_path, name, problem):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    with pytest.raises(ConfigError) as error:
+        load_agent(PythonAgent(path=f"{tmp_path}/wrong.py:{name}"))
+    assert problem in str(error.value)
+    assert f"agent.programs.python.path={tmp_path}/wrong.py:{name}" in str(error.value)
+
+
+def test_further_arguments_with_defaults_and_methods_set_at_the_start_are_fine(tmp_path):
+    (tmp_path / "right.py").write_text(RIGHT)
+    for name in ("More", "Late", "make"):
+        made = load_agent(PythonAgent(path=f"{tmp_path}/right.py:{name}"))
+        assert made().run("q", []) == "q"
 
 
 def test_a_trajectory_is_taken_as_it_is_and_other_things_are_errors():

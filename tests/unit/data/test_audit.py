@@ -137,3 +137,14 @@ def test_the_report_prints_findings_with_an_example():
     assert "file.jsonl:7 …Human: What is a noun?" in text
     assert "Checked, none found: empty chosen" in text
     assert "Not checked: longer than max_length" in text
+
+
+def test_what_the_loader_dropped_is_not_said_to_be_none_found():
+    loaded = LoadReport(rows=10, kept=1, dropped={"empty chosen": 4})
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render(audit(Corpus("sample", [pair()], [], "0", report={"train": loaded}))))
+    text = console.file.getvalue()
+    assert "dropped: empty chosen" in text
+    assert "None left in what is kept, loading dropped them: empty chosen." in text
+    (none_found,) = (line for line in text.splitlines() if line.startswith("Checked, none found"))
+    assert "empty chosen" not in none_found and "empty rejected" in none_found

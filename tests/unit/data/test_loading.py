@@ -159,7 +159,7 @@ def test_the_fingerprint_follows_content_not_names(tmp_path):
     [
         ([hh_row("q", "a", "a")] * 3, r"no pair is left for train of 3 rows \(3 × identical replies\)"),
         ([], "the source has no rows"),
-        ([hh_row("q")] * 3, r"change data\.test_fraction=0\.1 or give data\.test_path"),
+        ([hh_row("q")] * 3, r"none of the 3 usable rows is left for test.*change data\.test_fraction"),
     ],
 )
 def test_an_empty_split_is_an_error(tmp_path, rows, expected):
@@ -243,6 +243,24 @@ def test_wrong_forms_name_the_field(row, expected):
 def test_bad_rows_of_one_kind_are_one_line(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"question": "Hi", "chosen": "a", "rejected": "b"}] * 3)
     with pytest.raises(DataError, match=r"rows 1–3: column 'prompt' is missing; the row has 'question'"):
+        load(path, Pairs)
+
+
+def test_one_row_without_a_column_is_not_answered_with_another_setting(tmp_path):
+    rows = [{"prompt": f"q {i}", "chosen": f"good {i}", "rejected": f"bad {i}"} for i in range(200)]
+    del rows[120]["rejected"]
+    with pytest.raises(DataError) as caught:
+        load(write(tmp_path / "a.jsonl", rows), Pairs)
+    assert "row 121: column 'rejected' is missing; the row has 'prompt', 'chosen', unlike rows before it" in str(
+        caught.value
+    )
+    assert "data.rejected=" not in str(caught.value)
+    assert "skipped with data.max_bad_rows=1." in str(caught.value)
+
+
+def test_a_file_of_one_row_has_no_test_split(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}])
+    with pytest.raises(DataError, match=r"none of the 1 usable row is left for test: .*data\.test_path=FILE"):
         load(path, Pairs)
 
 

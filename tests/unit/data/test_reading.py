@@ -92,6 +92,19 @@ def test_broken_rows_are_listed_together(tmp_path):
     assert "row 4: byte 8 is 0xff, not UTF-8; save the file as UTF-8" in text
 
 
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("9" * 5_000, "the JSON has an integer of more than 4300 digits"),
+        ("[" * 100_000, "the JSON is nested too deeply"),
+    ],
+    ids=["digits", "depth"],
+)
+def test_json_that_python_does_not_read(value, problem, tmp_path):
+    assert f"row 2: {problem}" in message(write(tmp_path / "a.jsonl", f'{{"a": 1}}\n{{"a": {value}\n'))
+    assert problem in message(write(tmp_path / "a.json", f'[{{"a": {value}'))
+
+
 def test_bad_rows_up_to_the_limit_are_tolerated(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1}\nx\n{"a": 2}\ny\n')
     assert len(read(path, limit=2)) == 2
@@ -226,3 +239,15 @@ def test_broken_rows_of_a_csv_name_row_and_field(tmp_path):
     assert "row 5: broken quoting" in text
     assert "row 7: a quoted field that begins in this row is never closed" in text
     assert [row.values for row in read(tmp_path / "a.csv", limit=4)] == [{"a": "x\ny", "b": "2"}, {"a": "7", "b": "8"}]
+
+
+def test_a_saved_dataset_dict_names_its_splits(tmp_path):
+    """The files that `DatasetDict.save_to_disk` writes, of which those with rows are not read."""
+    for split in ("train_prefs", "test_prefs", "train_sft"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        write(tmp_path / "saved" / split / "dataset_info.json", "{}")
+    folder = tmp_path / "saved"
+    write(folder / "dataset_dict.json", json.dumps({"splits": ["train_prefs", "test_prefs", "train_sft"]}))
+    text = message(folder)
+    assert "is a DatasetDict with the splits test_prefs, train_prefs, train_sft; name a split: write" in text
+    assert f"data.path={folder}/train_prefs data.test_path={folder}/test_prefs" in text

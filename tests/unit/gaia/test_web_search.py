@@ -14,8 +14,8 @@ import pytest
 
 from rlhf_lab.core.tools import ToolError
 from rlhf_lab.environments.gaia.search import Hit, SearchUnavailable
-from rlhf_lab.evaluations.agents import web_pages
-from rlhf_lab.evaluations.agents.web_pages import html_text, page_text
+from rlhf_lab.evaluations.agents import web_connection, web_pages
+from rlhf_lab.evaluations.agents.web_pages import page_text
 from rlhf_lab.evaluations.agents.web_search import ATTEMPTS, SERVICES, WebSearch
 
 KEY = "tvly-secret-1234"
@@ -203,30 +203,6 @@ def local(url: str) -> str:
     return page_text(url, allow_private=True)
 
 
-def test_html_becomes_text() -> None:
-    html = """<html><head><title>The  Gull</title><style>p {}</style></head><body><h1>Gull</h1>
-    <script>alert("x")</script><p>A <b>white</b> bird &amp; a <a href="/thief">thief</a>.</p>
-    <a href="#top">top</a><a href="javascript:x()">x</a>
-    <table><tr><td>wing</td><td>2</td></tr></table>line<br>break</body></html>"""
-    assert html_text(html, "https://a.example/gull").splitlines() == [
-        "The Gull",
-        "",
-        "Gull",
-        "A white bird & a thief (https://a.example/thief).",
-        "topx",
-        "wing 2",
-        "line",
-        "break",
-    ]
-
-
-@pytest.mark.parametrize(
-    "html", ["", "<p>open", "</p></a></script>text", "<script>never closed", "<a href='http://['>x"]
-)
-def test_broken_html_is_read(html: str) -> None:
-    assert isinstance(html_text(html, "https://a.example"), str)
-
-
 def test_pages_by_their_type(server: Server) -> None:
     server.body, server.content_type = b"<p>one", "text/html; charset=utf-8"
     assert local(f"{server.url}/caf\u00e9 x?q=\u00e9") == "one"
@@ -290,8 +266,31 @@ def test_a_redirect_leads_nowhere_else(server: Server, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         web_pages, "_check_address", lambda url, private: None if url == public else check(url, private)
     )
-    for target in ("http://localhost:1/secret", "file:///etc/passwd", "http://169.254.169.254/"):
+    resolve, port = web_connection.resolve, int(public.rpartition(":")[2])
+    monkeypatch.setattr(
+        web_connection,
+        "resolve",
+        lambda host, to, *, allow_private: resolve(host, to, allow_private=allow_private or to == port),
+    )
+    for target in (
+        "http://localhost:1/secret",
+        "ftp://127.0.0.1:1/secret",
+        "file:///etc/passwd",
+        "http://169.254.169.254/",
+    ):
         server.next = [(302, {"Location": target}, b"")]
         with pytest.raises(ToolError, match=r"not on the public web|is no address|302"):
             page_text(public)
-    assert len(server.requests) == 3
+    assert len(server.requests) == 4
+
+
+def test_a_packed_answer_is_not_unpacked(server: Server) -> None:
+    server.next = [(200, {"Content-Encoding": "gzip"}, b"\x1f\x8b")]
+    with pytest.raises(ToolError, match="the encoding 'gzip', which is not read"):
+        local(server.url)
+
+
+def test_an_answer_that_nests_too_deep_is_none(server: Server, tmp_path: Path) -> None:
+    server.body = b"[" * 100_000
+    with pytest.raises(SearchUnavailable, match="no answer in"):
+        web(server, tmp_path).search("bird")

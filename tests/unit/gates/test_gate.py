@@ -175,6 +175,26 @@ def test_a_run_that_lacks_a_metric_says_what_it_has(tmp_path, suite):
         reader.scores(wins)
 
 
+def test_a_run_that_was_not_asked_the_suite_names_the_one_command(tmp_path, suite):
+    (only,) = runs(tmp_path, ([], SAFE))
+    status, out = command_inside(tmp_path, "gate", suite, only)
+    text = " ".join(out.split())
+    assert status == 2 and f"{only} was not asked golden/facts" in text
+    assert f"python -m rlhf_lab +recipe=eval_suite needs.policy={only}" in text
+
+
+def test_of_many_metrics_the_closest_are_listed(tmp_path, suite):
+    Path(suite).write_text("metrics: {win_rat: {min: 0}}\n")
+    (only,) = runs(tmp_path, (GOOD, SAFE))
+    result = json.loads((Path(only) / "result.json").read_text())
+    result["metrics"] = {f"data/rows/{number}": number for number in range(70)}
+    (Path(only) / "result.json").write_text(json.dumps(result))
+    (check,) = scores.checks_of(read_suite(suite))
+    with pytest.raises(DataError, match=r"it has 71 metrics, such as win_rate") as caught:
+        scores.RunReader(only).scores(check)
+    assert str(caught.value).count("data/rows/") <= scores.SHOWN
+
+
 def test_a_damaged_register_is_an_error(tmp_path, suite):
     (only,) = runs(tmp_path, (GOOD, SAFE))
     (tmp_path / "accepted").mkdir()

@@ -28,9 +28,13 @@ from rlhf_lab.interop.publishing import card, hub, model_files, provenance, refu
 from rlhf_lab.interop.publishing.leaks import leaks, without_local_paths
 from rlhf_lab.interop.publishing.publish import Request, publish
 from rlhf_lab.stages.execute import execute
+from rlhf_lab.stages.reuse import check_source
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 SMALL = (*SMALL_WORLD, *ONE_LAYER, "algorithm.epochs=1", "algorithm.batch_size=16")
+
+TYPED_KEY = "hf" + "_" + "aB3" * 12
+"""A made-up key that somebody types into a setting."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rlhf_lab.stages.manifest.git_sha", lambda: SHA)
         patch.setattr("rlhf_lab.stages.manifest.command_line", lambda: f"python -m rlhf_lab +recipe=grpo outputs={out}")
-        sft = planned("sft", *SMALL, f"outputs={out}")
+        sft = planned("sft", *SMALL, f"outputs={out}", f"question={TYPED_KEY}")
         execute(sft)
         grpo = planned(
             "grpo",
@@ -298,6 +302,40 @@ def test_leaks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         assert what in found
     assert "tokenizer.json" not in found
+
+
+def test_a_typed_key_is_in_no_file_of_a_run(sft: Path) -> None:
+    files = [path for path in sft.rglob("*") if path.is_file()]
+    assert {"config.yaml", "manifest.json", "result.json"} <= {path.name for path in files}
+    assert [path.name for path in files if TYPED_KEY.encode() in path.read_bytes()] == []
+    assert yaml.safe_load((sft / "config.yaml").read_text())["question"] == "\u2026"
+
+
+def test_a_changed_model_does_not_pass_without_its_seal(sft: Path, tmp_path: Path) -> None:
+    """The model's bits are flipped and the list of their digests is deleted; a later stage asks `check_source`."""
+    copy = tmp_path / sft.name
+    shutil.copytree(sft, copy)
+    check_source(copy / "model")
+    weights = copy / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 0x40
+    weights.write_bytes(content)
+    (copy / seal.NAME).unlink()
+    with pytest.raises(ArtifactError, match="SHA256SUMS is missing"):
+        check_source(copy / "model")
+
+
+def test_metadata_of_weights_and_vocabularies_are_searched(tmp_path: Path) -> None:
+    token = "hf" + "_" + "aB3" * 12  # made up
+    save_file({"w": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"source": "/home/someone/secret/place"})
+    save_file({"w": torch.zeros(1)}, tmp_path / "b.safetensors", metadata={"made by": f"login {token}"})
+    save_file({"w": torch.zeros(1)}, tmp_path / "c.safetensors", metadata={"format": "pt"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {token: 1, "/home/linux/x": 2}}}))
+    assert leaks(tmp_path) == [
+        "a.safetensors holds a path of this machine (/home/someone/secret/place)",
+        "b.safetensors holds a Hugging Face token",
+        "tokenizer.json holds a Hugging Face token",
+    ]
 
 
 def test_paths_are_shortened_and_addresses_are_not() -> None:

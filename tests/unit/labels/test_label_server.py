@@ -139,7 +139,17 @@ def test_retries_second_windows_and_undo(client):
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"event": 1}', b'{"event": "e", "item": "i0", "choice": "3", "seconds": 1}']
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"event": 1}',
+        b'{"event": "e", "item": "i0", "choice": "3", "seconds": 1}',
+        b'{"event": "\\ud800", "item": "i0", "choice": "1", "seconds": 1}',
+        b"[" * 9_000,
+        b'{"event": ' + b"9" * 5_000 + b"}",
+    ],
 )
 def test_bodies_that_are_no_answer(client, session, body):
     refused = client.post("/answer", content=body, headers=WITH_TOKEN)
@@ -147,6 +157,16 @@ def test_bodies_that_are_no_answer(client, session, body):
     assert client.post("/answer", content=b"x" * 10_001, headers=WITH_TOKEN).status_code == 404
     assert client.post("/answer", content=iter([b"{}"]), headers=WITH_TOKEN).status_code == 404  # of unknown length
     assert not session.store.labels()
+
+
+def test_numbers_of_many_digits(client, session):
+    """JSON has whole numbers that neither a float nor SQLite holds."""
+    large = "9" * 400
+    undo = client.post("/undo", content=f'{{"event": "u0", "undoes": {large}}}', headers=WITH_TOKEN)
+    assert undo.status_code == 400 and "an undo is" in undo.json()["error"]
+    item = client.get("/state", headers=WITH_TOKEN).json()["item"]["id"]
+    body = f'{{"event": "e0", "item": "{item}", "choice": "1", "seconds": {large}}}'
+    assert client.post("/answer", content=body, headers=WITH_TOKEN).status_code == 200
 
 
 def test_a_disk_that_refuses_is_said_and_can_be_retried(client, session):

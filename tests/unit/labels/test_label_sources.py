@@ -276,8 +276,6 @@ def test_export_from_the_command_line(tmp_path, capsys):
     assert "out.jsonl: 0 labels; left out: 1 ties, 0 skips" in capsys.readouterr().out
     label_command([str(source), f"export={tmp_path}/out.jsonl", "format=labels"])
     assert "out.jsonl: 1 labels" in capsys.readouterr().out
-    label_command([])
-    assert "RUN_OR_FILE" in capsys.readouterr().out
 
 
 def test_an_export_never_overwrites_what_is_labelled(tmp_path, monkeypatch):

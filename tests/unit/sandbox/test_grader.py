@@ -6,11 +6,14 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from attacks import ENDS_THE_LAUNCHER
 
+from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.sandbox import sandbox as module
 from rlhf_lab.sandbox.grader import Grader, HiddenTests, _Conversation
 from rlhf_lab.sandbox.harness import candidate, plain, tests
-from rlhf_lab.sandbox.outcome import SandboxError
 from rlhf_lab.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
+from rlhf_lab.sandbox.sandbox import Sandbox
 
 SQUARE = "def answer(n):\n    return n * n"
 ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
@@ -171,9 +174,55 @@ def test_a_broken_setup_is_nobodys_fault(grader, setup, message):
     assert (grade.status, grade.passed, grade.total) == ("unsupported", 0, 2) and message in grade.message
 
 
-def test_a_tests_process_that_ends_itself_is_an_error_of_the_run(grader):
-    with pytest.raises(SandboxError, match="whatever the program"):
-        grader.grade(SQUARE, HiddenTests(("import os; os._exit(1)",), "answer"))
+@pytest.mark.parametrize("test", ["import os; os._exit(1)", "import os; os._exit(0)"])
+def test_tests_that_end_their_own_process_are_nobodys_fault(grader, test):
+    """They do so without any code as well: the row is unscored, and others of the batch are graded."""
+    asked = HiddenTests((test,), "answer")
+    grades = grader.grade_many([(SQUARE, asked), (SQUARE, HiddenTests((HIDDEN_TEST,), "answer"))])
+    assert [grade.status for grade in grades] == ["unsupported", "passed"]
+    assert grades[0].message == "the tests' process ended without a report: no message"
+
+
+def test_an_answer_that_ends_the_tests_process_is_the_codes_fault(grader):
+    test = HiddenTests(("import os\nif answer(2) == 4: os._exit(1)",), "answer")
+    assert grader.grade(SQUARE, test).status == "error"
+    assert grader.grade("def answer(n): return 0", test).status == "passed"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"{",
+        b"\xff",
+        b"[]",
+        b'{"dict": [["messages", [""]]]}',
+        plain.dumps({"load": "", "messages": [1], "unsupported": "", "ended": False}).encode(),
+        plain.dumps({"load": "", "messages": [], "unsupported": "", "ended": False}).encode(),
+    ],
+)
+def test_a_report_of_another_form_is_none(report):
+    """Tests come from data sets: one that finds the nonce can report what it likes, and stops no run."""
+    conversation = _Conversation(HiddenTests(("assert solve()",)))
+    conversation._hear_tests(conversation._nonce.encode() + report + b"\n")
+    assert conversation.report is None
+
+
+def test_a_lost_sandbox_fails_its_own_program_alone(monkeypatch):
+    """At the level `rlimits` a program can end its launcher."""
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    asked = HiddenTests((HIDDEN_TEST,), "answer")
+    grader = Grader(Sandbox(Sandboxing(level="rlimits", timeout_s=5.0)))
+    grades = grader.grade_many([(SQUARE, asked), (ENDS_THE_LAUNCHER, asked), (SQUARE, asked)], at_once=1)
+    assert [(grade.status, grade.lost) for grade in grades] == [("passed", False), ("killed", True), ("passed", False)]
+    assert grades[1].message == ("its sandbox was lost twice: the launcher ended with exit status -9, without a report")
+
+
+def test_an_error_of_the_tests_own_memory_is_not_one_that_they_wait_for(grader):
+    test = "try:\n    f()\n    raise MemoryError\nexcept Exception:\n    pass"
+    grade = grader.grade("def f(): return 1", HiddenTests((test,), "f"))
+    assert (grade.status, grade.message) == ("failed", f"{tests.TOO_LARGE}; f() returned 1")
+    own = grader.grade("def f(): raise MemoryError", HiddenTests((test,), "f"))
+    assert own.status == "passed"  # the code's own, as any other error that it raises
 
 
 @pytest.mark.parametrize(

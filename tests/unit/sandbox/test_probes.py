@@ -9,6 +9,7 @@ import pytest
 from rlhf_lab.cli import sandbox as command
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
+from rlhf_lab.sandbox import levels
 from rlhf_lab.sandbox.probes import probe, reach, scene, table, use
 from rlhf_lab.sandbox.sandbox import why_not
 
@@ -21,7 +22,14 @@ QUICK = (
     "compiled module for the next run",
     "environment of all processes",
     "signal to a process of this user",
-    "kill the keeper",
+    "kill its parent",
+    "prlimit64",
+    "end what reports on it, by a limit of processor time",
+    "watch on files that others open",
+    "lock on a file that others use",
+    "pair of netlink sockets",
+    "shared memory that is hardly mapped",
+    "shared mapping of /dev/zero",
     "forged report on every descriptor",
     "memory behind a descriptor",
     "nested user namespace",
@@ -95,18 +103,31 @@ def test_the_lower_levels_stop_what_they_claim(as_ordinary_user):
     names = {finding["name"]: finding for finding in as_ordinary_user(MEASURED.replace("LEVEL", "'namespaces'"))}
     escaped = {name for name, finding in names.items() if finding["escaped"]}
     kinds = {names[name]["kind"] for name in escaped}
-    assert kinds <= {"kernel", "network", "memory"}
+    assert kinds <= {"kernel", "network", "memory", "files", "processes"}
+    assert {name for name in escaped if names[name]["kind"] == "processes"} <= {"prlimit64"}  # of its own process 1
+    assert {name for name in escaped if names[name]["kind"] == "files"} <= {
+        "watch on files that others open",
+        "signal when others change a folder",
+        "lock on a file that others use",
+    }
     assert escaped & {"TCP to this machine", "UDP to this machine", "abstract Unix socket"} == set()
 
 
 def test_the_command_says_what_works(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(command, "cost", lambda sandbox, level: (40.0, 30.0))
+    monkeypatch.setattr(command, "has_groups", lambda limits: False)
     monkeypatch.setattr(command, "why_not", lambda level: "" if level == "rlimits" else "not here")
     command.run([f"to={tmp_path / 'levels.json'}"])
     values = read_json(tmp_path / "levels.json")
     assert values["levels"]["rlimits"] == {"works": True, "reason": "", "wall_ms_cpu_ms": [40.0, 30.0]}
     assert values["levels"]["container"]["reason"] == "not here" and values["probes"] == []
-    assert "not here" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "not here" in shown and "what the kernel keeps for them" in shown
+    assert values["control_group"] is False and "is not counted" in shown
+
+
+def test_every_level_says_what_it_does_not_stop():
+    assert levels.STAYS_OPEN.keys() == set(levels.LEVELS)
 
 
 @pytest.mark.parametrize("words", [["probe=true"], ["probes=maybe"], ["level=jail"]])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from attacks import ENDS_PROCESS_1, ENDS_THE_LAUNCHER, HOLDS_SHARED_MEMORY
 
 from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.sandbox import container, levels, outcome, process
+from rlhf_lab.sandbox import container, levels, process
 from rlhf_lab.sandbox import sandbox as module
 from rlhf_lab.sandbox.outcome import SandboxError, SandboxUnavailable
 from rlhf_lab.sandbox.sandbox import Sandbox
@@ -276,14 +279,140 @@ def test_a_container_that_does_not_start_is_an_error(fake_docker, tmp_path, how)
         sandbox.run("print(1)")
 
 
-def test_a_launcher_that_does_not_end_is_an_error(monkeypatch):
-    import subprocess
-    from subprocess import PIPE
-
+def test_a_launcher_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(process, "PATIENCE_S", 0.2)
     sleeping = subprocess.Popen(["/bin/sleep", "60"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
     program = process.Program(sleeping, lambda: None, stdin=b"", wall_s=0.1, output_bytes=10)
-    with pytest.raises(SandboxError, match="did not end"):
-        process.supervise([program])
-    assert sleeping.poll() is not None
-    assert outcome.SandboxError is SandboxError
+    process.supervise([program])
+    assert sleeping.poll() is not None and program.is_hung and program.broke == "timeout"
+    came = module._outcome(program, None, "namespaces+seccomp")
+    assert (came.status, came.exit) == ("timeout", None) and "did not end" in came.lost
+
+
+def test_a_sandbox_that_is_lost_is_the_outcome_of_its_own_program(monkeypatch):
+    """At the level `rlimits` a program can end its launcher: the others of its batch are as without it."""
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    sandbox = Sandbox(Sandboxing(level="rlimits", timeout_s=5.0))
+    assert sandbox.level == "rlimits"  # tried here, so that it is not counted below
+    tried = count_runs(monkeypatch)
+    outcomes = sandbox.run_many(["print(1)", ENDS_THE_LAUNCHER, "print(3)"], at_once=1)
+    assert [outcome.status for outcome in outcomes] == ["ok", "killed", "ok"]
+    assert outcomes[1].lost == "the launcher ended with exit status -9, without a report" and not outcomes[0].lost
+    assert len(tried) == 1 + 2 + 1  # the one that was lost has run twice
+
+
+def count_runs(monkeypatch) -> list[object]:
+    """Calls of `Sandbox.run_together` from now on."""
+    tried: list[object] = []
+    run_together = Sandbox.run_together
+    monkeypatch.setattr(Sandbox, "run_together", lambda *words: tried.append(words) or run_together(*words))
+    return tried
+
+
+def test_a_sandbox_that_does_not_start_is_started_again(best, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    layout, failures = levels.layout(), [1]
+
+    def fails_once() -> levels.Layout:
+        if failures:
+            failures.pop()
+            return levels.Layout(layout.python, ("/no such library",), (), ())
+        return layout
+
+    monkeypatch.setattr(levels, "layout", fails_once)
+    assert best.run("print(1)").stdout == "1\n" and not failures
+    monkeypatch.setattr(levels, "layout", lambda: levels.Layout(layout.python, ("/no such library",), (), ()))
+    with pytest.raises(SandboxError, match="no such library"):
+        best.run("print(1)")
+
+
+def test_the_limits_of_process_1_cannot_be_set(best):
+    came = best.run(ENDS_PROCESS_1)
+    assert came.status == "error" and "PermissionError" in came.stderr and not came.lost
+
+
+@pytest.mark.parametrize(("level", "status"), [("namespaces+seccomp", "error"), ("namespaces", "killed")])
+def test_an_ordinary_users_program_ends_nothing_but_itself(as_ordinary_user, level, status):
+    """Its process 1 has its uid. Without a filter it can end that, and ends with it; what reports lies outside."""
+    code = f"""
+import json
+from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.sandbox.sandbox import Sandbox, why_not
+sandbox = Sandbox(Sandboxing(level={level!r}, timeout_s=20))
+outcomes = sandbox.run_many([{ENDS_PROCESS_1!r}, "print(1)"]) if not why_not({level!r}) else []
+print(json.dumps([[outcome.status, outcome.stdout, outcome.lost] for outcome in outcomes]))
+"""
+    outcomes = as_ordinary_user(code)
+    if not outcomes:
+        pytest.skip(f"an ordinary user has no {level} here")
+    assert outcomes == [[status, "", ""], ["ok", "1\n", ""]]
+
+
+def test_shared_memory_is_bounded_without_a_control_group(best, monkeypatch):
+    """4 × 64 MiB of 128 MiB: the filter refuses it, and without a filter the launcher counts what is mapped."""
+    monkeypatch.setattr(module.groups, "create", lambda limits: None)
+    refused = best.run(HOLDS_SHARED_MEMORY)
+    assert "PermissionError: [Errno 1] Operation not permitted" in refused.stderr
+    without_filter = Sandbox(Sandboxing(level="namespaces", timeout_s=5.0, memory_mib=128, processes=8))
+    assert without_filter.run(HOLDS_SHARED_MEMORY).status == "memory"
+
+
+def test_pages_that_processes_share_count_once_without_a_control_group(best, monkeypatch):
+    """Four children of a process with 60 MiB have 5 × 60 MiB resident, and 60 MiB together."""
+    monkeypatch.setattr(module.groups, "create", lambda limits: None)
+    code = """
+import os, time
+data = bytearray(b'x') * (60 << 20)
+for _ in range(4):
+    if os.fork() == 0:
+        time.sleep(.5)
+        os._exit(0)
+print(sum(os.wait()[1] for _ in range(4)))
+"""
+    assert best.run(code).stdout == "0\n"
+
+
+def test_usual_shared_memory_and_locks_work(best):
+    """What the standard library does with them lies on the program's own disk."""
+    code = """
+import fcntl, os, sqlite3
+from multiprocessing import Value, shared_memory
+block = shared_memory.SharedMemory(create=True, size=1000)
+block.close(); block.unlink()
+with sqlite3.connect('a.db') as database:
+    database.execute('pragma journal_mode=WAL')
+    database.execute('create table t (x)')
+with open('lock', 'w') as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+os.nice(1)
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+with open('/dev/zero', 'rb') as zeros:
+    print(Value('i', 3).value, zeros.read(2))
+"""
+    came = best.run(code)
+    assert came.stdout == "3 b'\\x00\\x00'\n", came.stderr
+
+
+def test_files_that_no_longer_fit_are_the_programs_own_limit(best):
+    """Files that a run leaves go into the next, which starts with less room when its program is longer."""
+    fills = """
+try:
+    with open('big', 'wb', buffering=0) as file:
+        while True: file.write(b'x' * 4096)
+except OSError:
+    pass
+"""
+    left = {name: content for name, content in best.run(fills, keep=True).files.items() if name != "main.py"}
+    came = best.run("print(1)" + " " * 9000, files=left)
+    assert (came.status, came.exit, came.lost) == ("disk", None, "")
+
+
+def test_a_folder_that_its_program_closes_gives_no_files_back(as_ordinary_user):
+    code = """
+import json
+from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.sandbox.sandbox import Sandbox
+outcome = Sandbox(Sandboxing(level='rlimits')).run("import os; os.chmod('.', 0)", keep=True)
+print(json.dumps([outcome.status, len(outcome.files), outcome.files_cut]))
+"""
+    assert as_ordinary_user(code) == ["ok", 0, True]

@@ -8,13 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support import planned
 
 from rlhf_lab.algorithms.reward_models.acoustic import clip_pairs
-from rlhf_lab.algorithms.reward_models.acoustic.acoustic_reward import build
+from rlhf_lab.algorithms.reward_models.acoustic.acoustic_reward import AcousticRewardModelling, build
 from rlhf_lab.algorithms.reward_models.acoustic.pair_training import epoch_batches, train_on_pairs
 from rlhf_lab.algorithms.reward_models.acoustic.settings import AcousticReward
 from rlhf_lab.algorithms.reward_models.acoustic.validation import validated, wins
 from rlhf_lab.core.errors import ConfigError, NumericError
+from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.rewards.acoustic.feature_model import (
     MODEL_FILE,
@@ -25,6 +27,7 @@ from rlhf_lab.rewards.acoustic.feature_model import (
 )
 from rlhf_lab.rewards.acoustic.settings import FEATURES, HAND_WEIGHTS, SILENT, HandWeighted
 from rlhf_lab.speech.features import NAMES
+from rlhf_lab.stages.execute import execute
 from rlhf_lab.statistics.estimates import Estimate
 
 SILENCE = [np.nan, np.nan, 0.0, np.nan, np.nan, np.nan, 1.0]
@@ -299,3 +302,31 @@ def test_hand_weights_that_are_wrong():
         HandWeighted(weights={"jitter": 1.0})
     with pytest.raises(ConfigError, match="all 0"):
         HandWeighted(weights={"hnr": 0.0})
+
+
+def test_a_stage_that_was_interrupted_logs_each_row_once(tmp_path, monkeypatch):
+    """Three epochs are three rows. The first attempt ends behind the second of them, and training begins anew."""
+
+    def measured(renderer, replies, title):
+        return clips(len(replies), seed=len(replies))
+
+    monkeypatch.setattr(clip_pairs, "features_of", measured)
+    sizes = ("data.train_pairs=24", "data.test_pairs=8", "algorithm.epochs=3", "algorithm.batch_size=8")
+    stage = planned("tts_reward", *sizes, f"outputs={tmp_path}")
+    log = AcousticRewardModelling._log
+
+    def interrupted(self, step, loss, accuracy):
+        log(self, step, loss, accuracy)
+        if step == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(AcousticRewardModelling, "_log", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        execute(stage)
+    first = read_jsonl(stage.folder / "metrics.jsonl")
+    assert [row["step"] for row in first] == [3, 6]
+    monkeypatch.setattr(AcousticRewardModelling, "_log", log)
+    execute(stage)
+    rows = read_jsonl(stage.folder / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [3, 6, 9]
+    assert [row["loss"] for row in rows[:2]] == [row["loss"] for row in first]

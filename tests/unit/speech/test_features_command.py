@@ -1,12 +1,12 @@
 """`features`: WAV files in, a summary and a table out."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
 from synthetic_audio import audio, glide, harmonics, tone
 
-from rlhf_lab.cli import commands
 from rlhf_lab.cli.features import run
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.media import Audio
@@ -50,10 +50,24 @@ def test_files_without_a_table(folder, tmp_path, capsys):
 
 def test_another_rate(folder):
     write_wav(folder / "slow.wav", Audio(audio(tone(150, 0.3)).samples_N, 8000))
-    with pytest.raises(DataError, match=r"1 of 4 clips cannot be measured:\n.*slow\.wav has 8000 samples a second"):
+    with pytest.raises(DataError, match=r"1 of 4 files cannot be measured:\n.*slow\.wav has 8000 samples a second"):
         run([str(folder)])
     run([str(folder), "resample=true"])
     run([str(folder / "slow.wav"), "rate=8000"])
+
+
+def test_a_damaged_file_is_named_and_can_be_left_out(folder, tmp_path, capsys):
+    (folder / "d.wav").write_bytes(b"not a WAV file")
+    with pytest.raises(DataError, match=r"d\.wav is damaged(.|\n)*leave them out with max_bad_files=1"):
+        run([str(folder), f"to={tmp_path / 'features.csv'}"])
+    run([str(folder), f"to={tmp_path / 'features.csv'}", "max_bad_files=1"])
+    printed = capsys.readouterr().out
+    assert "1 of 4 files are left out" in printed and "d.wav is damaged" in printed and "features of 3 clips" in printed
+    rows = (tmp_path / "features.csv").read_text().splitlines()[1:]
+    clips = {path.name for path in folder.rglob("*") if path.suffix.lower() == ".wav"}
+    assert {Path(row.split(",")[0]).name for row in rows} == clips - {"d.wav"}
+    with pytest.raises(DataError, match=r"Repair or remove them$"):
+        run([str(folder / "d.wav"), "max_bad_files=9"])
 
 
 @pytest.mark.parametrize(
@@ -75,8 +89,3 @@ def test_a_wrong_command(folder, tmp_path, words, message):
         run([places.get(word, word) for word in words])
     assert message in str(error.value)
     assert not list(tmp_path.glob("*.csv"))
-
-
-def test_without_words_it_says_what_it_takes(capsys):
-    commands.features_command([])
-    assert "features FILE_OR_FOLDER" in capsys.readouterr().out

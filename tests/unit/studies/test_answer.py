@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from support import planned
 
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.reports.report import write_report
@@ -217,3 +218,9 @@ def test_the_answer_is_the_first_sentence_of_page_and_table(make_run, make_study
     assert "No: iterating scores" in (folder / "table.md").read_text()
     study = write_report(make_study(seeds=2)).read_text()
     assert study.index('class="card lead"') < study.index("hypothesis</span>")
+
+
+@pytest.mark.parametrize(("recipe", "other"), OTHER_RUN.items())
+def test_a_recipe_that_is_compared_with_another_run_is_a_run_of_its_own(recipe, other):
+    """Else the store would have the other's result stand for it, and nothing would run."""
+    assert planned(recipe).settings_key != planned(other).settings_key

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+import yaml
+from synthetic_runs import write_study
 from test_compare import replies, write_run
 
+from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.remarks import run_remarks
-from rlhf_lab.reports.comparison.scales import Mismatch, mismatches
+from rlhf_lab.reports.comparison.report import compare
+from rlhf_lab.reports.comparison.scales import Mismatch, mismatches, refuse_two_worlds
 from rlhf_lab.reports.comparison.stored import stored_finding, stored_numbers
 from rlhf_lab.results.rundir import read_run
 
@@ -73,3 +80,49 @@ def test_numbers_without_rows_are_tested_from_their_intervals(tmp_path):
     assert f"accuracy: {of_a} and {of_b}, {test}." in stored_finding(*sides, [((title, of_a, of_b, test, ""), True)])
     assert stored_numbers(*sides, tested=("accuracy",)) == []
     assert stored_finding(*sides, []).endswith("No number that both stored can be tested.")
+
+
+def of_world(folder, name, **data):
+    """The same run, measured on other data."""
+    file = folder / "manifest.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps(manifest | {"data": {"name": name}}))
+    config = folder / "config.yaml"
+    config.write_text(config.read_text() + yaml.safe_dump({"data": {"kind": name, **data}}))
+    return folder
+
+
+def test_truths_of_two_worlds_are_not_compared(make_run):
+    """Gold is +2.5 of one world's points against another's: neither a test nor a remark makes it one measure."""
+    a, b = make_run("a"), of_world(make_run("b", lift=2.5), "speech")
+    with pytest.raises(
+        DataError, match=r"A \(.*a\) is measured on data=mini_hh, B \(.*b\) on data=speech: gold of the"
+    ):
+        compare(a, b)
+    refuse_two_worlds(*(side.run for side in find_sides(a, make_run("c", seed=7))))  # the same world is not refused
+
+
+def test_environments_and_mixes_are_worlds_by_what_they_hold(make_run):
+    one = of_world(make_run("one"), "environment", environment="mine.py:Relay")
+    other = of_world(make_run("other"), "environment", environment="mine.py:Chess")
+    assert read_run(one).world == "environment mine.py:Relay"
+    with pytest.raises(DataError, match=r"data=environment mine.py:Relay, B .* on data=environment mine.py:Chess"):
+        compare(one, other)
+    sources = {"x": {"kind": "verifiable"}, "y": {"kind": "gsm8k"}}
+    assert read_run(of_world(make_run("mixed"), "mix", sources=sources)).world == "mix of gsm8k, verifiable"
+
+
+def test_one_reward_model_as_gold_measures_the_same_on_any_data(make_run):
+    folders = [of_world(make_run(name), name) for name in ("hh_rlhf", "pairs")]
+    for folder in folders:
+        config = folder / "config.yaml"
+        config.write_text(config.read_text() + "needs: {gold: outputs/runs/gold}\n")
+    refuse_two_worlds(*(read_run(folder) for folder in folders))
+
+
+def test_studies_of_two_worlds_are_not_compared(tmp_path):
+    a, b = write_study(tmp_path / "a"), write_study(tmp_path / "b")
+    for file in b.rglob("manifest.json"):
+        of_world(file.parent, "speech")
+    with pytest.raises(DataError, match="A at current is measured on data=mini_hh, B at current on data=speech: gold"):
+        compare(a, b)

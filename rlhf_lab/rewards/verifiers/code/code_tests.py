@@ -38,7 +38,8 @@ class CodeVerifier:
         return [ABSTAINS if grade is None else self._verdict(grade) for grade in self.grades(replies)]
 
     def _verdict(self, grade: Grade) -> Verdict:
-        return Verdict(self._credit(grade), {"runs": float(grade.status in ("passed", "failed"))})
+        parts = {"runs": float(grade.status in ("passed", "failed")), "sandbox_lost": float(grade.lost)}
+        return Verdict(self._credit(grade), parts)
 
     def grades(self, replies: Sequence[Reply]) -> list[Grade | None]:
         """The grade of each reply; None where its row has no tests."""

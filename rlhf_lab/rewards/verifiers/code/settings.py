@@ -15,7 +15,8 @@ class CodeTests(VerifierSettings):
     """Hidden tests of a program: a reply is run against the tests of its row, in the sandbox (section `sandbox`).
 
     A row without tests is unscored, and one whose tests pass functions or objects to the program. The part `runs` is 1
-    where the program loads and ends by itself within its limits.
+    where the program loads and ends by itself within its limits; `sandbox_lost` is 1 where its sandbox ended twice
+    without a report, so that it counts as failed.
 
     Args:
         credit: `all` is 1 where every test passes, else 0; `share` is the share of tests that pass, of rows with a list

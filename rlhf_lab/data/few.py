@@ -1,0 +1,43 @@
+"""A few rows of a data source, read or drawn within a second: for checks before a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhf_lab.config import registry
+from rlhf_lab.config.groups import DataSource
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.data.file_settings import FileSettings
+from rlhf_lab.data.reading import local_files
+from rlhf_lab.data.settings import Mix
+
+
+def few_rows(settings: DataSource) -> Corpus | None:
+    """The corpus of a source at its smallest size; None where that takes a network or starts somebody's environment.
+
+    Raises DataError, ConfigError or MissingDependency for what is wrong with the first rows.
+    """
+    parts = list(settings.parts().values()) or [settings]
+    if not all(map(_is_at_hand, parts)):
+        return None
+    corpus: Corpus = registry.build("data", _at_its_smallest(settings))
+    return corpus
+
+
+def _is_at_hand(settings: DataSource) -> bool:
+    if isinstance(settings, ForeignEnvironment):
+        return False
+    sources = (settings.path, settings.test_path) if isinstance(settings, FileSettings) else ()
+    return all(local_files(source) is not None for source in sources if source)
+
+
+def _at_its_smallest(settings: DataSource) -> DataSource:
+    """The settings with the number of rows of `size=smoke` for large models, in every source of a mix."""
+    if isinstance(settings, Mix):
+        sources = {
+            name: {**settings.sources[name], **getattr(part, "smoke_real", {})}
+            for name, part in settings.parts().items()
+        }
+        settings = replace(settings, sources=sources)
+    return replace(settings, **getattr(settings, "smoke_real", {}))

@@ -1,0 +1,56 @@
+"""A function of the user called on two rows of the data, so that its faults show before anything is built."""
+
+from __future__ import annotations
+
+from rlhf_lab.config.groups import DataSource
+from rlhf_lab.core.episodes import Episode, Task
+from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
+from rlhf_lab.core.types import Corpus
+from rlhf_lab.data.few import few_rows
+from rlhf_lab.rewards.calling import RewardFailed, call_with_timeout
+from rlhf_lab.rewards.external.callable import make_reward, required_columns
+from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.rewards.external.settings import PythonCallable
+
+ROWS = 2
+SAMPLED = "This is a sampled response."
+"""Stands for a response where the data have none to imitate."""
+QUESTIONS = ("\n\nHuman: What is 2 + 2?\n\nAssistant:", "\n\nHuman: What is 3 + 3?\n\nAssistant:")
+"""Stand for prompts of a data set that is not on this machine yet."""
+
+
+def trial_problems(settings: PythonCallable, data: DataSource) -> list[str]:
+    """What goes wrong when the function is loaded and called on two rows of the data; one line each.
+
+    A function that may abstain may also raise here, e.g. because its service is down. NaN for both rows is refused: it
+    is the usual result of 0/0, and a function that means to abstain can return None.
+    """
+    try:
+        load_function(settings)
+        corpus = few_rows(data)
+        if corpus is None and required_columns(settings):
+            return []
+        reward = make_reward(settings, corpus or Corpus(name="", train=[], test=[], fingerprint=""))
+    except ConfigError as error:
+        return error.problems
+    except (DataError, MissingDependency) as error:
+        return [str(error)]
+    episodes = _two_episodes(corpus) if corpus else [Episode(Task(text), text, SAMPLED) for text in QUESTIONS]
+    try:
+        call_with_timeout(lambda: reward.score_episodes(episodes), settings.timeout_s, reward.name)
+    except LabError as error:
+        is_tolerated = settings.on_error == "abstain" and isinstance(error, RewardFailed)
+        return [] if is_tolerated else [f"{error} (called on {len(episodes)} rows before the run)"]
+    if reward.returned_nan == len(episodes):
+        return [
+            f"reward {reward.name} returned NaN for {reward.returned_nan} of {len(episodes)} rows (100 %), as 0/0 is "
+            "in NumPy; return a number, or None for a response without a score"
+        ]
+    return []
+
+
+def _two_episodes(corpus: Corpus) -> list[Episode]:
+    """The first two tasks with the responses that the data give to their prompts."""
+    tasks = corpus.tasks("train")[:ROWS]
+    responses = {pair.prompt: pair.chosen for pair in corpus.train if pair.chosen}
+    return [Episode(task, task.prompt, responses.get(task.prompt, SAMPLED)) for task in tasks]

@@ -1,0 +1,207 @@
+"""Units of final answers: which quantities are the same, which are not, and what a lacking unit means."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from importlib.util import find_spec
+
+import pytest
+
+from rlhf_lab.rewards.verifiers.equivalence import as_ballot, exactly_same
+from rlhf_lab.rewards.verifiers.math import MathVerifier
+from rlhf_lab.rewards.verifiers.settings import Math
+from rlhf_lab.rewards.verifiers.units import Quantity, Unit, read_quantity
+
+needs_library = pytest.mark.skipif(find_spec("math_verify") is None, reason="pip install 'rlhf_lab[math]'")
+
+SAME = [
+    # one unit, written in several ways
+    ("5 km", "5 kilometres"),
+    ("5 km", "5 KM"),
+    ("5 km", "5km"),
+    (r"5\,\text{km}", "5 km"),
+    (r"5~\mathrm{km}", "5 km"),
+    ("1,000 km", "1 000 km"),
+    ("5:30 pm", "5:30 p.m."),
+    ("5 p.m.", "5 PM"),
+    ("$18", "18 dollars"),
+    (r"\$18.00", "$18"),
+    ("$-5", "-$5"),
+    ("$5 million", "5,000,000 dollars"),
+    ("$18 per day", "18 dollars a day"),
+    ("$18/day", "18 dollars every day"),
+    ("60 miles per hour", "60 mph"),
+    ("5 square meters", r"5\text{ m}^2"),
+    ("5 m²", "5 m^2"),
+    (r"5\text{ m/s}", r"5\ \frac{\text{m}}{\text{s}}"),
+    ("5 sq. ft.", "5 square feet"),
+    ("5 feet squared", "5 ft^2"),
+    (r"90^\circ", "90 degrees"),
+    (r"20^\circ\text{C}", "20 degrees Celsius"),
+    ("3 boxes", "3 box"),
+    ("10 Apples", "10 apples"),
+    ("10%", "10 percent"),
+    # conversions: 1 h = 60 min, 72 km/h = 72,000 m / 3,600 s, 1 mile = 5,280 feet, 1 m = 100 cm, 1 m³ = 1,000 l
+    ("5 km", "5000 m"),
+    ("3 hours", "180 minutes"),
+    ("3 hours 15 minutes", "195 minutes"),
+    ("3 hours and 15 minutes", "3.25 hours"),
+    ("18 dollars and 50 cents", "$18.50"),
+    ("$18", "1800 cents"),
+    ("72 km/h", "20 m/s"),
+    ("1 mile", "5280 feet"),
+    ("1 cubic meter", "1000 liters"),
+    ("1 L", "1000 ml"),
+    ("1 m^2", "10000 cm^2"),
+    ("1 hectare", "10000 square metres"),
+    ("2 years", "24 months"),
+    ("10 kW", "10000 W"),
+    ("2 gallons", "32 cups"),
+    ("18 apples per day", "126 apples per week"),
+    (r"\frac{1}{2}\text{ km}", "500 m"),
+    (r"$\frac12$ km", "500 m"),
+    ("1 1/2 cups", "1.5 cups"),
+    # a unit that one of the two lacks
+    ("18", "18 dollars"),
+    ("18", "$18"),
+    ("18", "18 eggs left"),
+    ("18", "18 dollars every day at the market"),
+    ("5000000", "5 million"),
+    ("5 km", "5"),
+    ("0.5", r"\frac{1}{2}\text{ hour}"),
+    # mixed numbers
+    ("1 1/2", "3/2"),
+    ("-1 1/2", "-3/2"),
+    (r"1\frac{1}{2}", "1.5"),
+]
+OTHER = [
+    ("5 km", "5 m"),
+    ("5 kg", "5 g"),
+    ("3 hours", "3 days"),
+    ("5 a.m.", "5 p.m."),
+    ("5:30 am", "5:30 pm"),
+    (r"5\,\text{km}", "5 m"),
+    ("5 km", "5000 km"),
+    ("-5 km", "5 km"),
+    ("5 m", "5 m^2"),
+    ("5 m/s", "5 m"),
+    ("18 per day", "18 per week"),
+    ("5 mW", "5 MW"),
+    ("5 mg", "5 Mg"),
+    ("5m", "5 km"),
+    ("10 km", "10 %"),
+    ("$5", "5 euros"),
+    ("$5", "£5"),
+    ("$5", "5 cents"),
+    ("100 cents", "100 dollars"),
+    ("5 apples", "5 pears"),
+    ("12 noon", "12 midnight"),
+    ("20 degrees Celsius", "20 degrees Fahrenheit"),
+    ("90 degrees", "90 radians"),
+    ("1 month", "30 days"),
+    ("5 feet 3 inches", "5 feet 4 inches"),
+    ("2 hours", "2 hours 30 minutes"),
+    # words that change the number
+    ("3", "3 quarters"),
+    ("5", "5 million"),
+    ("5", "5 squared"),
+    ("5", "5 and a half"),
+    ("5", r"5\text{ and a half}"),
+    (r"3\text{ quarters}", "3"),
+    ("3", "3 or"),
+    ("18", "18 or 19"),
+    # mixed numbers
+    ("1 1/2", "11/2"),
+    ("1 1/2", "1"),
+    ("1 1/2", "1/2"),
+    ("1 3/2", "5/2"),
+    # words are no products of letters
+    ("act", "cat"),
+    ("ox", "xo"),
+    ("no", "on"),
+    (r"\text{act}", r"\text{cat}"),
+    ("act", "c a t"),
+]
+BY_THE_LIBRARY = [
+    (r"10\pi\text{ cm}^2", r"10\pi cm^2", True),
+    (r"10\pi\text{ m}", r"1000\pi\text{ cm}", True),
+    (r"10\pi\text{ cm}^2", r"10\pi cm", False),
+    (r"10\pi cm", r"10\pi m", False),
+    (r"2\sqrt{3} m", r"\sqrt{12}", True),
+    ("2(x+1)", "2x + 2 cm", True),
+    ("i^2", "-1", True),
+    ("(1+i)^2", "2i", True),
+    ("i^2", "1", False),
+    ("i", "1", False),
+    (r"\emptyset", r"\varnothing", True),
+    ("∅", r"\{\}", True),
+    (r"\varnothing", "0", False),
+    ("(act, ox)", "(cat, xo)", False),
+    ("A, B", "B, A", True),
+    (r"\frac{ab}{c}", r"\frac{ba}{c}", True),
+    ("3xy", "3yx", True),
+    ("3ab", "3ba", True),
+    ("3ab", "3", False),
+    ("3cm", "3x", False),
+    ("x*y", "y*x", True),
+    ("5 x", "5", False),
+]
+
+
+@pytest.mark.parametrize(("gold", "stated"), SAME)
+def test_the_same_quantity_needs_no_library(gold, stated):
+    exact = MathVerifier(Math(equivalence="exact"))
+    assert exact.equal(gold, stated) is True
+    assert exact.equal(stated, gold) is True
+    assert exact.score({"answer": gold}, "p", f"#### {stated}") == 1
+
+
+@pytest.mark.parametrize(("gold", "stated"), OTHER)
+def test_other_quantities(gold, stated):
+    assert exactly_same(gold, stated) is not True
+    assert exactly_same(stated, gold) is not True
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    made = MathVerifier(Math(answer_timeout_s=20))
+    yield made
+    made._symbolic.close()
+
+
+@needs_library
+@pytest.mark.parametrize(("gold", "stated"), OTHER)
+def test_nor_does_the_library_take_them_for_equal(verifier, gold, stated):
+    assert not verifier.equal(gold, stated)
+    assert not verifier.equal(stated, gold)
+    assert verifier.score({"answer": gold}, "p", f"#### {stated}") == 0
+
+
+@needs_library
+@pytest.mark.parametrize(("gold", "stated", "same"), BY_THE_LIBRARY)
+def test_units_around_formulas(verifier, gold, stated, same):
+    assert verifier.equal(gold, stated) is same
+    assert verifier.equal(stated, gold) is same
+
+
+def test_a_quantity_is_a_number_and_a_product_of_base_units():
+    """72 km/h: 72, in metres per second 1000/3600 each."""
+    speed = (("metre", 1), ("second", -1))
+    assert read_quantity("72 km/h") == Quantity("72", Unit(speed, Fraction(1000, 3600)))
+    assert read_quantity("72 kilometers per hour") == read_quantity("72 km/h")
+    assert read_quantity("5 million dollars") == Quantity("5", Unit((("dollar", 1),)), scale=10**6)
+    assert read_quantity("2 hours 30 minutes") == Quantity("9000", Unit((("second", 1),)))  # 2 × 3600 + 30 × 60
+    assert read_quantity("10%") == Quantity("10%")
+
+
+@pytest.mark.parametrize(
+    "formula", ["2x", "5 x", "2 sin x", "x+1", "(1, 2)", r"\text{Monday}", "Monday", "2 y z", "5!", ""]
+)
+def test_a_formula_has_no_unit(formula):
+    assert read_quantity(formula) == Quantity(formula)
+
+
+def test_an_answer_counts_in_a_vote_by_its_value():
+    assert {as_ballot(answer) for answer in ("18", "$18", "18 dollars", "18.0 dollars.")} == {"18"}
+    assert as_ballot("5 million") == "5000000"
+    assert as_ballot("3 quarters") == "3quarters"
