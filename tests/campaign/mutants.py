@@ -10,8 +10,9 @@ that fails has to fail alone as well, and at the end a control shows that it pas
 one more comment instead: no test fails by its order, or because a file changed.
 
 Outcomes are kept in `mutants.json` beside the page. One whose fault, mutated module and noticing test are as they were
-is not made again, so that a campaign that was stopped resumes. `--only` makes single faults in any case. Exit status 1
-when fewer than 95 % are noticed, 2 when the control fails or a fault breaks an import.
+is not made again, so that a campaign that was stopped resumes. `--only` makes single faults in any case, `--page` none:
+it writes the page of what is kept. Exit status 1 when fewer than 95 % are noticed, 2 when the control fails or a fault
+breaks an import.
 """
 
 from __future__ import annotations
@@ -226,6 +227,8 @@ def run_pytest(root: Path, arguments: list[str], log: Path) -> None:
     sys.argv = ["pytest", *arguments]
     # Processes that a test starts would otherwise import this script as their main module.
     sys.modules["__main__"] = ModuleType("__main__")
+    for name in ("anchors", "mutations"):  # tests import modules of their own by such a name
+        sys.modules.pop(name, None)
     of_checkout = (ROOT, ROOT / "tests", ROOT / "tests" / "campaign")
     sys.path[:] = [str(root), *(entry for entry in sys.path if Path(entry) not in of_checkout)]
     with log.open("w", encoding="utf-8") as file:
@@ -338,13 +341,17 @@ def render(outcomes: Mapping[str, Outcome], seconds: float) -> str:
     noticed = [mutant for mutant in MUTANTS if mutant.name in outcomes and outcomes[mutant.name].noticed_by]
     others = [mutant for mutant in MUTANTS if mutant not in noticed]
     missing = sum(mutant.name not in outcomes for mutant in others)
+    unchecked = sum(not outcomes[mutant.name].controlled for mutant in noticed)
+    control = "Every test named here passed without a mutant."
+    if unchecked:
+        control = f"Not run without a mutant yet: the tests of {unchecked} rows."
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "pytest"))
     facts = [
         f"- **{len(noticed)} of {len(MUTANTS)} noticed ({len(noticed) / len(MUTANTS):.0%}); the bar is {BAR:.0%}.**"
         + (f" {missing} not run." if missing else ""),
         "- `python tests/campaign/mutants.py --out docs/results/mutants.md` (`make mutants`)",
         f"- {time.strftime('%Y-%m-%d')}, commit {(git_sha() or 'unknown')[:7]}, Python {platform.python_version()}, "
-        f"{versions}, {platform.system()}, {seconds / 60:.0f} min. Every test named here passed without a mutant.",
+        f"{versions}, {platform.system()}, {seconds / 60:.0f} min. {control}",
     ]
     columns = ["mutant", "what a researcher would get wrong", "file", "noticed by", "s"]
     rows = [columns, ["---", "---", "---", "---", "---:"]]
@@ -368,13 +375,20 @@ def judged(mutant_and_test: tuple[Mutant, str | None], folder: Path) -> Outcome:
     return own_copy(folder).judge(*mutant_and_test)
 
 
+def write_page(path: Path, outcomes: Mapping[str, Outcome]) -> None:
+    seconds = sum(outcome.seconds for outcome in outcomes.values())
+    path.write_text(render(outcomes, seconds), encoding="utf-8")
+
+
 def main() -> int:
     options = parse()
     record = Record(options.out.with_suffix(".json") if options.out else None)
     valid = record.valid()
-    chosen = [
-        mutant for mutant in MUTANTS if (mutant.name in options.only if options.only else mutant.name not in valid)
-    ]
+    if options.page:
+        write_page(options.out, valid)
+        return 0
+    names = options.only or [mutant.name for mutant in MUTANTS if mutant.name not in valid]
+    chosen = [mutant for mutant in MUTANTS if mutant.name in names]
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     begin = time.monotonic()
     made = {}
@@ -391,15 +405,15 @@ def main() -> int:
         if unchecked:
             Copy(folder / "control").control(unchecked)
         for outcome in unchecked:
-            record.keep(replace(outcome, controlled=True))
+            shown[outcome.mutant] = replace(outcome, controlled=True)
+            record.keep(shown[outcome.mutant])
     except Broken as broken:
         print(broken)
         return 2
     finally:
         shutil.rmtree(folder)
     if options.out:
-        seconds = sum(outcome.seconds for outcome in shown.values())
-        options.out.write_text(render(shown, seconds), encoding="utf-8")
+        write_page(options.out, shown)
     judged_here = list(made.values() if options.only else shown.values())
     noticed = sum(outcome.noticed_by is not None for outcome in judged_here)
     print(f"{noticed} of {len(judged_here)} noticed, {time.monotonic() - begin:.0f} s")
@@ -412,7 +426,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="these mutants in any case")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time, a copy of the checkout for each")
     parser.add_argument("--out", type=Path, help="Markdown report to write")
-    return parser.parse_args()
+    parser.add_argument(
+        "--page", action="store_true", help="write the report of the outcomes that are kept, run nothing"
+    )
+    options = parser.parse_args()
+    if options.page and not options.out:
+        parser.error("--page needs --out, beside which outcomes are kept; add --out docs/results/mutants.md")
+    return options
 
 
 if __name__ == "__main__":

@@ -264,6 +264,19 @@ def test_a_difference_of_few_prompts_has_to_be_larger_to_decide_a_rank(prompts, 
         assert rank_statistics._rank_intervals(strength_K, draws_DK, prompts, 0.95) == ranks
 
 
+@pytest.mark.parametrize(("difference", "ranks"), [(1.95, (1, 3)), (2.05, (1, 1))])
+def test_a_place_is_decided_by_all_differences_at_once(difference, ranks):
+    """Draws of both others lie −2, −1.9, … 2 about their strength, the largest of one where the other's are small.
+
+    Of 41 distances to one other 39 are up to 1.9; of the larger one of both distances four are 2.0, and 95 % are up to
+    2.0. A difference of 1.95 would decide a place between two players, and does not among three.
+    """
+    steps_D = np.linspace(-2, 2, 41)
+    draws_DK = np.stack([np.full(41, difference), steps_D, np.roll(steps_D, 20)], axis=1)
+    intervals = rank_statistics._rank_intervals(np.array([difference, 0.0, 0.0]), draws_DK, 100_000, 0.95)
+    assert intervals[0] == ranks
+
+
 def test_one_prompt_decides_no_rank():
     draws_DK = np.stack([np.linspace(8.9, 9.1, 11), np.zeros(11)], axis=1)
     assert rank_statistics._rank_intervals(np.array([9.0, 0.0]), draws_DK, 1, 0.95) == [(1, 2), (1, 2)]

@@ -69,6 +69,13 @@ def test_the_slot_before_each_target() -> None:
     assert packed.tokens_RW.flatten()[slots].tolist() == batch.tokens_BT[row_N, column_N - 1].tolist()
 
 
+def test_tokens_of_a_later_reply_follow_its_own() -> None:
+    """Slots hold 1 2 | 3 4 | 6 7. Both replies follow slot 1; 4 and 5 follow 3 and 4, and 7 and 8 follow 6 and 7."""
+    batch = TokenBatch.from_rows([([1, 2], [3, 4, 5]), ([1, 2], [6, 7, 8])])
+    packed = PackedRows.of(batch, pack(Lengths.of(batch), 8))
+    assert packed.slots_before(*batch.targets()).tolist() == [1, 2, 3, 1, 4, 5]
+
+
 def test_rows_end_to_end_have_no_padding() -> None:
     batch = TokenBatch.from_rows(ROWS)
     packed = PackedRows.of(batch, end_to_end(lengths()))

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rlhf_lab.algorithms.preference import dpo_iterative
 from rlhf_lab.algorithms.preference.rounds import Round, RoundFiles, best_and_worst
+from rlhf_lab.algorithms.preference.settings import IterativeDPO
 from rlhf_lab.core.errors import ArtifactError
 
 
@@ -42,3 +44,18 @@ def test_a_round_that_was_trained_on_is_not_guessed(files, state):
         files.path(1).write_text(files.path(1).read_text().replace("1.0", "2.0", 1))
     with pytest.raises(ArtifactError, match=rf"round_1\.json is {state}, and the policy has trained on its pairs"):
         files.read(1)
+
+
+def test_the_steps_of_a_round_count_its_corpus_pairs(monkeypatch):
+    """12 prompts and a quarter from the corpus are 16 pairs; two updates each in batches of 8 are 4 steps a round."""
+    settings = IterativeDPO(rounds=3, prompts_per_round=12, corpus_fraction=0.25, updates_per_pair=2, batch_size=8)
+
+    def begin(algorithm, settings, run):
+        algorithm.settings, algorithm.run, algorithm.encoder = settings, run, None
+        algorithm.evaluator = SimpleNamespace(reward=object())
+
+    monkeypatch.setattr(dpo_iterative.PreferenceAlgorithm, "__init__", begin)
+    for name in ("EpisodeCollector", "Watch", "RoundFiles", "RollOut"):
+        monkeypatch.setattr(dpo_iterative, name, lambda *arguments, **options: None)
+    algorithm = dpo_iterative.IteratedDPO(settings, SimpleNamespace())
+    assert (algorithm.round_steps, algorithm.total_steps) == (4, 12)
