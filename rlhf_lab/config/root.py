@@ -471,6 +471,12 @@ def _data_problems(root: Config) -> list[str]:
     takes_unpaired = algorithm.takes_unpaired and root.data.unpaired
     if algorithm.needs_preferences and not root.data.preferences and not takes_unpaired:
         problems.append(_no_pairs(kind, data_kind, root))
+    if algorithm.makes_model and getattr(root.data, "holds_out_all", False):
+        problems.append(
+            f"algorithm={kind} trains, and data.test_fraction=1 holds out every row of data={data_kind}; name a trained "
+            "model instead (needs.policy=FOLDER or a hub id, or the role of that stage), train on other data, or write "
+            "data.test_fraction=0.1 to train on nine rows in ten"
+        )
     if algorithm.imitates and not root.data.demonstrations:
         problems.append(
             f"algorithm={kind} imitates replies, and data={data_kind} has none to imitate; use data=sft or other data "

@@ -18,7 +18,8 @@ class FileSettings(DataSettings):
             `owner/name`, `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like
             a folder.
         test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
-        test_fraction: share of prompts held out, in (0, 1).
+        test_fraction: fraction of prompts held out, in (0, 1]. 1 holds out every row: benchmarks are measured whole, and
+            nothing can be trained on them.
         max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
         max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
             Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
@@ -48,6 +49,11 @@ class FileSettings(DataSettings):
     shuffle_seed: int = 0
 
     @property
+    def holds_out_all(self) -> bool:
+        """True if every row is held out, and none is left to train on."""
+        return self.test_path is None and self.test_fraction == 1
+
+    @property
     def fact_columns(self) -> tuple[str, ...] | None:
         """The columns that become facts; None is all others than the text's. Facts are held in memory."""
         return () if self.columns is None and self.streaming else self.columns
@@ -59,8 +65,8 @@ class FileSettings(DataSettings):
     def __post_init__(self) -> None:
         if not self.path:
             raise ValueError("path is not set; write data.path=FILE (.jsonl, .csv, .parquet, …) or a hub data set id")
-        if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1)")
+        if not 0 < self.test_fraction <= 1:
+            raise ValueError(f"test_fraction={self.test_fraction} is outside (0, 1]")
         for name in ("max_pairs", "max_bad_rows", "shuffle_buffer", "shuffle_seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is negative; write a count, 0 or more")

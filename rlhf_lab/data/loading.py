@@ -205,7 +205,7 @@ def _row_location(row: Row) -> str:
 def _check_not_empty(settings: FileSettings, train: SplitReader, test: SplitReader) -> None:
     test_path = settings.test_path or settings.path
     for name, reader, path in (("train", train, settings.path), ("test", test, test_path)):
-        if reader.pairs:
+        if reader.pairs or (name == "train" and settings.holds_out_all):
             continue
         reasons = ", ".join(f"{count} × {reason}" for reason, count in reader.report.dropped.items())
         if reasons:

@@ -223,7 +223,8 @@ def test_code_is_imitated_and_prompts_are_sampled(fresh):
         pytest.skip(f"{', '.join(files)} are not in {DATA}; set RLHF_LAB_DATA to the folder with the public data sets")
     model = save_tiny("gpt2", gpt2_tokenizer(["def f(x):\n    return x"] * 3, 400), fresh.folder / "checkpoint")
     common = ("model=hf", f"model.path={model}", "data.max_pairs=24", "runtime.threads=1")
-    out = fresh.run("+recipe=sft", "data=humaneval", f"data.path={files['HumanEval.jsonl.gz']}", *common, *SIZES)
+    programs = ("data=humaneval", f"data.path={files['HumanEval.jsonl.gz']}", "data.test_fraction=0.1")
+    out = fresh.run("+recipe=sft", *programs, *common, *SIZES)
     policy = fresh.stage(out, "sft") / "model"
     sizes = ("algorithm.prompts_per_iteration=4", "algorithm.group_size=2", "algorithm.batch_size=8")
     short = ("algorithm.iterations=2", "algorithm.max_length=96", "evaluation.prompts=4", "rollout.max_new_tokens=8")

@@ -241,7 +241,7 @@ def test_a_judge_that_nobody_asks_needs_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("recipe", "overrides", "runs_code"),
     [
-        ("grpo", ["data=humaneval", "reward=code_tests"], True),
+        ("grpo", ["data=humaneval", "data.test_fraction=0.1", "reward=code_tests"], True),
         ("grpo", ["reward=gold"], False),
         ("agent_bench", ["agent=code_executor"], True),
         ("agent_bench", ["agent=react"], False),

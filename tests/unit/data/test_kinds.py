@@ -332,9 +332,9 @@ def test_data_that_algorithms_take():
 
 def test_human_eval():
     path = real("HumanEval.jsonl.gz")
-    data = checked("sft", "data=humaneval", f"data.path={path}").data
+    data = checked("compare_policies", "data=humaneval", f"data.path={path}").data
     corpus = build("data", data)
-    assert corpus.report["all"].kept == 164
+    assert corpus.report["all"].kept == 164 == len(corpus.test)
     assert len(corpus.facts) == 164
     for pair in (*corpus.train, *corpus.test):
         facts = corpus.facts[pair.prompt]

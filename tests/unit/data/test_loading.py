@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from support import checked
 
 from rlhf_lab.config.registry import build
-from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import replies, transcript
 from rlhf_lab.data.file_settings import HHRLHF, Pairs
 from rlhf_lab.data.loading import IN_TRAIN, OVER_LIMIT, UNREADABLE, fingerprint, held_out
@@ -284,6 +285,16 @@ def test_a_column_map(tmp_path):
     corpus = load(write(tmp_path / "a.jsonl", rows), Pairs, prompt="q", chosen="good", rejected="bad")
     assert corpus.train[0].prompt == "\n\nHuman: q0\n\nAssistant:"
     assert corpus.train[0].meta["source"] == "a.jsonl:1"
+
+
+def test_a_benchmark_holds_out_every_row_and_trains_nothing(tmp_path):
+    """`data.test_fraction=1` leaves no row to train on, which is refused where a stage trains, before it is built."""
+    path = write(tmp_path / "a.jsonl", [hh_row(f"q{i}") for i in range(30)])
+    corpus = load(path, test_fraction=1.0)
+    assert (len(corpus.train), len(corpus.test)) == (0, 30)
+    with pytest.raises(ConfigError, match=r"algorithm=sft trains, and data\.test_fraction=1 holds out every row"):
+        checked("sft", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
+    assert checked("compare_policies", "data=hh_rlhf", f"data.path={path}", "data.test_fraction=1")
 
 
 @pytest.mark.parametrize("setting", [{"max_pairs": -1}, {"max_bad_rows": -1}, {"test_fraction": 0.0}, {"path": ""}])
