@@ -91,6 +91,23 @@ def test_the_readme_is_short_enough_to_be_read() -> None:
     assert len(README.split()) <= 1500
 
 
+def test_the_demo_of_the_readme_has_the_numbers_of_its_page() -> None:
+    """The answer's sentence, and the mean of each policy in each row that the page has too, rounded as README rounds."""
+    shown = README.split("<!-- result -->")[1].split("<!-- /result -->")[0]
+    page = (ROOT / "docs" / "results" / "dpo_iterative.md").read_text(encoding="utf-8")
+    sentence = re.search(r"\*\*(.+?)\*\*", page)
+    assert sentence and sentence[1] in " ".join(shown.split())
+    table = page[page.index("| policy |") :].split("\n\n")[0].splitlines()
+    header = [cell.strip() for cell in table[0].split("|")[1:-1]]
+    rows = [[cell.strip().replace("−", "-") for cell in line.split("|")[1:-1]] for line in table[2:]]
+    columns = {"gold": "gold reward", "proxy": "proxy reward", "KL (nats)": "KL, nats", "tokens": "tokens"}
+    for name, title in columns.items():
+        line = next(line for line in shown.splitlines() if line.startswith(name))
+        means = [float(value) for value in re.findall(r"(-?[\d.]+) ±", line)]
+        expected = [float(row[header.index(title)].split()[0]) for row in rows]
+        assert means == pytest.approx(expected, abs=0.0501 if name == "tokens" else 0.00501), name
+
+
 def before_training(patch: pytest.MonkeyPatch) -> list[str]:
     """Have commands do everything up to where a stage or Hydra's jobs begin. Returns a list of what began."""
     begun: list[str] = []
