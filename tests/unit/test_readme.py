@@ -92,11 +92,11 @@ def test_the_readme_is_short_enough_to_be_read() -> None:
 
 
 def test_the_demo_of_the_readme_has_the_numbers_of_its_page() -> None:
-    """The answer's sentence, and the mean of each policy in each row that the page has too, rounded as README rounds."""
+    """The answer's sentence, and the mean of each policy in the rows that the page has too, rounded."""
     shown = README.split("<!-- result -->")[1].split("<!-- /result -->")[0]
     page = (ROOT / "docs" / "results" / "dpo_iterative.md").read_text(encoding="utf-8")
     sentence = re.search(r"\*\*(.+?)\*\*", page)
-    assert sentence and sentence[1] in " ".join(shown.split())
+    assert sentence and " ".join(sentence[1].split()) in " ".join(shown.split())
     table = page[page.index("| policy |") :].split("\n\n")[0].splitlines()
     header = [cell.strip() for cell in table[0].split("|")[1:-1]]
     rows = [[cell.strip().replace("−", "-") for cell in line.split("|")[1:-1]] for line in table[2:]]
