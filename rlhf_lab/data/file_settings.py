@@ -18,8 +18,8 @@ class FileSettings(DataSettings):
             `owner/name`, `owner/name:split` or `owner/name/folder:split` (split: train). A configuration is named like
             a folder.
         test_path: the held-out split; without it `test_fraction` of the prompts is held out by a hash of the prompt.
-        test_fraction: fraction of prompts held out, in (0, 1]. 1 holds out every row: benchmarks are measured whole, and
-            nothing can be trained on them.
+        test_fraction: fraction of prompts held out, in (0, 1]. 1 holds out every row: a benchmark is measured whole,
+            and nothing can be trained on it.
         max_pairs: keep at most this many pairs per split, taken in file order; 0 keeps all.
         max_bad_rows: rows that cannot be read at all (broken JSON, missing field) before loading stops with an error.
             Such rows are errors; rows that are readable but unusable (identical replies, …) are counted and dropped.
