@@ -25,6 +25,7 @@ def shared_state() -> dict[str, Any]:
         f"environment variable {name}": os.environ[name] for name in VARIABLES if name in os.environ
     }
     state["current directory"] = os.getcwd()
+    state["files in the current directory"] = sorted(os.listdir())
     torch = sys.modules.get("torch")
     if torch is not None:
         state |= {

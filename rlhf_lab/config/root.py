@@ -474,8 +474,8 @@ def _data_problems(root: Config) -> list[str]:
     if algorithm.makes_model and getattr(root.data, "holds_out_all", False):
         problems.append(
             f"algorithm={kind} trains, and data.test_fraction=1 holds out every row of data={data_kind}; name a "
-            "trained model instead (needs.policy=FOLDER or a hub id, or the role of that stage), train on other data, or "
-            "write data.test_fraction=0.1 to train on nine rows in ten"
+            "trained model for that role (needs.policy=FOLDER or a hub id), train on other data, or write "
+            "data.test_fraction=0.1 to train on nine rows in ten"
         )
     if algorithm.imitates and not root.data.demonstrations:
         problems.append(

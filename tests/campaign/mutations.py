@@ -447,7 +447,7 @@ INFERENCE = (
     ),
     Mutant(
         "unanimous_rate_counts_rows",
-        "clustered_rate",
+        "_wilson_of_clusters",
         "float(clusters)",
         "float(outcomes_N.size)",
         "8 of 8 replies to two prompts look like eight independent successes",

@@ -38,6 +38,7 @@ NEEDED = {
     "data/gsm8k": ["data.path=owner/name"],
     "data/hh_rlhf": ["data.path=owner/name"],
     "data/pairs": ["data.path=owner/name"],
+    "data/humaneval": ["algorithm=compare", "+needs.reference=owner/model"],  # nothing trains on it
     "data/graded": ["data.path=owner/name"],
     "data/sft": ["data.path=rows.jsonl"],
     "data/environment": [

@@ -411,7 +411,7 @@ def test_weights_that_are_not_taken_are_sent_again(model, monkeypatch, tmp_path)
         assert server.calls[-1] == "/resume" and not server.paused
         monkeypatch.undo()
         assert_logps_of(model, sampler.sample(model, prompts(), 1, seed=1))
-    assert not list(tmp_path.iterdir()), "weights are not left behind"
+    assert not list(tmp_path.rglob("*.safetensors")), "weights are not left behind"
 
 
 def test_a_server_with_the_weights_of_another_run_is_refused(model):

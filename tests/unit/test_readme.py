@@ -153,7 +153,9 @@ def check_commands(page: str, folder: Path, begun: list[str]) -> int:
         if first in ("audit", "doctor"):  # they begin with the data, or with training
             overrides = [word for word in arguments[1:] if not word.startswith(("to=", "against="))]
             named = any("recipe=" in word for word in overrides)
-            compose.check_command(overrides if named else [*overrides, "+recipe=sft"])
+            # An audit takes data that nothing can be trained on, too.
+            recipe = "+recipe=compare_policies" if first == "audit" else "+recipe=sft"
+            compose.check_command(overrides if named else [*overrides, recipe])
             continue
         if "table" in arguments:
             continue  # of `plan`: minutes

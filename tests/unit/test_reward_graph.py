@@ -224,7 +224,8 @@ def test_a_remote_reward_that_answers_wrongly_says_so(service, answer):
 
 
 def test_a_function_of_another_package(monkeypatch):
-    point = SimpleNamespace(name="mine", value="package:mine", load=lambda: lambda prompts, responses: [1, None])
+    mine = SimpleNamespace(name="mine", value="package:mine", module="package")
+    point = SimpleNamespace(**vars(mine), load=lambda: lambda prompts, responses: [1, None])
     monkeypatch.setattr("rlhf_lab.rewards.external.functions.entry_points", lambda group: [point])
     scores = (
         registry.build("reward", PythonCallable(name="mine"), RUN).score_episodes(said(["p"] * 2, ["a", "b"])).total_N

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.rewards.term import Reads, TermSettings
 
 
 @register("reward", "design")
@@ -18,4 +18,5 @@ class Design(TermSettings):
     """
 
     needs_role: ClassVar[str | None] = "design"
+    reads: ClassVar[Reads] = "any"  # designs are made for text and for clips
     reads_folder: ClassVar[bool] = True

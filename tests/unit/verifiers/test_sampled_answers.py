@@ -87,7 +87,7 @@ def test_settings():
 
 def test_at_smoke_size_only_what_its_samples_allow():
     values = dict(schema.plain(checked("grpo_math").evaluation)) | {"samples_per_prompt": 8, "pass_at": [1, 2, 8]}
-    composed = {"size": "smoke", "evaluation": values, "model": {"kind": "scratch"}}
+    composed = {"size": "smoke", "evaluation": values, "model": {"kind": "scratch"}, "data": {"kind": "arithmetic"}}
     shrunk = smoke._shrink_section(composed, "evaluation", "evaluation", [])
     assert (shrunk["samples_per_prompt"], shrunk["pass_at"]) == (2, [1, 2])
     written = smoke._shrink_section(composed, "evaluation", "evaluation", ["evaluation.pass_at"])
