@@ -281,5 +281,5 @@ class Corpus:
             return {}
         prompts = [episode.prompt for episode in episodes]
         measured = self.oracle.measure(prompts, [episode.response for episode in episodes])
-        details = getattr(self.oracle, "details", frozenset())
+        details: frozenset[str] = getattr(self.oracle, "details", frozenset())
         return {name: values_N for name, values_N in measured.items() if name not in details}
