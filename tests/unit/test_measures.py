@@ -11,7 +11,7 @@ import pytest
 from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
 from rlhf_lab.core.measures import own_measures
 from rlhf_lab.core.metrics import undeclared
-from rlhf_lab.core.types import Corpus
+from rlhf_lab.core.types import Corpus, Oracle
 from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.reports.policy_table import PolicyTable
 
@@ -52,11 +52,14 @@ def test_it_has_a_column_on_the_console():
 
 
 def test_details_of_a_world_are_not_logged():
-    class World:
+    class World(Oracle):
         details = frozenset({"words"})
 
         def measure(self, prompts, responses):
             return {name: np.ones(len(prompts)) for name in ("gold", "words", "hesitations")}
+
+        def prefer(self, prompts, first, second, *, seed):
+            raise NotImplementedError
 
     corpus = Corpus("", [], [], "", oracle=World())
     assert list(corpus.measure(corpus.episodes(["Q"], ["a"]))) == ["gold", "hesitations"]
