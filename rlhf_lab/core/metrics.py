@@ -30,7 +30,8 @@ class Metric:
         unit: of the number; part of a column's head.
         better: which direction is an improvement; empty where neither is.
         phrase: what it is called within a sentence; the title where it is empty.
-        column: a shorter title for the console's table of policies; empty where it is no column of it.
+        column: a shorter title for the console's table of policies; empty where it is no column of it. A
+            `<placeholder>` stands for what the run's key has in its place.
         relative_to: what two runs must have in common for the number to be on one scale: the `reward`, the `reference`,
             the `gold`.
     """
@@ -54,6 +55,15 @@ class Metric:
     def in_words(self) -> str:
         """What it is called within a sentence."""
         return self.phrase or self.title or self.name.replace("_", " ")
+
+    def columns(self, keys: Iterable[str]) -> dict[str, str]:
+        """Title of the console's column of each key that belongs to this metric, in the order of the keys."""
+        placeholder = re.search(r"<\w+>", self.name)
+        if not placeholder:
+            return {self.name: self.column} if self.name in keys else {}
+        begin, end = self.name.split(placeholder[0], 1)
+        found = {key: key.removeprefix(begin).removesuffix(end) for key in keys if self.matches(key)}
+        return {key: self.column.replace(placeholder[0], value) for key, value in found.items()}
 
     def matches(self, name: str) -> bool:
         """Whether a key that a run wrote belongs to this metric."""

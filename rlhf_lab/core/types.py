@@ -68,7 +68,10 @@ class LoadReport:
 
 
 class Oracle(Protocol):
-    """A world whose truth is known: it can grade any reply and label any pair. Real data has none."""
+    """A world whose truth is known: it can grade any reply and label any pair. Real data has none.
+
+    A world may name in `details` the measures that only its own annotator and judges read: these are not logged.
+    """
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """Score replies, each (N,): those of `gold` (true reward), `verbose`, `garble`, `correct` (0/1) it knows."""
@@ -271,10 +274,12 @@ class Corpus:
         ]
 
     def measure(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """What the world knows of each episode, (N,) each: `gold`, `correct`, …; nothing without a known truth."""
+        """What the world reports of each episode, (N,) each: `gold`, `correct`, …; nothing without a known truth."""
         if self.environment is not None:
             return self.environment.grade(episodes)
         if self.oracle is None:
             return {}
         prompts = [episode.prompt for episode in episodes]
-        return self.oracle.measure(prompts, [episode.response for episode in episodes])
+        measured = self.oracle.measure(prompts, [episode.response for episode in episodes])
+        details: frozenset[str] = getattr(self.oracle, "details", frozenset())
+        return {name: values_N for name, values_N in measured.items() if name not in details}

@@ -82,7 +82,11 @@ EVALUATOR = (
         better="lower",
         column="phone error",
     ),
-    Metric("measure/<name>", "mean of a further measure that the data's own world or environment returns, in its unit"),
+    Metric(
+        "measure/<name>",
+        "mean of a further measure that the data's own world or environment returns, in its unit",
+        column="<name>",
+    ),
     Metric("audio_seconds", "length of a clip (speech)", title="length", unit="s", phrase="length of a clip"),
     Metric("gold/<category>", "mean gold reward in one category of prompts (speech)", better="higher"),
     Metric("proxy/<category>", "mean proxy reward in one category of prompts (speech)", relative_to=("reward",)),

@@ -38,8 +38,7 @@ def remarks(
     """
     last_policy = policies[-1]["metrics"] if policies else {}
     results = [
-        no_reward(rows),
-        None if _penalties_differ(rows) else wasted_groups(metrics),
+        no_reward(rows) or wasted_groups(metrics),  # without a reward there is nothing to compare in a group
         no_gradient(rows),
         loss_did_not_fall(rows) if settings.loss_falls else None,
         no_better_than_chance(settings, {**last_policy, **metrics}),
@@ -53,8 +52,8 @@ def no_reward(rows: Rows) -> str | None:
     unscored = _column(rows, "unscored")
     if len(unscored) and unscored.min() >= 1:
         return (
-            "no signal: the reward scored none of the sampled replies, so nothing was trained on; likely the reward "
-            "abstains on this data (look at reward.terms)"
+            "no signal: the reward scored none of the sampled replies, so nothing was trained, by penalties neither; "
+            "likely the reward abstains on this data (look at reward.terms)"
         )
     spread = _column(rows, "reward_sd")
     if len(spread) and spread.max() <= 1e-6 and _penalties_differ(rows):
@@ -71,13 +70,13 @@ def no_reward(rows: Rows) -> str | None:
 
 
 def wasted_groups(metrics: Mapping[str, Any]) -> str | None:
-    """In (nearly) all groups the replies to a prompt have the same reward, so that comparing them says nothing."""
+    """In (nearly) all groups the replies to a prompt have the same score, so that comparing them says nothing."""
     share = _estimate(metrics.get("wasted_groups"))
     if share is None or share.mean < 0.9:
         return None
     groups = "every group" if share.mean >= 1 else f"{share.mean:.0%} of groups"
     return (
-        f"{groups} wasted: the replies to a prompt all had the same reward; likely the task is too hard or too easy "
+        f"{groups} wasted: the replies to a prompt all had the same score; likely the task is too hard or too easy "
         "for this policy, or algorithm.group_size or rollout.temperature is too small (algorithm.dynamic_sampling "
         "draws other prompts)"
     )

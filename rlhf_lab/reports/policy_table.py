@@ -25,8 +25,9 @@ class PolicyTable:
     """
 
     def __init__(self, policies: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None = None):
-        columns = columns or {metric.name: metric.column for metric in catalogue().values() if metric.column}
-        measured = {name for policy in policies for name in policy["metrics"]}
+        measured = dict.fromkeys(name for policy in policies for name in policy["metrics"])
+        shown = [metric for metric in catalogue().values() if metric.column]
+        columns = columns or {name: title for metric in shown for name, title in metric.columns(measured).items()}
         self.policies = policies
         self.columns = {name: title for name, title in columns.items() if name in measured}
 

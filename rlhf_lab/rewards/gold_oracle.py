@@ -58,6 +58,11 @@ class GoldOracle:
         collective = getattr(self.source, "collective", False)
         return CheckedReward("gold", self.source, collective=collective, note=self._note)
 
+    @property
+    def details(self) -> frozenset[str]:
+        """Those of the data's own world."""
+        return getattr(self._corpus.oracle, "details", frozenset())
+
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """`gold`, NaN where the source leaves a reply unscored, beside what the data know of the replies, (N,) each."""
         known = self._corpus.oracle.measure(prompts, responses) if self._corpus.oracle else {}

@@ -55,9 +55,19 @@ class Group:
 
     @property
     def wasted(self) -> bool:
-        """True when all rewards are the same: nothing can be learned from comparing them."""
-        rewards = [reward for reward in self.rewards if np.isfinite(reward)]  # NaN: the reward abstained
-        return not rewards or max(rewards) - min(rewards) <= 1e-6 * (1 + abs(rewards[0]))
+        """True when all scores, which advantages are computed from, are the same: comparing them teaches nothing."""
+        return _same(self.scores)
+
+    @property
+    def undecided(self) -> bool:
+        """True when the reward prefers no episode, whether or not penalties do."""
+        return _same(self.rewards) or self.wasted
+
+
+def _same(values: Sequence[float]) -> bool:
+    """True when there are no two different values; NaN is the absence of one."""
+    known = [value for value in values if np.isfinite(value)]
+    return not known or max(known) - min(known) <= 1e-6 * (1 + abs(known[0]))
 
 
 def episodes_of(groups: Iterable[Group]) -> list[Episode]:

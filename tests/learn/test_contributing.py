@@ -132,6 +132,26 @@ def test_the_reward_trains_a_policy_on_the_world(workplace):
     assert "algorithm.alpha=-1.0 must be 0 or above" in wrong
 
 
+@pytest.mark.slow
+def test_a_further_measure_of_the_environment_is_shown_everywhere(workplace):
+    """`last_words`, which only `grade` of the page's environment knows, through core/measures.py."""
+    small = ("algorithm.iterations=1", "algorithm.prompts_per_iteration=4", "algorithm.batch_size=16")
+    small += ("data.greetings=20", "evaluation.prompts=4", "stages.sft.algorithm.epochs=1", "rollout.max_new_tokens=4")
+    small += ("rollout.max_prompt_tokens=32", "model=micro", "runtime.device=cpu")
+    out = lab(workplace, "+recipe=grpo", "data=relay", "reward=environment", "needs.reward=null", *small)
+    assert "last_words" in out
+    line = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
+    folder = workplace / line
+    rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    assert all(row["measure/last_words"] == len(row["response"].split()) for row in rows)
+    for policy in json.loads((folder / "result.json").read_text())["policies"]:
+        mine = [row["measure/last_words"] for row in rows if row["policy"] == policy["name"]]
+        assert policy["metrics"]["measure/last_words"]["mean"] == pytest.approx(sum(mine) / len(mine))
+    assert "measure/last words" in (folder / "table.md").read_text()
+    assert "measure/last words" in (folder / "report.html").read_text()
+    assert "measure/last_words" in json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+
+
 TURNS = (
     *("data=relay", "reward=environment", "needs.reward=null", "model=micro", "runtime.device=cpu"),
     *("evaluation.prompts=48", "rollout.max_new_tokens=4", "rollout.max_prompt_tokens=32", "algorithm.beta=0"),

@@ -11,7 +11,9 @@ import pytest
 from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
 from rlhf_lab.core.measures import own_measures
 from rlhf_lab.core.metrics import undeclared
+from rlhf_lab.core.types import Corpus, Oracle
 from rlhf_lab.evaluations.rescoring import read_replies
+from rlhf_lab.reports.policy_table import PolicyTable
 
 GRADED = {
     "gold": np.array([0.0, 1.0]),
@@ -39,3 +41,25 @@ def test_a_saved_column_is_read_for_another_weighting(tmp_path: Path):
     ]
     (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_replies(tmp_path).columns["measure/hesitations"] == pytest.approx([3.0, np.nan], nan_ok=True)
+
+
+def test_it_has_a_column_on_the_console():
+    metrics = {"measure/hesitations": {"mean": 2.0}, "gold": {"mean": 0.5}, "reward/hesitations": {"mean": 1.0}}
+    assert PolicyTable([{"name": "SFT", "metrics": metrics}]).columns == {
+        "gold": "gold",
+        "measure/hesitations": "hesitations",
+    }
+
+
+def test_details_of_a_world_are_not_logged():
+    class World(Oracle):
+        details = frozenset({"words"})
+
+        def measure(self, prompts, responses):
+            return {name: np.ones(len(prompts)) for name in ("gold", "words", "hesitations")}
+
+        def prefer(self, prompts, first, second, *, seed):
+            raise NotImplementedError
+
+    corpus = Corpus("", [], [], "", oracle=World())
+    assert list(corpus.measure(corpus.episodes(["Q"], ["a"]))) == ["gold", "hesitations"]

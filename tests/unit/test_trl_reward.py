@@ -72,6 +72,9 @@ class Double:
     def __call__(self, rewards: np.ndarray, lengths: list[int], ended: list[bool]) -> np.ndarray:
         return 2 * rewards
 
+    def penalties(self, lengths: list[int], ended: list[bool]) -> dict[str, np.ndarray]:
+        return {"missing_eos": 1.0 * ~np.array(ended)}
+
 
 def test_trl_is_given_shaped_scores_of_episodes_whose_prompts_are_encoded_once():
     encoder = CountingEncoder(tokenizer_of(FAMILIES["chatml"]))

@@ -52,7 +52,7 @@ ROLLOUTS = (
     Metric("unscored", "share of replies the reward abstained on; they are not trained on"),
     Metric(
         "wasted_groups",
-        "share of sampled groups whose replies (those that a filter left) all have the same reward",
+        "share of sampled groups whose replies (those that a filter left) all have the same score after shaping",
         title="wasted groups",
         better="lower",
     ),
@@ -70,7 +70,7 @@ ROLLOUTS = (
     Metric("calls", "calls of tools per episode, where the data's environment counts them"),
     Metric("phone_error", "phone errors per phone of the text, of speech"),
     Metric("score_sd", "standard deviation of the scores that are trained on: rewards after scaling and penalties"),
-    Metric("penalty/<name>", "mean of what is subtracted from scaled rewards to make `score`: missing_eos, overlong"),
+    Metric("penalty/<name>", "mean over scored replies of what shaping subtracts: missing_eos, overlong"),
     Metric("measure/<name>", "mean of a further measure that the data's own world or environment returns, in its unit"),
     Metric("audio_seconds", "length of a clip, s, of speech"),
 )

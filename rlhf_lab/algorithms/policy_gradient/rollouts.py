@@ -27,7 +27,7 @@ from rlhf_lab.training.run import Run
 
 FEWEST_CALLS = 0.5
 FEWEST_INFORMATIVE = 0.25
-"""Calls per episode, and share of groups whose rewards differ, below which training has collapsed."""
+"""Calls per episode, and share of groups whose scores differ, below which training has collapsed."""
 LEARNED = 0.75
 """Share of right answers from which on equal rewards mean that the tasks are learned."""
 
@@ -44,7 +44,7 @@ class Drawn:
     """What was drawn for an iteration.
 
     Attributes:
-        order: positions of tasks in the corpus; the first ones are sampled, the others may replace wasted groups.
+        order: positions of tasks in the corpus; the first ones are sampled, the others may replace groups.
         prompts_cut: of those that are sampled.
     """
 
@@ -84,8 +84,9 @@ class Rollouts:
     def draw(self, model: nn.Module, iteration: int) -> tuple[list[Group], dict[str, float]]:
         """The iteration's groups and what to log about them.
 
-        With `dynamic_sampling`, wasted groups are replaced by groups of further prompts, as often as allowed; what is
-        still wasted then stays.
+        With `dynamic_sampling`, groups in which the reward prefers no episode are replaced by groups of further
+        prompts, as often as allowed; those that are left then stay. As in DAPO, a difference in penalties alone
+        keeps no group.
         """
         settings = self.settings
         size = settings.prompts_per_iteration
@@ -102,7 +103,7 @@ class Rollouts:
         self.prompts_cut = drawn.prompts_cut
         groups = sampled = self._scored(model, positions, episodes, iteration, 0)
         for attempt in range(1, settings.dynamic_sampling + 1):
-            useful = [group for group in groups if not group.wasted]
+            useful = [group for group in groups if not group.undecided]
             missing = size - len(useful)
             if not missing:
                 break
@@ -114,15 +115,15 @@ class Rollouts:
             replacements = self._scored(model, further, sampled_further, iteration, attempt)
             positions = positions + further
             sampled = sampled + replacements
-            useful += [group for group in replacements if not group.wasted]
-            wasted = [group for group in (*replacements, *groups) if group.wasted]
-            groups = [*useful, *wasted][:size]
+            useful += [group for group in replacements if not group.undecided]
+            undecided = [group for group in (*replacements, *groups) if group.undecided]
+            groups = [*useful, *undecided][:size]
         self.groups += len(sampled)
         self.wasted += sum(group.wasted for group in sampled)
         metrics = self._metrics(sampled) | self._node_means()
         if self.curriculum is not None:
             metrics |= self.curriculum.metrics(positions)
-            metrics["curriculum/informative"] = float(np.mean([not group.sampled.wasted for group in sampled]))
+            metrics["curriculum/informative"] = float(np.mean([not group.sampled.undecided for group in sampled]))
             self.curriculum.observe(positions, [group.sampled.rewards for group in sampled])
         if samples_again:
             self._draw_later(model, iteration)
@@ -239,9 +240,7 @@ class Rollouts:
         """
         episodes = episodes_of(group.sampled for group in trained)
         metrics = group_metrics(trained)
-        lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
-        penalties = self.shaper.penalties(lengths, [episode.ended for episode in episodes])
-        metrics |= {f"penalty/{name}": float(penalty_N.mean()) for name, penalty_N in penalties.items()}
+        metrics |= penalty_means(self.shaper, trained)
         metrics["prompts_cut"] = float(self.prompts_cut)
         if self.settings.rollout_filter != "none" and metrics["unscored"] < 1:
             metrics["reward_kept"] = float(np.nanmean([group.rewards for group in trained]))
@@ -288,6 +287,22 @@ class Rollouts:
             self.curriculum.load_state_dict(state["curriculum"])
 
 
+def penalty_means(shaper: RewardShaper, groups: Sequence[Group]) -> dict[str, float]:
+    """Mean of each penalty over the scored samples, by metric; an unscored sample has no score to subtract from."""
+    sampled = [group.sampled for group in groups]
+    episodes = [
+        episode
+        for group in sampled
+        for episode, reward in zip(group.episodes, group.rewards, strict=True)
+        if np.isfinite(reward)
+    ]
+    if not episodes:
+        return {}
+    lengths = [len(episode.turns[-1].token_ids) for episode in episodes]
+    penalties = shaper.penalties(lengths, [episode.ended for episode in episodes])
+    return {f"penalty/{name}": float(penalty_N.mean()) for name, penalty_N in penalties.items()}
+
+
 def collapse_alarms(metrics: Mapping[str, float]) -> list[str]:
     """Signs that an agent learns nothing more, in words.
 
@@ -304,7 +319,7 @@ def collapse_alarms(metrics: Mapping[str, float]) -> list[str]:
     # groups that solve their task every time are equal too, and that is no collapse
     if "calls" in metrics and informative < FEWEST_INFORMATIVE and metrics.get("correct", 0.0) < LEARNED:
         alarms.append(
-            f"fewer than {FEWEST_INFORMATIVE:.0%} of an iteration's groups had different rewards: the others taught "
+            f"fewer than {FEWEST_INFORMATIVE:.0%} of an iteration's groups had different scores: the others taught "
             "nothing; choose easier tasks, a lower algorithm.lr, or algorithm.dynamic_sampling"
         )
     return alarms

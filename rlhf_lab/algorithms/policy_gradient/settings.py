@@ -84,8 +84,8 @@ class OnPolicySettings(TrainingSettings):
             (arXiv:2203.02155, eq. 2); 0 is off.
         condition: metric that `advantage=canon` splits groups by.
         inter_weight: weight of CANON's comparison between the halves, in [0, 1]; ½ is Dr. GRPO.
-        dynamic_sampling: rounds of drawing further prompts in place of those whose replies all have the same reward
-            (arXiv:2503.14476, section 3.2); 0 is off.
+        dynamic_sampling: rounds of drawing further prompts in place of those whose replies all have the same reward,
+            before penalties (arXiv:2503.14476, section 3.2); 0 is off.
         rollout_filter: which `group_size` of the `filter_pool` replies sampled to a prompt are trained on, by rank of
             their reward (PF-PPO, arXiv:2409.06957): `best`; `best_worst`, half from each end; `best_random`, the best
             half and others at random; the odd reply is a best one. What is kept is no sample of the policy: the policy

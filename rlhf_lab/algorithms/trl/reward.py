@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
-from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics, truth_means
+from rlhf_lab.algorithms.policy_gradient.rollouts import group_metrics, penalty_means, truth_means
 from rlhf_lab.core.episodes import Episode, Segment
 from rlhf_lab.losses.kl import k1, k3
 from rlhf_lab.models.logprobs import token_logps
@@ -60,7 +60,7 @@ def reward_function(algorithm: OnPolicy) -> Callable[..., list[float | None]]:
         rollouts.groups += len(groups)
         rollouts.wasted += sum(group.wasted for group in groups)
         truth = algorithm.run.measure_samples(episodes)
-        metrics = group_metrics(groups) | truth_means(truth)
+        metrics = group_metrics(groups) | penalty_means(shaper, groups) | truth_means(truth)
         metrics |= algorithm.monitor.see_groups(groups)
         if algorithm.beta or algorithm.settings.log_kl:
             metrics |= _measure_kl(algorithm, groups)

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
+from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError, require
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
@@ -47,6 +48,8 @@ class ArithmeticWorld:
     Attributes:
         lenient: whether replies need not mark their answer with "####"; see `answers.final_answer`.
     """
+
+    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
 
     lenient = False
 

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair, SafetyPrompt
 from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidates, labelled_pairs
@@ -53,6 +54,8 @@ class DialogueWorld:
         grader: the rubric judge; the default sees the truth.
         gold, criteria, rates: coefficients of the true reward, of the criteria and of the candidate writer.
     """
+
+    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
 
     def __init__(
         self,

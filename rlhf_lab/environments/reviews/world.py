@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
+from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose, distinct_candidates, labelled_pairs
@@ -43,6 +44,8 @@ class ReviewWorld:
             are its affirmations, praise its closing offers.
         gold, rates: coefficients of the true reward and of the candidates.
     """
+
+    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_lab.core import measures
 from rlhf_lab.core.errors import DataError, require
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
@@ -63,6 +64,8 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         codec: writes and reads all clips of this world.
         unheard_phone_error: phone error of a reply in which nothing can be heard.
     """
+
+    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
 
     codec: Codec
     unheard_phone_error: float
