@@ -37,6 +37,7 @@ def trained(recipe: str, folder: Path, policy: Path, micro_batch_tokens: int, lr
         f"algorithm.lr={lr}",
         f"algorithm.micro_batch_tokens={micro_batch_tokens}",
         "checkpoint.every_steps=0",
+        f"outputs={folder}",
     ).config
     folder.mkdir()
     run = Run(folder, config, {} if recipe == "sft" else {"policy": str(policy)})
