@@ -31,6 +31,7 @@ def dpo(request, tmp_path, policy):
         f"needs.policy={policy}",
         "needs.reward=null",
         f"algorithm.micro_batch_tokens={request.param}",
+        f"outputs={tmp_path}",
     ).config
     run = Run(tmp_path, config, {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
