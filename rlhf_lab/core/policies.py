@@ -1,6 +1,6 @@
 """Order of the policies that a run evaluated, and which of them is the run's own.
 
-`judge`, `compare`, `label`, `gate`, `publish`, reports and studies all ask here, so that they speak of the same policy.
+`judge`, `compare`, `label`, `gate` and studies all ask here, so that they speak of the same policy.
 """
 
 from __future__ import annotations
