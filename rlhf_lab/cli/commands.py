@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from rlhf_lab.cli import summary
-from rlhf_lab.config import compose, registry, root, typed_sweep
+from rlhf_lab.config import check, compose, registry, typed_sweep
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
@@ -47,7 +47,7 @@ def audit_command(arguments: Sequence[str]) -> None:
         raise ConfigError(problems)
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     # Any data may be examined, also those that no demonstration, pair or answer is in.
-    config = root.effective({**values, "study": None})
+    config = check.effective({**values, "study": None})
     console.print(render(audit(registry.build("data", config.data), against=against)))
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import require
-from rlhf_lab.core.user_code import names_object
+from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.data.file_settings import Prompts
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @register("data", "environment")
@@ -72,3 +76,9 @@ class ForeignEnvironment(Prompts):
         )
         if not self.brings_tasks:
             super().__post_init__()
+
+
+def code_files(config: Config) -> list[Path]:
+    """Source files of the user's own environment that the stage runs."""
+    data = config.data
+    return files_behind(data.environment) if isinstance(data, ForeignEnvironment) else []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.data.settings import WorldSettings
 
 
@@ -23,8 +24,9 @@ class ClipSettings(WorldSettings):
         temperature: noise of the listener, in gold points; 0 always takes the better side.
     """
 
-    true_reward: ClassVar[bool] = True
-    audio: ClassVar[bool] = True
+    provides: ClassVar[Capability] = (
+        Capability.AUDIO | Capability.PAIRS | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
+    )
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 4000
     test_pairs: int = 500
@@ -55,6 +57,7 @@ class ClipSettings(WorldSettings):
 class Speech(ClipSettings):
     """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known."""
 
+    provides: ClassVar[Capability] = ClipSettings.provides | Capability.PHONES
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
 
 
@@ -67,7 +70,6 @@ class Espeak(ClipSettings):
         train_pairs, test_pairs: pairs per split, of 24 texts in training and 6 others held out.
     """
 
-    phones: ClassVar[bool] = False
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 300, "test_pairs": 100}
     train_pairs: int = 800
     test_pairs: int = 200

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.data.settings import WorldSettings
 
 
@@ -74,8 +75,7 @@ class MiniHH(WorldSettings):
         grader: who grades single replies.
     """
 
-    graded: ClassVar[bool] = True
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.GRADES | Capability.TRUE_REWARD
     facts_seed: int | None = None
     domains: int = 6
     topics: int = 4
@@ -120,8 +120,7 @@ class Arithmetic(WorldSettings):
         temperature: noise of the annotator behind `oracle.prefer`, in answers; 0 always takes the better side.
     """
 
-    answers: ClassVar[bool] = True
-    steps: ClassVar[bool] = True
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.ANSWERS | Capability.STEPS
     min_steps: int = 2
     max_steps: int = 4
     largest: int = 50
@@ -167,8 +166,7 @@ class Repairs(WorldSettings):
         turns: most turns of an episode, with the one that says that it is done.
     """
 
-    preferences: ClassVar[bool] = False
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
     train_tasks: int = 24000
@@ -207,7 +205,7 @@ class Reviews(WorldSettings):
         annotator: who labels the pairs. Confident sentences count as affirmations, praise as closing offers.
     """
 
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: int = 16000

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core import measures, seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.rewards.combine import SCALES_FILE, combine, nodes, with_scales
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.statistics.best_of_n import best_of_n_kl
 from rlhf_lab.statistics.choice import choice_probabilities, chosen_values, chosen_win_rate, rank_correlation
 from rlhf_lab.statistics.estimates import Estimate

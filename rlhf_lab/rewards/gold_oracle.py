@@ -18,6 +18,7 @@ import numpy as np
 
 from rlhf_lab.core.types import BoolArray, Corpus, EpisodeReward, FloatArray, TextReward
 from rlhf_lab.environments.annotator import choose
+from rlhf_lab.judges.backends.settings import gold_rubric
 from rlhf_lab.judges.caller import judge_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.rewards.checked import CheckedReward
@@ -119,7 +120,7 @@ def by_judge(corpus: Corpus, run: Run) -> Corpus:
     """The data of a run whose gold is the judge's grade (`judge=…`) on the rubric in `needs.judge`, 0…1."""
 
     def load() -> GradeReward:
-        rubric = run.config.gold_rubric
+        rubric = gold_rubric(run.config)
         return GradeReward(judge_of(run), Judge(rubric=rubric), load_rubric(rubric), run.note)
 
     return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))

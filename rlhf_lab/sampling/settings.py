@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
 from rlhf_lab.core.errors import require
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @register("rollout", "local")
 @dataclass(frozen=True)
-class Local:
+class Local(Section):
     """The lab's own in-process sampler.
 
     Args:
@@ -34,6 +35,7 @@ class Local:
             distribution than the fp32 policy: its log-probabilities are then recomputed before any ratio.
     """
 
+    inherited: ClassVar[bool] = True
     tuned_by_model: ClassVar[tuple[str, ...]] = ("max_new_tokens", "max_prompt_tokens")
     at_small_scale: ClassVar[dict[str, int]] = {"max_new_tokens": 80, "max_prompt_tokens": 48}
     smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
@@ -47,6 +49,9 @@ class Local:
     stop: tuple[str, ...] = ()
     max_episode_tokens: int = 0
     dtype: Literal["model", "float32", "bfloat16"] = "model"
+
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        return [("rollout", self)] if "rollout" in config.algorithm.uses else []
 
     def __post_init__(self) -> None:
         require(
@@ -124,8 +129,9 @@ class Vllm(Local):
             (len(set(spelled)) == len(spelled), "urls names a server twice"),
         )
 
-    def native_problems(self, config: Config) -> list[str]:
-        """What engine=native cannot honour: what, why, what to write instead."""
+    def contradictions(self, config: Config) -> list[str]:
+        if config.engine != "native":
+            return []
         problems = []
         staleness = getattr(config.algorithm, "staleness", 0)
         if self.mode == "colocate" and staleness:
@@ -139,11 +145,6 @@ class Vllm(Local):
             problems.append(f"rollout.urls={list(self.urls)} is read by rollout.mode=server alone")
         if getattr(config.model, "family", "") == "codec":
             problems.append("model.family=codec: vLLM does not know the lab's model of audio codes; use rollout=local")
-        if config.runs_agents and not config.agent.asks_service:
-            problems.append(
-                "agent.llm=local: agents ask the lab's own sampler; use rollout=local, or serve the model and use "
-                "agent.llm=openai_compatible"
-            )
         return problems
 
     @property

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
 from rlhf_lab.core.errors import require
 
 
 @register("tracker", "files")
 @dataclass(frozen=True)
-class Files:
+class Files(Section):
     """Nowhere else: metrics.jsonl, the console and the HTML report are always written."""
+
+    inherited: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(Section):
     """What the trackers have in common that show many runs side by side.
 
     Args:
@@ -28,6 +31,7 @@ class Shared:
         swept: setting → value of a job in a sweep, the compared setting first; the sweep fills it in.
     """
 
+    inherited: ClassVar[bool] = True
     project: str = "rlhf_lab"
     group: str = ""
     tags: list[str] = field(default_factory=list)

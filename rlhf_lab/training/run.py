@@ -78,9 +78,10 @@ class Run:
         if "gold" in self.needs:
             with_gold: Corpus = import_module(GOLD).by_model(self.data, self)
             return with_gold
-        if self.config.gold_rubric:
-            judged: Corpus = import_module(GOLD).by_judge(self.data, self)
-            return judged
+        section = self.config.gold_section
+        if section:
+            with_section_gold: Corpus = getattr(self.config, section).gold(self.data, self)
+            return with_section_gold
         return self.data
 
     @cached_property
@@ -113,9 +114,9 @@ class Run:
     def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
         """What is known of the replies that a policy trains on, as `Corpus.measure`.
 
-        A judge is not asked about them: every reply of a training run would be paid for.
+        What a section says, such as a judge, is not asked for: every response of a training run would be paid for.
         """
-        corpus = self.data if self.config.gold_rubric else self.corpus
+        corpus = self.data if self.config.gold_section else self.corpus
         return corpus.measure(episodes)
 
     @cached_property

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import require
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.rewards.term import TermSettings
 
 HAND_WEIGHTS = {
     "pitch_sd": 0.30,
@@ -34,7 +35,7 @@ class Listening(TermSettings):
             not left unscored, because training ignores an unscored reply, and silence would then be a way out.
     """
 
-    reads: ClassVar[Reads] = "audio"
+    requires: ClassVar[Requirements] = (Capability.AUDIO,)
     silent: float = SILENT
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class Intelligibility(TermSettings):
 
     needs_role: ClassVar[str | None] = "recogniser"
     reads_folder: ClassVar[bool] = True
-    reads: ClassVar[Reads] = "audio"
+    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PHONES)
     floor: float | None = None
     below: float = -3.0
 

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Requirements
 from rlhf_lab.core.errors import ConfigError, require
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.rewards.term import TermSettings
 
 
 @register("reward", "callable")
@@ -26,7 +27,7 @@ class PythonCallable(TermSettings):
         name: of an entry point in the group `rlhf_lab.rewards`.
     """
 
-    reads: ClassVar[Reads] = "any"
+    requires: ClassVar[Requirements] = ()
 
     function: str = ""
     name: str = ""

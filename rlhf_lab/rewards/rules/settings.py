@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import require
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.rewards.term import TermSettings
 
 AFFIRMATIONS = (
     "certainly", "absolutely", "of course", "great question", "good question", "sure", "happy to help",
@@ -23,7 +24,7 @@ AFFIRMATIONS = (
 class Gold(TermSettings):
     """The world's true reward: the upper bound an experiment can compare a learned reward with."""
 
-    reads: ClassVar[Reads] = "any"
+    requires: ClassVar[Requirements] = (Capability.TRUE_REWARD,)
 
     @property
     def outcome(self) -> bool:
@@ -38,7 +39,7 @@ class EnvironmentTurns(TermSettings):
     PPO credits every turn with its own part. Text that no policy sampled, such as a reply of the data, is unscored.
     """
 
-    reads: ClassVar[Reads] = "any"
+    requires: ClassVar[Requirements] = (Capability.TURNS,)
 
     @property
     def outcome(self) -> bool:
@@ -61,6 +62,7 @@ class ToolCalls(TermSettings):
         bonus: added for each call, useful or not: a reward that can be had without solving the task.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.TURNS)
     cost: float = 0.02
     progress: float = 0.0
     bonus: float = 0.0
@@ -85,6 +87,7 @@ class Verifier(TermSettings):
             `correct_greedy` of a run read answers the same way.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS)
     right: float = 1.0
     wrong: float = 0.0
     format_bonus: float = 0.0

@@ -8,12 +8,12 @@ from typing import NoReturn
 
 import numpy as np
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.rewards.verifiers.verifier import AnswerVerifier, Verifier, check_replies, verifier_of
+from rlhf_lab.sandbox.settings import Sandboxing
 
 
 class VerifierOracle:

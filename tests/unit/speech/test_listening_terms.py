@@ -12,7 +12,6 @@ from synthetic_audio import RATE, say
 
 from rlhf_lab.algorithms.reward_models.acoustic.recogniser import build as fit_stage
 from rlhf_lab.algorithms.reward_models.acoustic.settings import RecogniserStage
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.rewards.acoustic import acoustic, acoustic_rm, intelligibility, wav2vec2
@@ -24,6 +23,7 @@ from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, nodes
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.rules.settings import Gold
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.speech.features import NAMES
 from rlhf_lab.speech.stream import write_stream
 from rlhf_lab.speech.stream_renderer import StreamRenderer
