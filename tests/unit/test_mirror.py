@@ -35,7 +35,7 @@ class Item:
 
     class _Part:
         def __len__(self):
-            import rlhf_lab.config.root
+            import rlhf_lab.config.root, rlhf_lab.packs.speech
             return 1
 """,
     "packs/judging/__init__.py": "",
