@@ -51,7 +51,7 @@ from rich.markup import escape
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.commands import COMMANDS, described, needs_words
+from rlhf_lab.cli.table import COMMANDS, described, needs_words
 from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -339,38 +338,3 @@ def sweep_command(arguments: Sequence[str]) -> None:
     from rlhf_lab.cli.sweep_file import run
 
     run(arguments)
-
-
-def needs_words(name: str) -> bool:
-    """Whether a sub-command does nothing by itself: its usage line has words that do not stand in brackets."""
-    usage = described(name).partition(":")[0].removeprefix(name).strip()
-    return bool(usage) and not usage.startswith("[")
-
-
-def described(name: str) -> str:
-    """The help text of a sub-command; its first line is a summary by itself."""
-    return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
-    "report": report_command,
-    "audit": audit_command,
-    "rescore": rescore_command,
-    "label": label_command,
-    "monitor": monitor_command,
-    "dashboard": dashboard_command,
-    "sweep": sweep_command,
-    "plan": plan_command,
-    "compare": compare_command,
-    "leaderboard": leaderboard_command,
-    "judge": judge_command,
-    "gate": gate_command,
-    "sandbox": sandbox_command,
-    "features": features_command,
-    "export": export_command,
-    "publish": publish_command,
-    "parler": parler_command,
-    "vllm": vllm_command,
-    "doctor": doctor_command,
-    "explain": explain_command,
-}

@@ -340,8 +340,8 @@ def _options_table(group: str) -> Table:
     """The options of a group, each with the first sentence of its file in conf/, or of a plug-in's settings class."""
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
     for name in inventory.options(group):
-        path = inventory.folder("conf") / group / f"{name}.yaml"
-        if path.is_file():
+        path = inventory.option_files(group).get(name)
+        if path is not None:
             sentence = _opening_comment(path.read_text(encoding="utf-8"))
         else:
             sentence = (inspect.getdoc(registry.settings_class(group, name)) or "").partition("\n")[0]

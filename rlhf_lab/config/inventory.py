@@ -18,10 +18,13 @@ from typing import Any
 import yaml
 
 from rlhf_lab.config import registry, root, schema
+from rlhf_lab.config.files import PACKAGE
 from rlhf_lab.config.files import folder as folder
 from rlhf_lab.config.files import read_yaml as read_yaml
 from rlhf_lab.config.overrides import merge
 from rlhf_lab.config.tuned import values_by_size
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import packs
 
 
 @dataclass(frozen=True)
@@ -41,17 +44,41 @@ class Entry:
 
 
 @cache
+def folders(name: str) -> list[Path]:
+    """conf/ or recipes/ of the lab, and those of every other pack that has one."""
+    others = [pack.folder / name for pack in packs() if pack.package != PACKAGE.name]
+    return [folder(name), *(path for path in others if path.is_dir())]
+
+
+@cache
 def recipes() -> dict[str, Path]:
-    """Recipe name → file, e.g. 'study/buffers'."""
-    root_folder = folder("recipes")
-    return {p.relative_to(root_folder).with_suffix("").as_posix(): p for p in sorted(root_folder.rglob("*.yaml"))}
+    """Recipe name → file, e.g. 'study/buffers'. Raises ConfigError if two packs have recipes of one name."""
+    found: dict[str, Path] = {}
+    for root_folder in folders("recipes"):
+        for path in sorted(root_folder.rglob("*.yaml")):
+            name = path.relative_to(root_folder).with_suffix("").as_posix()
+            if name in found:
+                raise ConfigError(f"recipe {name} stands in {found[name]} and in {path}; rename one of the files")
+            found[name] = path
+    return found
+
+
+@cache
+def option_files(group: str) -> dict[str, Path]:
+    """Option of a config group → its file. Raises ConfigError if two packs have options of one name."""
+    found: dict[str, Path] = {}
+    for root_folder in folders("conf"):
+        for path in sorted((root_folder / group).glob("*.yaml")):
+            if path.stem in found:
+                raise ConfigError(f"{group}={path.stem} stands in {found[path.stem]} and in {path}; rename one of them")
+            found[path.stem] = path
+    return found
 
 
 @cache
 def options(group: str) -> list[str]:
-    """Names of a config group's files, and of what plug-ins added to the group."""
-    files = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
-    return sorted(files | set(registry.plugged_in(group)))
+    """Names of a config group's files, and of the kinds that plug-ins registered without a file."""
+    return sorted({*option_files(group), *registry.plugged_in(group)})
 
 
 def entries() -> Iterator[Entry]:
@@ -81,8 +108,8 @@ def option(group: str, name: str) -> Entry:
 
 def written_values(group: str, name: str) -> dict[str, Any]:
     """An option's values in its file, or only its kind where a plug-in brings it without a file."""
-    file = folder("conf") / group / f"{name}.yaml"
-    return read_yaml(file) if file.is_file() else {"kind": name}
+    file = option_files(group).get(name)
+    return read_yaml(file) if file else {"kind": name}
 
 
 def _root_entry() -> Entry:

@@ -53,7 +53,7 @@ class Pack:
         rules: functions of a config that return problems between sections, one message each.
         preflight: functions of a stage's config that return problems which only the machine can show.
         code_files: functions of a config that return source files of the user's own code that the stage runs.
-        doctor: functions that return a `doctor.findings.Check`.
+        doctor: objects of the class `doctor.findings.Check`.
     """
 
     name: str

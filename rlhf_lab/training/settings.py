@@ -79,7 +79,7 @@ class StageSettings(Section):
         loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
             has to fall.
         chance_metric: its number that is ½ without knowledge; empty where it has none.
-        answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
+        answer: how its result answers a recipe's question, a name among the `answers` of packs (`core/packs.py`).
         gain_curve: form of reward gained against KL, see `statistics.overoptimization`: `rl` along training, `bon` over
             the n of best-of-n.
         one_path: whether the evaluated policies are stations of one method, in order: checkpoints of a training, or the

@@ -15,8 +15,8 @@ from rich.console import Console
 from support import checked, command_inside
 
 from rlhf_lab.cli import explain
-from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.completion import candidates
+from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.config import docstrings, inventory, registry, root, schema
 from rlhf_lab.config.study_settings import Prediction
 from rlhf_lab.core.console import console

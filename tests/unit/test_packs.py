@@ -10,6 +10,7 @@ from support import checked
 
 from rlhf_lab.agents import preflight as agents_preflight
 from rlhf_lab.core import packs
+from rlhf_lab.doctor import sandbox as sandbox_check
 from rlhf_lab.lab import CORE
 from rlhf_lab.monitoring import preflight as monitoring_preflight
 from rlhf_lab.sandbox import preflight as sandbox_preflight
@@ -26,11 +27,11 @@ def references(pack: packs.Pack) -> list[str]:
     return found
 
 
-def test_every_reference_of_the_core_leads_to_a_function():
+def test_every_reference_of_the_core_leads_somewhere():
     listed = references(CORE)
     assert len(listed) > 8 and "rlhf_lab.monitoring.preflight:problems" in listed
     for reference in listed:
-        assert callable(packs.load(reference)), reference
+        assert packs.load(reference) is not None, reference
 
 
 def test_an_entry_point_names_a_pack_or_a_function_that_registers_by_itself(monkeypatch):
@@ -80,3 +81,11 @@ def test_machine_problems_of_a_stage_come_from_its_owners(monkeypatch, tmp_path)
 
 def refuse(settings):
     raise sandbox_preflight.SandboxUnavailable("no level works")
+
+
+def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(monkeypatch):
+    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "")
+    assert sandbox_check.CHECK.ask(None).measured == f"{sandbox_check.AUTOMATIC[0]} works"
+    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "no user namespaces")
+    finding = sandbox_check.CHECK.ask(None)
+    assert finding.status == "skip" and finding.measured == "no isolation works: no user namespaces"

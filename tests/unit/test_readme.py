@@ -17,7 +17,7 @@ from hydra._internal.utils import get_args_parser
 from support import command_inside
 
 from rlhf_lab import main
-from rlhf_lab.cli.commands import described
+from rlhf_lab.cli.table import described
 from rlhf_lab.config import compose, inventory, schema
 from rlhf_lab.config.root import Config
 from rlhf_lab.stages import artifacts, preflight
