@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlhf_lab.core.episodes import Episode as Episode
     from rlhf_lab.core.episodes import Step as Step
     from rlhf_lab.core.episodes import Task as Task
+    from rlhf_lab.core.measures import Measure as Measure
     from rlhf_lab.core.types import Corpus as Corpus
     from rlhf_lab.core.types import Pair as Pair
     from rlhf_lab.core.types import RewardBatch as RewardBatch
@@ -46,6 +47,7 @@ EXPORTS = {
     "FileSettings": "rlhf_lab.data.file_settings",
     "WorldSettings": "rlhf_lab.data.settings",
     "Corpus": "rlhf_lab.core.types",
+    "Measure": "rlhf_lab.core.measures",
     "Pair": "rlhf_lab.core.types",
     # environments
     "Environment": "rlhf_lab.core.episodes",

@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rlhf_lab.core.measures import Measure
 from rlhf_lab.core.types import BoolArray, Corpus, EpisodeReward, FloatArray, TextReward
 from rlhf_lab.environments.annotator import choose
 from rlhf_lab.judges.backends.settings import gold_rubric
@@ -60,9 +61,9 @@ class GoldOracle:
         return CheckedReward("gold", self.source, collective=collective, note=self._note)
 
     @property
-    def details(self) -> frozenset[str]:
+    def measures(self) -> Sequence[Measure]:
         """Those of the data's own world."""
-        return getattr(self._corpus.oracle, "details", frozenset())
+        return self._corpus.measures
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """`gold`, NaN where the source leaves a reply unscored, beside what the data know of the replies, (N,) each."""

@@ -19,7 +19,7 @@ import torch
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
-from rlhf_lab.core import ranks
+from rlhf_lab.core import measures, ranks
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate
@@ -102,6 +102,7 @@ class Run:
     def own_corpus(self) -> Corpus:
         """The data; their oracle checks replies as the verifier of the run's reward does, so that both judge alike."""
         corpus: Corpus = registry.build("data", self.config.data)
+        measures.declare(f"data={registry.kind_of('data', self.config.data)}", corpus.measures)
         reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
         is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
         if is_lenient and isinstance(corpus.oracle, AnswerChecking):

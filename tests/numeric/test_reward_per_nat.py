@@ -58,7 +58,7 @@ def summary(judge: str) -> dict[str, Estimate]:
     evaluator = Evaluator.__new__(Evaluator)
     evaluator.settings = Evaluation()
     evaluator.is_spoken = False
-    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None))
+    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None), corpus=SimpleNamespace(measures=()))
     evaluator._reference_rows = [
         row("SFT", i, **{"proxy": value, judge: value, "kl": 0.0}) for i, value in enumerate(start)
     ]
