@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
-from rlhf_lab.config.sections import Evaluation
 from rlhf_lab.core import measures, metrics
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.measures import GOLD, Measure, columns_of, details, named
@@ -24,6 +23,7 @@ from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.reports.policy_table import PolicyTable
 from rlhf_lab.reports.run.run_view import policy_table
 from rlhf_lab.results.rundir import read_run
+from rlhf_lab.training.run_settings import Evaluation
 
 PATIENCE = Measure("patience", "turns before a caller hangs up", title="patience", unit="turns", better="higher")
 REACHED = Measure("reached", "whether the caller was reached", title="reached", kind="rate", by_category=True)
