@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Literal
 
-LAB = Path(__file__).resolve().parents[1]
-PACKAGES = ("evaluations", "environments", "training", "monitoring", "algorithms", "rewards", "agents")
-"""Packages whose `metrics.py` files are read, in the order in which reports show their metrics."""
+from rlhf_lab.core.packs import packs
+
+ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", "rewards", "agents")
+"""Packages of the core in the order in which reports show their metrics."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,17 @@ def declared() -> tuple[Metric, ...]:
 
 @cache
 def of_packages() -> tuple[Metric, ...]:
-    """Every metric that a package of the lab declares."""
+    """Every metric that the `metrics.py` files of packs declare."""
+    core, *others = packs()
+    modules = core.modules_called("metrics.py")
+    # Reports show metrics in the order of ROOMS; what lies elsewhere comes last.
+    modules.sort(key=lambda name: next((i for i, room in enumerate(ROOMS) if name.split(".")[1] == room), len(ROOMS)))
+    modules += [name for pack in others for name in pack.modules_called("metrics.py")]
     metrics: list[Metric] = []
-    for package in PACKAGES:
-        for file in sorted((LAB / package).rglob("metrics.py")):
-            module_name = ".".join(file.relative_to(LAB.parent).with_suffix("").parts)
-            module = import_module(module_name)
-            tables = [value for name, value in vars(module).items() if name.isupper() and isinstance(value, tuple)]
-            metrics += [metric for table in tables for metric in table if isinstance(metric, Metric)]
+    for name in modules:
+        constants = [value for key, value in vars(import_module(name)).items() if key.isupper()]
+        tables = [value for value in constants if isinstance(value, tuple)]
+        metrics += [metric for table in tables for metric in table if isinstance(metric, Metric)]
     return tuple(metrics)
 
 

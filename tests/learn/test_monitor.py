@@ -13,7 +13,7 @@ from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, sai
 
 from rlhf_lab.cli.commands import monitor_command
 from rlhf_lab.config import registry
-from rlhf_lab.config.root import ConfigError
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, execute
