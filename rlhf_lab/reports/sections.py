@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Literal
 
 from rlhf_lab.core.errors import ConfigError
-from rlhf_lab.core.packs import packs
+from rlhf_lab.core.packs import load, packs
 from rlhf_lab.figures.layers import Chart
 
 RUN = (
@@ -91,6 +90,11 @@ class Page:
     footer: str
 
 
+def figure_boxes(*drawn: tuple[str, str, Chart | None]) -> list[PageSection]:
+    """Sections of (title, note, figure), without those that have no figure."""
+    return [PageSection(title, note, [figure]) for title, note, figure in drawn if figure]
+
+
 def contributed(kind: Kind) -> Sequence[str]:
     """References of the sections that packs add to a kind of page, see `givers`."""
     return [reference for pack in packs() for reference in getattr(pack, f"{kind}_sections")]
@@ -138,9 +142,8 @@ def page_sections(kind: Kind, subject: Any) -> dict[str, PageSection]:
 
 
 def _load(reference: str) -> Callable[[Any], PageSection | None]:
-    module, _, name = reference.partition(":")
     try:
-        giver: Callable[[Any], PageSection | None] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as fault:
+        giver: Callable[[Any], PageSection | None] = load(reference)
+    except (ImportError, AttributeError, ValueError) as fault:
         raise ConfigError(f"section {reference}: {fault}; write it as module:function") from fault
     return giver

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from rlhf_lab.core.metrics import metric
 from rlhf_lab.statistics.inference import Estimate, format_estimate
@@ -95,6 +96,11 @@ def p_equals(p: float) -> str:
     if text.startswith("<"):
         return f"p {text}".replace(" ", "\u00a0")
     return f"p\u00a0=\u00a0{text}"
+
+
+def markdown_row(cells: Iterable[object]) -> str:
+    """A line of a table in Markdown."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def duration(seconds: float | None) -> str:

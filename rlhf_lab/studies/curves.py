@@ -18,7 +18,7 @@ import yaml
 
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.results.answer import algorithm_settings
-from rlhf_lab.results.wording import compact
+from rlhf_lab.results.wording import compact, markdown_row
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.overoptimization import Fit, Form, SeedFits, fit_over_seeds
 from rlhf_lab.studies.frame import Study
@@ -196,5 +196,5 @@ def curve_markdown(study: Study) -> str:
     if not curves:
         return ""
     rows = [HEADINGS, ("---",) * 3 + ("---:",) * 5, *fit_rows(curves)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines = list(map(markdown_row, rows))
     return f"\n## Over-optimisation\n\nFigure: `{NAME}.svg`. {NOTE}\n\n" + "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_lab.results.wording import compact, metric, metric_phrase, metric_title
+from rlhf_lab.results.wording import compact, markdown_row, metric, metric_phrase, metric_title
 from rlhf_lab.statistics.inference import Estimate
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.replicates import level_difference, level_mean
@@ -163,7 +163,7 @@ def front_markdown(study: Study) -> str:
     for number, front in enumerate(fronts_of(study)):
         rows = [front_headings(front), ("---", "---:", "---:", "---")]
         rows += [front_cells(study, row) for row in front.levels]
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        lines = list(map(markdown_row, rows))
         figure = f"Figure: `{front_file(number)}.svg`."
         sections.append(f"\n## {front_title(front)}\n\n{figure} {front_note(front)}\n\n" + "\n".join(lines) + "\n")
     return "".join(sections)

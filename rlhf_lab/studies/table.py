@@ -26,7 +26,7 @@ from rlhf_lab.core import seal
 from rlhf_lab.core.files import write_text
 from rlhf_lab.results.answer import Answer
 from rlhf_lab.results.rundir import TRUE_REWARD
-from rlhf_lab.results.wording import compact, judged_title, p_text, rough, signed
+from rlhf_lab.results.wording import compact, judged_title, markdown_row, p_text, rough, signed
 from rlhf_lab.statistics.inference import Comparison, Estimate, holm
 from rlhf_lab.studies.curves import curve_markdown
 from rlhf_lab.studies.frame import Study
@@ -201,10 +201,10 @@ def markdown(study: Study, sections: list[MetricSection], finding: Answer) -> st
     for section in sections:
         kind = "primary" if section.metric == study.primary else "exploratory"
         page.write(f"\n## {section_title(study, section)} ({kind})\n\n")
-        page.write(_markdown_row((study.compare, *HEADINGS[1:])))
-        page.write(_markdown_row(["---"] + ["---:"] * 6))
+        page.write(markdown_row((study.compare, *HEADINGS[1:])) + "\n")
+        page.write(markdown_row(["---"] + ["---:"] * 6) + "\n")
         for row in section.rows:
-            page.write(_markdown_row(cells(study, row)))
+            page.write(markdown_row(cells(study, row)) + "\n")
     page.write(front_markdown(study))
     page.write(curve_markdown(study))
     if len(study.incomplete):
@@ -250,7 +250,3 @@ def write_tables(study: Study, sections: list[MetricSection], finding: Answer) -
     write_text(markdown_file, markdown(study, sections, finding))
     write_text(csv_file, table_frame(study, sections).to_csv(index=False))
     return markdown_file, csv_file
-
-
-def _markdown_row(values: tuple[str, ...] | list[str]) -> str:
-    return "| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |\n"

@@ -19,7 +19,7 @@ from rlhf_lab.reports.comparison.stored import COSTS, stored_finding, stored_num
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
-from rlhf_lab.reports.sections import Page, PageSection, Table
+from rlhf_lab.reports.sections import Page, PageSection, Table, figure_boxes
 from rlhf_lab.results.gains import PROMPT
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import Run
@@ -36,6 +36,10 @@ HEADINGS = ("A", "B", "B − A", "p", "p (Holm)", "detectable")
 SAMPLE_BYTES = 30_000
 """Of the samples on a page."""
 DETECTABLE = "Detectable: the difference that one test at 5 % would find with 80 % power; Holm asks for more"
+EFFECTS = "Whiskers are 95 % intervals. One that crosses the dotted line is compatible with no difference."
+POLICIES = (
+    "Each run by its distance from the policy that it measures KL from. A line joins the policies of one training."
+)
 SCOPE = (
     "One run each: the tests tell these two policies apart, not the settings behind them, which takes several seeds "
     "(a study)."
@@ -56,7 +60,10 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "remarks": run_remarks(a, b),
         "tables": [_table_view("Metrics of replies", "metric", differences)] if differences else [],
         "tests": _test_notes(differences),
-        "boxes": _figure_boxes(a, b, differences),
+        "boxes": figure_boxes(
+            ("Which way, and how much", EFFECTS, effect_dots(a, differences)),
+            ("Every evaluated policy", POLICIES, policy_frontier(a, b)),
+        ),
         "scope": SCOPE if tested else "",
         "stored": [row for row, has_interval in stored if has_interval],
         "bare": [row for row, has_interval in stored if not has_interval],
@@ -199,20 +206,6 @@ def cells(difference: Difference) -> tuple[str, ...]:
         detectable = "nothing"
     gap = signed(versus.difference)
     return (heading, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
-
-
-def _figure_boxes(a: Side, b: Side, differences: Sequence[Difference]) -> list[PageSection]:
-    boxes = []
-    if effects := effect_dots(a, differences):
-        note = "Whiskers are 95 % intervals. One that crosses the dotted line is compatible with no difference."
-        boxes.append(PageSection("Which way, and how much", note, [effects]))
-    if policies := policy_frontier(a, b):
-        note = (
-            "Each run by its distance from the policy that it measures KL from. A line joins the policies of one "
-            "training."
-        )
-        boxes.append(PageSection("Every evaluated policy", note, [policies]))
-    return boxes
 
 
 def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:

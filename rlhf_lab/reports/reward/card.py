@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier, spread
 from rlhf_lab.figures.layers import Chart
-from rlhf_lab.reports.sections import PageSection, Table
+from rlhf_lab.reports.sections import PageSection, Table, figure_boxes
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, read_json
 from rlhf_lab.results.wording import compact, metric_note, metric_title
@@ -51,25 +51,19 @@ def report_card(run: Run) -> PageSection | None:
     card = read_json(run.path / FILE, [])
     confidence = reliability(card.get("reliability") or {})
     by_length = accuracy_by_length(card.get("accuracy_by_length") or [])
-    scores = scores_by_length(card.get("score_by_length") or [])
-    distances = distance_table(card.get("distances") or {})
-    accuracy_boxes = []
-    if confidence:
-        accuracy_boxes.append(PageSection("Can its confidence be believed?", CONFIDENCE, [confidence]))
-    if by_length:
-        accuracy_boxes.append(PageSection("Right for its length?", LENGTH, [by_length]))
-    score_boxes = []
-    if scores:
-        score_boxes.append(PageSection("Scores by length", SCORES, [scores]))
-    if distances:
-        score_boxes.append(PageSection("Distance between rewards", DISTANCES, table=distances))
+    accuracy = figure_boxes(
+        ("Can its confidence be believed?", CONFIDENCE, confidence), ("Right for its length?", LENGTH, by_length)
+    )
+    scores = figure_boxes(("Scores by length", SCORES, scores_by_length(card.get("score_by_length") or [])))
+    if distances := distance_table(card.get("distances") or {}):
+        scores.append(PageSection("Distance between rewards", DISTANCES, table=distances))
     headings = ("measure", "value", term("n / prompts", "scored rows / prompts"), "meaning")
     return PageSection(
         "Report card of the reward",
         NOTE,
         table=Table(headings, number_table(run.results), "left fold"),
         template=f"{__package__}:card.html.j2",
-        values={"rows": [accuracy_boxes, score_boxes]},
+        values={"rows": [accuracy, scores]},
         files={"plot": confidence} if confidence else {},
     )
 

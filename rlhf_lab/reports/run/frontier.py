@@ -10,7 +10,7 @@ from rlhf_lab.figures.charts import Point, Series, estimate_facts
 from rlhf_lab.figures.charts import frontier as draw_frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.policies import run_markdown
-from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.reports.sections import PageSection, figure_boxes
 from rlhf_lab.results.gains import gain, policy_mean, policy_names, spread_of_first
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import Run
@@ -23,14 +23,15 @@ BENDS_DOWN = "A line that bends down to the right is over-optimisation."
 
 def frontier(run: Run) -> PageSection | None:
     """Gain against distance, and gold against proxy; the first is also a file, beside a table of the policies."""
-    boxes = []
-    files: dict[str, str | Chart] = {}
-    if gained := kl_frontier(run):
-        boxes.append(PageSection("Reward gained per distance travelled", _gain_note(run), [gained]))
-        files = {"plot": gained, "table.md": run_markdown(run)}
-    if against := proxy_against_gold(run):
-        boxes.append(PageSection("Gold against proxy", gold_note(bool(policies_on_path(run))), [against]))
-    return PageSection(template="two.html.j2", values={"rows": [boxes]}, files=files) if boxes else None
+    gained = kl_frontier(run)
+    boxes = figure_boxes(
+        ("Reward gained per distance travelled", _gain_note(run), gained),
+        ("Gold against proxy", gold_note(bool(policies_on_path(run))), proxy_against_gold(run)),
+    )
+    if not boxes:
+        return None
+    files: dict[str, str | Chart] = {"plot": gained, "table.md": run_markdown(run)} if gained else {}
+    return PageSection(template="two.html.j2", values={"rows": [boxes]}, files=files)
 
 
 def _gain_note(run: Run) -> str:

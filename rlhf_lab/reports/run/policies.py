@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.reports.monitor.panels import in_monitor_section
@@ -14,7 +13,7 @@ from rlhf_lab.results.answer import answer
 from rlhf_lab.results.gains import gain, policy_mean, policy_names
 from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run
-from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title, p_text, signed
+from rlhf_lab.results.wording import compact, judged_title, markdown_row, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.inference import holm
 
 GAIN_HEADINGS = ("metric", "policy", "difference", "p (Holm)", "detectable", "prompts")
@@ -102,16 +101,12 @@ def run_markdown(run: Run) -> str:
     lines += [f"{facts}. {known['world'].capitalize()}.", ""]
     columns, rows = policy_table(run)
     headings = ["policy", "n / prompts", *(title for title, _ in columns)]
-    lines += [_markdown_row(headings), _markdown_row(["---"] * 2 + ["---:"] * len(columns))]
-    lines += [_markdown_row(row) for row in rows]
+    lines += [markdown_row(headings), markdown_row(["---"] * 2 + ["---:"] * len(columns))]
+    lines += [markdown_row(row) for row in rows]
     lines += ["", "Means with 95 % intervals clustered by prompt."]
     if gain_rows := gain_table(run):
         lines += ["", f"## {_gain_title(run)}", ""]
-        lines += [_markdown_row(GAIN_HEADINGS), _markdown_row(["---"] * 2 + ["---:"] * 4)]
-        lines += [_markdown_row(row) for row in gain_rows]
+        lines += [markdown_row(GAIN_HEADINGS), markdown_row(["---"] * 2 + ["---:"] * 4)]
+        lines += [markdown_row(row) for row in gain_rows]
         lines += ["", "Paired by prompt; detectable is the difference that would be found with 80 % power."]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_row(cells: Sequence[object]) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rlhf_lab.reports.reward.parts import PartFigure, parts_section
+from rlhf_lab.reports.reward.parts import parts_section
 from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.rundir import Run
 
 ACOUSTICS = (
-    PartFigure("feature_spearman/", "Features against the truth, held-out clips", "Spearman's ρ"),
-    PartFigure("feature_gain/", "What leaving a feature out costs", "held-out pair accuracy"),
-    PartFigure("phone_error/", "Phone errors that the recogniser hears, held-out clips", "errors per phone"),
+    ("feature_spearman/", "Features against the truth, held-out clips", "Spearman's ρ"),
+    ("feature_gain/", "What leaving a feature out costs", "held-out pair accuracy"),
+    ("phone_error/", "Phone errors that the recogniser hears, held-out clips", "errors per phone"),
 )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from rlhf_lab.figures.charts import Point, Series, estimate_facts, frontier
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.run.frontier import gold_note
-from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.reports.sections import PageSection, figure_boxes
 from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.wording import compact, judged_title, metric_title
 from rlhf_lab.statistics.inference import Estimate, clustered_mean
@@ -32,18 +32,14 @@ def _panel_boxes(panel: Study, of_part: str) -> list[PageSection]:
     """
     on_path = bool(len(panel.policies)) and bool(panel.policies["joined"].any())
     along = "Mean over seeds with its 95 % interval"
-    drawn = [
-        ("Along training", f"{along}; levels stand side by side.", policy_paths(panel, panel.primary)),
-        (
-            "Against distance travelled",
-            "The last policy of each level, mean over seeds in both directions.",
-            level_frontier(panel),
-        ),
-        ("Gold against proxy", gold_note(on_path), gold_against_proxy(panel)),
-    ]
-    if panel.primary != "tokens":  # else the first figure shows it already
-        drawn.append(("Length along training", f"{along}.", policy_paths(panel, "tokens")))
-    return [PageSection(f"{title}{of_part}", note, [chart]) for title, note, chart in drawn if chart]
+    lengths = None if panel.primary == "tokens" else policy_paths(panel, "tokens")  # else the first figure shows it
+    distance = "The last policy of each level, mean over seeds in both directions."
+    return figure_boxes(
+        (f"Along training{of_part}", f"{along}; levels stand side by side.", policy_paths(panel, panel.primary)),
+        (f"Against distance travelled{of_part}", distance, level_frontier(panel)),
+        (f"Gold against proxy{of_part}", gold_note(on_path), gold_against_proxy(panel)),
+        (f"Length along training{of_part}", f"{along}.", lengths),
+    )
 
 
 def policy_paths(study: Study, metric: str) -> Chart | None:

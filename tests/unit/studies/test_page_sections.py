@@ -10,7 +10,7 @@ from rlhf_lab.reports.attempts.attempts import attempts
 from rlhf_lab.reports.monitor.lights import lights
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.origin import data_reports, origin
-from rlhf_lab.reports.sections import PageSection, givers, page_sections, section_id
+from rlhf_lab.reports.sections import PageSection, Table, givers, page_sections, section_id
 from rlhf_lab.reports.study.fronts import fronts
 from rlhf_lab.reports.study.header import jobs
 from rlhf_lab.reports.study.paths import paths
@@ -23,6 +23,22 @@ from rlhf_lab.studies.frame import read_study
 def weather(run):
     """A section of another package."""
     return PageSection("Weather", f"It rained on {run.recipe}.")
+
+
+def laps(run):
+    """A section with a table, a template of its package and a file."""
+    return PageSection(
+        "Laps",
+        "Read from `laps.csv`.",
+        table=Table(("lap", "seconds"), [("first", "<b>61</b>")]),
+        template="other_lab:laps.html.j2",
+        values={"laps": 7},
+        files={"laps.txt": "7 laps"},
+    )
+
+
+def tides(run):
+    raise RuntimeError("no tide table")
 
 
 def contribute(monkeypatch, *references):
@@ -49,9 +65,47 @@ def test_a_section_that_cannot_be_placed_or_loaded_is_named(monkeypatch):
     contribute(monkeypatch, f"{__name__}:weather after roof")
     with pytest.raises(ConfigError, match=r"weather: a run's page has no section 'roof' to follow"):
         givers("run")
-    contribute(monkeypatch, f"{__name__}:sunshine")
-    with pytest.raises(ConfigError, match=r"sunshine.*write it as module:function"):
+    for reference in (f"{__name__}:sunshine", "no_such_module:weather", f"{__name__}.weather"):
+        contribute(monkeypatch, reference)
+        with pytest.raises(ConfigError, match=rf"section {reference}: .*write it as module:function"):
+            givers("run")
+    contribute(monkeypatch, f"{__name__}:weather", f"{__name__}:weather after gains")
+    with pytest.raises(ConfigError, match=r"weather: a run's page already has 'weather'; rename the function"):
         givers("run")
+
+
+def test_sections_that_follow_one_section_keep_their_order(monkeypatch):
+    references = (f"{__name__}:weather after gains", f"{__name__}:laps after gains", f"{__name__}:tides after weather")
+    contribute(monkeypatch, *references)
+    names = list(givers("run"))
+    place = names.index("gains")
+    assert names[place : place + 5] == ["gains", "weather", "tides", "laps", "attempts"]
+
+
+def test_a_section_brings_its_template_and_writes_files(make_run, monkeypatch, tmp_path):
+    (tmp_path / "other_lab").mkdir()
+    (tmp_path / "other_lab/__init__.py").touch()
+    (tmp_path / "other_lab/laps.html.j2").write_text(
+        '{% extends "section.html.j2" %}{% block body %}'
+        '<p>{% include ":words.txt" %} of {{ id }}: {{ laps }}</p>{% endblock %}'
+    )
+    (tmp_path / "other_lab/words.txt").write_text("All")
+    monkeypatch.syspath_prepend(tmp_path)
+    contribute(monkeypatch, f"{__name__}:laps after policies")
+    folder = make_run()
+    page = write_report(folder).read_text()
+    section = page[page.index('<section id="laps">') : page.index('<section id="gains">')]
+    assert "Read from <code>laps.csv</code>." in section and "<td>&lt;b&gt;61&lt;/b&gt;</td>" in section
+    assert "<p>All of laps: 7</p>" in section
+    assert (folder / "laps.txt").read_text() == "7 laps"
+
+
+def test_a_giver_that_raises_ends_the_report_with_its_own_error(make_run, monkeypatch):
+    contribute(monkeypatch, f"{__name__}:tides")
+    folder = make_run()
+    with pytest.raises(RuntimeError, match="no tide table"):
+        write_report(folder)
+    assert not (folder / "report.html").exists()
 
 
 def test_sections_without_content_are_left_out(make_run, make_study):
