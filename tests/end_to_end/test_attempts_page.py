@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from browser import INSTALLED, Browser
-from rlhf_lab.reports.attempts.view import MAX_TEXT, attempts_view
 from scripted_agents import Capitals, Scripted, guesses, looks_up, questions, run_in, simple_score
 
 from rlhf_lab.evaluations.agents.benchmark import Benchmark
+from rlhf_lab.reports.attempts.attempts import MAX_TEXT, attempts_page
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.results.rundir import read_run
 
@@ -88,8 +88,10 @@ def test_markup_of_agents_and_tools_is_text(page):
 def test_a_large_run_stays_a_page(tmp_path):
     tasks = Capitals({f"City{number}": f"Land{number} " + "x" * 3000 for number in range(300)})
     folder = write_agent_run(tmp_path / "run", three(), tasks)
-    view = attempts_view(read_run(folder), budget=500_000)
-    assert view is not None and view["total"] == 900
+    written = attempts_page(read_run(folder), budget=500_000)
+    assert written is not None
+    view = written.sections["attempts"].values
+    assert view["total"] == 900
     shown = view["attempts"]
     assert 20 < len(shown) < 900
     counts = {agent: sum(entry["agent"] == agent for entry in shown) for agent in ("searcher", "guesser", "hostile")}
@@ -106,7 +108,9 @@ def test_long_texts_are_cut_and_that_is_said(tmp_path):
         trajectory = looks_up(task, tools, draw)
         return replace(trajectory, turns=(replace(trajectory.turns[0], text="y" * (MAX_TEXT + 7)),))
 
-    view = attempts_view(read_run(write_agent_run(tmp_path / "run", {"rambler": Scripted("rambler", rambles)})))
+    written = attempts_page(read_run(write_agent_run(tmp_path / "run", {"rambler": Scripted("rambler", rambles)})))
+    assert written is not None
+    view = written.sections["attempts"].values
     assert "(7 more characters; see trajectories.jsonl)" in view["attempts"][0]["turns"][0]["text"]
 
 
