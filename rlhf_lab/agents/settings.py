@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
 
 
 @dataclass(frozen=True)
-class AgentSettings:
+class AgentSettings(CheckedSettings):
     """Common to every agent.
 
     Class attributes:
@@ -48,14 +49,8 @@ class PlanExecute(AgentSettings):
         step_turns: most turns for a step that is a sentence and no call: a part of its own calls tools for it.
     """
 
-    steps: int = 12
-    step_turns: int = 6
-
-    def __post_init__(self) -> None:
-        require(
-            (self.steps >= 1, f"steps={self.steps} must be at least 1"),
-            (self.step_turns >= 1, f"step_turns={self.step_turns} must be at least 1"),
-        )
+    steps: Annotated[int, Ge(1)] = 12
+    step_turns: Annotated[int, Ge(1)] = 6
 
 
 @register("agent", "multi_agent")
@@ -68,14 +63,8 @@ class MultiAgent(AgentSettings):
         executor_turns: most turns of an executor.
     """
 
-    queries: int = 4
-    executor_turns: int = 8
-
-    def __post_init__(self) -> None:
-        require(
-            (self.queries >= 1, f"queries={self.queries} must be at least 1"),
-            (self.executor_turns >= 1, f"executor_turns={self.executor_turns} must be at least 1"),
-        )
+    queries: Annotated[int, Ge(1)] = 4
+    executor_turns: Annotated[int, Ge(1)] = 8
 
 
 @register("agent", "scratchpad")
@@ -87,10 +76,7 @@ class Scratchpad(AgentSettings):
         notes_tokens: longest notes, in tokens of the model.
     """
 
-    notes_tokens: int = 128
-
-    def __post_init__(self) -> None:
-        require((self.notes_tokens >= 1, f"notes_tokens={self.notes_tokens} must be at least 1"))
+    notes_tokens: Annotated[int, Ge(1)] = 128
 
 
 @register("agent", "code_executor")
@@ -105,15 +91,9 @@ class CodeExecutor(AgentSettings):
     """
 
     runs_code: ClassVar[bool] = True
-    rounds: int = 6
+    rounds: Annotated[int, Ge(1)] = 6
     answer: Literal["text", "code"] = "text"
-    output_chars: int = 4000
-
-    def __post_init__(self) -> None:
-        require(
-            (self.rounds >= 1, f"rounds={self.rounds} must be at least 1"),
-            (self.output_chars >= 100, f"output_chars={self.output_chars} must be at least 100"),
-        )
+    output_chars: Annotated[int, Ge(100)] = 4000
 
 
 @register("agent", "python")
@@ -128,21 +108,19 @@ class PythonAgent(AgentSettings):
     """
 
     asks_model: ClassVar[bool] = False
-    path: str = ""
-    threads: int = 4
+    path: Annotated[
+        str, NotEmpty(hint="write agent.programs.python.path=my_agent.py:Mine, an object with run(prompt, tools)")
+    ] = ""
+    threads: Annotated[int, Ge(1)] = 4
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         file, colon, name = self.path.rpartition(":")
-        require(
-            (
-                bool(self.path),
-                "path is not set; write agent.programs.python.path=my_agent.py:Mine, an object with run(prompt, tools)",
-            ),
+        return (
+            *super().rules(),
             (
                 not self.path or (bool(colon) and file.endswith(".py") and name.isidentifier()),
                 f"path={self.path} is not FILE.py:NAME, such as my_agent.py:Mine",
             ),
-            (self.threads >= 1, f"threads={self.threads} must be at least 1"),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -181,7 +159,4 @@ class ScriptedCode(AgentSettings):
     asks_model: ClassVar[bool] = False
     runs_code: ClassVar[bool] = True
     behaviour: Literal["solves", "unchanged", "reads_errors"] = "solves"
-    rounds: int = 6
-
-    def __post_init__(self) -> None:
-        require((self.rounds >= 1, f"rounds={self.rounds} must be at least 1"))
+    rounds: Annotated[int, Ge(1)] = 6

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.errors import Rule
+from rlhf_lab.core.ranges import CheckedSettings, NotEmpty
 
 
 @register("tracker", "files")
@@ -18,7 +19,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(CheckedSettings):
     """What the trackers have in common that show many runs side by side.
 
     Args:
@@ -28,15 +29,15 @@ class Shared:
         swept: setting → value of a job in a sweep, the compared setting first; the sweep fills it in.
     """
 
-    project: str = "rlhf_lab"
+    project: Annotated[str, NotEmpty(hint="write a name, e.g. rlhf_lab")] = "rlhf_lab"
     group: str = ""
     tags: list[str] = field(default_factory=list)
     swept: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def rules(self) -> tuple[Rule, ...]:
         forbidden = sorted(set(self.project) & set("/\\#?%:"))  # W&B refuses these in the name of a project
-        require(
-            (bool(self.project), "project is empty; write a name, e.g. rlhf_lab"),
+        return (
+            *super().rules(),
             (not forbidden, f"project={self.project} has {' '.join(forbidden)} in it; use letters, digits, - and _"),
         )
 

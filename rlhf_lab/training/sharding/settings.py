@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import require
+from rlhf_lab.core.ranges import CheckedSettings, Ge
 
 BUCKET = 2**26
 """Elements of the buffer through which DeepSpeed exchanges gradients, at most; a larger parameter goes by itself."""
@@ -14,7 +14,7 @@ BUCKET = 2**26
 
 @register("sharding", "none")
 @dataclass(frozen=True)
-class Single:
+class Single(CheckedSettings):
     """One process and one device.
 
     Args:
@@ -27,12 +27,9 @@ class Single:
             host memory, moved to the device for each pass over the data.
     """
 
-    processes: int = 0
+    processes: Annotated[int, Ge(0, hint="0 is one for each GPU")] = 0
     checkpointing: bool = False
     reference: Literal["resident", "offload"] = "resident"
-
-    def __post_init__(self) -> None:
-        require((self.processes >= 0, f"processes={self.processes} is negative; 0 is one for each GPU"))
 
 
 @register("sharding", "ddp")
