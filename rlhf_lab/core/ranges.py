@@ -209,13 +209,13 @@ def _text(hint: Any) -> str:
     """The range of an annotation in words; empty where it has none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        texts = [one.text for one in _ranges(hint)]
-        return " and ".join(text for text in (*texts, _text(arguments[0])) if text)
+        own_text = " and ".join(one.text for one in _ranges(hint))
+        return ", ".join(text for text in (own_text, _text(arguments[0])) if text)
     if origin in UNIONS:
         return " or ".join(text for text in map(_text, arguments) if text)
     if origin in LISTS or origin in MAPPINGS:
         item_text = _text(arguments[0 if origin in LISTS else 1])
-        return f"each {item_text}" if item_text else ""
+        return f"each {item_text.removeprefix('each ')}" if item_text else ""
     return ""
 
 

@@ -248,9 +248,9 @@ class OnPolicySettings(TrainingSettings):
         advantage = self.advantage
         return (
             *super().rules(),
-            (self.epochs == round(self.epochs), f"epochs={self.epochs} must be a whole number"),
+            (self.epochs % 1 == 0, f"epochs={self.epochs} must be a whole number"),
             (
-                self.replies % batch_size == 0,
+                batch_size < 1 or self.replies % batch_size == 0,
                 f"batch_size={batch_size} does not divide prompts_per_iteration · group_size = {self.replies}; set a "
                 "divisor",
             ),

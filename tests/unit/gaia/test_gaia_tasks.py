@@ -99,7 +99,7 @@ def test_a_task_is_scored_from_its_facts_alone() -> None:
         ({"path": "x"}, "read with source=official only"),
         ({"levels": ()}, "expected some of 1, 2 and 3"),
         ({"levels": (1, 4)}, "expected some of 1, 2 and 3"),
-        ({"levels": (1, 1)}, "each once"),
+        ({"levels": (1, 1)}, "must be without repeats"),
         ({"limit": -1}, "limit=-1"),
         ({"search": "tavily"}, "answered by their own web"),
         ({"search": "none"}, "answered by their own web"),
