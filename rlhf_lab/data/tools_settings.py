@@ -82,28 +82,13 @@ class Tools(WorldSettings):
     turns: Annotated[int, Ge(2), Le(64)] = 12
 
     def rules(self) -> tuple[Rule, ...]:
-        known_keys = {"kinds": TOOL_KINDS, "test_kinds": TOOL_KINDS, "roles": TOOL_ROLES}
-        unknown = {
-            name: [key for key in getattr(self, name) or () if key not in known_keys[name]] for name in known_keys
-        }
         return (
             *super().rules(),
-            *(
-                (
-                    False,
-                    f"{name}: {keys[0]} is not one of {', '.join(known_keys[name])}"
-                    f"{schema.did_you_mean(keys[0], known_keys[name])}",
-                )
-                for name, keys in unknown.items()
-                if keys
-            ),
-            *(
-                (
-                    any(getattr(self, name).values()),
-                    f"{name}={getattr(self, name)}; write a weight above 0 for one of them",
-                )
-                for name in ("kinds", "roles")
-            ),
+            schema.only_known("kinds", self.kinds, TOOL_KINDS),
+            schema.only_known("test_kinds", self.test_kinds or (), TOOL_KINDS),
+            schema.only_known("roles", self.roles, TOOL_ROLES),
+            (any(self.kinds.values()), f"kinds={self.kinds}; write a weight above 0 for one of them"),
+            (any(self.roles.values()), f"roles={self.roles}; write a weight above 0 for one of them"),
         )
 
     def __post_init__(self) -> None:

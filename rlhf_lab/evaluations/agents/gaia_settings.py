@@ -33,7 +33,9 @@ class GaiaChoices(CheckedSettings):
     source: Literal["mini", "official"] = "mini"
     path: str = ""
     split: Literal["validation", "test"] = "validation"
-    levels: Annotated[tuple[Annotated[int, Ge(1), Le(3)], ...], NotEmpty(), Distinct()] = LEVELS
+    levels: Annotated[
+        tuple[Annotated[int, Ge(1), Le(3)], ...], NotEmpty(hint="write some of 1, 2 and 3"), Distinct()
+    ] = LEVELS
     limit: Annotated[int, Ge(0, hint="0 is all")] = 0
     search: Literal["own", "none", "tavily", "brave", "serper"] = "own"
     search_key_env: str = ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
@@ -57,7 +57,8 @@ class HandWeighted(Listening):
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
-            *weight_rules(self.weights),
+            schema.only_known("weights", self.weights, FEATURES),
+            (any(self.weights.values()), f"weights={self.weights} are all 0; give one feature a weight"),
         )
 
 
@@ -110,12 +111,3 @@ class Intelligibility(TermSettings):
     reads: ClassVar[Reads] = "audio"
     floor: Annotated[float, Le(0, hint="it is a negative phone error rate, such as -0.5")] | None = None
     below: Annotated[float, Finite()] = -3.0
-
-
-def weight_rules(weights: Mapping[str, float]) -> tuple[Rule, ...]:
-    """Rules of hand weights: known features, not all 0."""
-    unknown = [name for name in weights if name not in FEATURES]
-    return (
-        (not unknown, f"weights: {', '.join(unknown)} is not one of {', '.join(FEATURES)}"),
-        (any(weights.values()), f"weights={weights} are all 0; give one feature a weight"),
-    )

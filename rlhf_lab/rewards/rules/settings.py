@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
@@ -156,11 +157,7 @@ class CodeQuality(TermSettings):
     no_code: Annotated[float, Finite()] | None = None
 
     def rules(self) -> tuple[Rule, ...]:
-        unknown = [name for name in self.checks if name not in CODE_CHECKS]
-        return (
-            *super().rules(),
-            (not unknown, f"checks: {', '.join(unknown)} is not one of {', '.join(CODE_CHECKS)}"),
-        )
+        return (*super().rules(), schema.only_known("checks", self.checks, CODE_CHECKS))
 
 
 @register("reward", "length")

@@ -414,8 +414,8 @@ def test_the_prompts_of_roles():
     ("settings", "problem"),
     [
         ({"kinds": {"chain_99": 1.0}}, r"kinds: chain_99 is not one of lookup, .*did you mean chain_9"),
-        ({"kinds": {"lookup": 0.0}}, "one of them above 0"),
-        ({"kinds": {}}, "one of them above 0"),
+        ({"kinds": {"lookup": 0.0}}, "write a weight above 0 for one of them"),
+        ({"kinds": {}}, "write a weight above 0 for one of them"),
         ({"test_kinds": ("chains",)}, "test_kinds: chains is not one of"),
         ({"roles": {"act": 1.0, "sing": 1.0}}, "roles: sing is not one of act"),
         ({"entities": 40}, "entities=40 must be at least 6 and at most 10"),

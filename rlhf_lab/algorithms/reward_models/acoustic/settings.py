@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import Distinct, Ge, Gt, Lt, NotEmpty
@@ -115,7 +116,6 @@ class AcousticReward(PairwiseReward):
 
     def rules(self) -> tuple[Rule, ...]:
         names = () if isinstance(self.features, str) else self.features
-        unknown = [name for name in names if name not in FEATURES]
         known_set = not isinstance(self.features, str) or self.features in SETS
         return (
             *super().rules(),
@@ -123,7 +123,7 @@ class AcousticReward(PairwiseReward):
                 known_set,
                 f"features={self.features} is none of {', '.join(SETS)}; write one of them, or a list of names",
             ),
-            (not unknown, f"features: {', '.join(unknown)} is not one of {', '.join(FEATURES)}"),
+            schema.only_known("features", names, FEATURES),
         )
 
 
