@@ -10,7 +10,7 @@ TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $
 	--no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage recipes path wheel clean
+.PHONY: help setup demo test test-all smoke check format bench faults mutants coverage recipes path mirror wheel clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,9 @@ recipes: $(STAMPS)/dev ## make the table of recipes/README.md from what the reci
 
 path: $(STAMPS)/dev ## count the lines that a step runs, for docs/code.md
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/code_path.py
+
+mirror: $(VENV)/pyvenv.cfg ## measure the package's size, imports and readability; AGAINST=main shows before and after
+	@$(BIN)/python tests/mirror.py $(if $(AGAINST),--against $(AGAINST))
 
 wheel: $(STAMPS)/dev ## build the wheel into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf_lab.config.registry import register as register
+    from rlhf_lab.config.section import Section as Section
+    from rlhf_lab.config.section import section as section
+    from rlhf_lab.core.capabilities import Capability as Capability
     from rlhf_lab.core.episodes import Environment as Environment
     from rlhf_lab.core.episodes import Episode as Episode
     from rlhf_lab.core.episodes import Step as Step
     from rlhf_lab.core.episodes import Task as Task
+    from rlhf_lab.core.measures import Measure as Measure
+    from rlhf_lab.core.packs import Pack as Pack
     from rlhf_lab.core.types import Corpus as Corpus
     from rlhf_lab.core.types import Pair as Pair
     from rlhf_lab.core.types import RewardBatch as RewardBatch
@@ -38,6 +43,10 @@ EXPORTS = {
     "run": "rlhf_lab.notebook",
     "load_reward": "rlhf_lab.rewards.saved",
     "register": "rlhf_lab.config.registry",
+    "Capability": "rlhf_lab.core.capabilities",
+    "Pack": "rlhf_lab.core.packs",
+    "Section": "rlhf_lab.config.section",
+    "section": "rlhf_lab.config.section",
     # rewards
     "TermSettings": "rlhf_lab.rewards.term",
     "RewardBatch": "rlhf_lab.core.types",
@@ -46,6 +55,7 @@ EXPORTS = {
     "FileSettings": "rlhf_lab.data.file_settings",
     "WorldSettings": "rlhf_lab.data.settings",
     "Corpus": "rlhf_lab.core.types",
+    "Measure": "rlhf_lab.core.measures",
     "Pair": "rlhf_lab.core.types",
     # environments
     "Environment": "rlhf_lab.core.episodes",

@@ -51,7 +51,7 @@ from rich.markup import escape
 
 from rlhf_lab import __version__
 from rlhf_lab.cli import summary
-from rlhf_lab.cli.commands import COMMANDS, described, needs_words
+from rlhf_lab.cli.table import COMMANDS, described, needs_words
 from rlhf_lab.config import compose, inventory, words
 from rlhf_lab.config.smoke import NOTICE
 from rlhf_lab.core import invocation
@@ -206,10 +206,10 @@ def run_command(arguments: Sequence[str]) -> int:
 def _run_single(command: compose.Command, recipe: str, started: float) -> int:
     """Plan the one run of a command, look for what would fail, and run it."""
     checked = command.configs[0]
-    checked = dataclasses.replace(checked, tracker=marked(checked.tracker, group=recipe))
+    checked = checked.replace(tracker=marked(checked.tracker, group=recipe))
     stage = artifacts.plan(checked, recipe)
     if swept := given_values():  # an agent of W&B started this command: its run is that of the last stage
-        last_config = dataclasses.replace(checked, tracker=marked(checked.tracker, swept=swept))
+        last_config = checked.replace(tracker=marked(checked.tracker, swept=swept))
         stage = dataclasses.replace(stage, config=last_config)
     outputs = Path(checked.outputs)
     # Twice: the store must be readable to see whether the result is there, and writable only if it is not.

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from rlhf_lab.config import inventory, registry
+from rlhf_lab.config.build import build_kind
 from rlhf_lab.config.registry import register
-from rlhf_lab.core.errors import Rule
+from rlhf_lab.config.root import to_values
+from rlhf_lab.config.section import Section, section
+from rlhf_lab.core.errors import Rule, require
 from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @dataclass(frozen=True)
@@ -160,3 +168,160 @@ class ScriptedCode(AgentSettings):
     runs_code: ClassVar[bool] = True
     behaviour: Literal["solves", "unchanged", "reads_errors"] = "solves"
     rounds: Annotated[int, Ge(1)] = 6
+
+
+@section("agent", parts="programs")
+@dataclass(frozen=True)
+class Agents(Section):
+    """Who attempts tasks, and the model that they speak through. Read by stages that run agents.
+
+    Args:
+        programs: name → settings of the agent.
+        llm: the model behind the agents: `local` is the policy in `needs.policy`, by the lab's own sampler; `anthropic`
+            and `openai_compatible` are services, asked as judges are, from the same store and the same budget.
+        service: settings of that service, over conf/judge/<llm>.yaml: `agent.service.model=NAME`,
+            `agent.service.base_url=…`, `agent.service.budget_usd=…`; `explain judge=anthropic` lists them. Empty for
+            `local`.
+        temperature: of sampling; null is 0 for `local`, and what `service` says for a service.
+        max_turns: most turns of the model in one attempt at a task, over all parts of an agent.
+        max_calls: most calls of tools in one attempt; running a program is one.
+        max_prompt_tokens: of the local model: a longer conversation loses its beginning, which a note counts; null is
+            what its positions leave beside a turn.
+        max_tokens: of a turn; null is `rollout.max_new_tokens` for `local`, and 1024 for a service.
+        calls: `native` offers the tools to the model in its own form, `text` has it write calls as text; `auto` is
+            native where the service or the model's chat template takes tools.
+        prompt: `instructions` say what to do and list the tools; `brief` says no more than models are trained on that
+            the lab makes from scratch; `auto` is brief for those, instructions for others.
+        mark_results: instructions have results of tools between <result> and </result>, as data that is not to be
+            obeyed; false shows them as they are, to measure what the marks are worth.
+    """
+
+    programs: dict[str, Any] = field(default_factory=dict)
+    llm: Literal["local", "anthropic", "openai_compatible"] = "local"
+    service: Any = field(default_factory=dict)
+    temperature: float | None = None
+    max_turns: int = 24
+    max_calls: int = 24
+    max_prompt_tokens: int | None = None
+    max_tokens: int | None = None
+    calls: Literal["auto", "native", "text"] = "auto"
+    prompt: Literal["auto", "brief", "instructions"] = "auto"
+    mark_results: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            (bool(self.programs), "programs is empty; choose at least one, e.g. agent=react"),
+            (
+                self.temperature is None or self.temperature >= 0,
+                f"temperature={self.temperature} must be 0 (greedy) or above",
+            ),
+            (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
+            (self.max_calls >= 0, f"max_calls={self.max_calls} must be 0 or above"),
+            (self.max_tokens is None or self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
+            (
+                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
+                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
+            ),
+            (
+                self.calls != "native" or self.prompt != "brief",
+                "calls=native with prompt=brief: a model that is spoken to in brief writes calls as text; choose "
+                "calls=text or prompt=instructions",
+            ),
+        )
+
+    @classmethod
+    def prepared(cls, values: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any] | None:
+        """Composed values with the settings of the service built; None where these are wrong."""
+        service = _build_service(values.get("llm", cls.llm), values.get("service"), problems)
+        return None if service is None else {**values, "service": service}
+
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        if not runs_agents(config):
+            return []
+        service = [("judge", self.service)] if self.asks_service else []
+        return [*(("agent", program) for program in self.programs.values()), *service]
+
+    def leaves_out(self, role: str, config: Config) -> bool:
+        return role == "policy" and runs_agents(config) and not self.asks_policy
+
+    def key_material(self, config: Config) -> dict[str, Any]:
+        """The settings of the agents; of their service what decides its answers, not what they cost."""
+        if not runs_agents(config):
+            return {}
+        identity = {name: value for name, value in to_values(config)["agent"].items() if name != "service"}
+        if self.asks_service:
+            identity["service"] = self.service_settings.identity()
+        return {"agent": identity}
+
+    def contradictions(self, config: Config) -> list[str]:
+        if not (runs_agents(config) and self.asks_model):
+            return []
+        problems = []
+        if self.llm == "local" and not config.needs.get("policy"):
+            problems.append(
+                "agent.llm=local: the agents speak through needs.policy, which is not set; name one, e.g. "
+                "+needs.policy=sft, or a service: agent.llm=anthropic or agent.llm=openai_compatible"
+            )
+        if self.llm == "local" and self.calls == "native" and registry.kind_of("model", config.model) == "scratch":
+            problems.append(
+                "agent.calls=native: a model made from scratch has no chat template that takes tools; use "
+                "agent.calls=text"
+            )
+        if self.llm == "anthropic" and self.temperature is not None:
+            problems.append("agent.temperature: agent.llm=anthropic samples at the service's own; leave it out")
+        sampled_by_vllm = registry.kind_of("rollout", config.rollout) == "vllm" and config.engine == "native"
+        if sampled_by_vllm and not self.asks_service:
+            problems.append(
+                "agent.llm=local: agents ask the lab's own sampler; use rollout=local, or serve the model and use "
+                "agent.llm=openai_compatible"
+            )
+        return problems
+
+    @property
+    def service_settings(self) -> Any:
+        """The settings of the service, at the agents' temperature where that is written."""
+        return self.service if self.temperature is None else replace(self.service, temperature=self.temperature)
+
+    @property
+    def asks_service(self) -> bool:
+        """Whether a service is asked."""
+        return self.llm != "local" and self.asks_model
+
+    @property
+    def asks_policy(self) -> bool:
+        """Whether one of the agents speaks through the policy in `needs.policy`."""
+        return self.llm == "local" and self.asks_model
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether one of the agents speaks through the model."""
+        return any(program.asks_model for program in self.programs.values())
+
+    def most_requests(self, attempts: int) -> int:
+        """Requests of so many attempts by each agent, at most."""
+        return attempts * self.max_turns * sum(program.asks_model for program in self.programs.values())
+
+
+SERVICES = ("anthropic", "openai_compatible")
+"""Values of `agent.llm` that are kinds of judges as well: services that are asked by the judges' transport."""
+
+
+def runs_agents(config: Config) -> bool:
+    """Return True if the stage runs the agents of `agent`."""
+    return "agent" in config.algorithm.uses
+
+
+def _build_service(llm: Any, values: Any, problems: list[str]) -> Any:
+    """Settings of the agents' service, over those of the file of the same name; {} for `local`, None where wrong."""
+    if not isinstance(values or {}, Mapping):
+        problems.append(f"agent.service={values!r} is no mapping; write agent.service.model=NAME")
+        return None
+    if llm not in SERVICES:  # anything else than `local` is reported where the section is built
+        if values:
+            problems.append(
+                f"agent.service.{next(iter(values))}: agent.llm={llm} asks no service; leave it out, or choose "
+                "agent.llm=anthropic or agent.llm=openai_compatible"
+            )
+        return {}
+    from_file = inventory.written_values("judge", llm)
+    return build_kind("judge", {**from_file, **(values or {}), "kind": llm}, problems, "agent.service")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from rlhf_lab.cli import summary
-from rlhf_lab.config import compose, registry, root, typed_sweep
+from rlhf_lab.config import check, compose, registry, typed_sweep
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
 from rlhf_lab.core.console import console
@@ -47,7 +46,7 @@ def audit_command(arguments: Sequence[str]) -> None:
         raise ConfigError(problems)
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
     # Any data may be examined, also those that no demonstration, pair or answer is in.
-    config = root.effective({**values, "study": None})
+    config = check.effective({**values, "study": None})
     console.print(render(audit(registry.build("data", config.data), against=against)))
 
 
@@ -339,38 +338,3 @@ def sweep_command(arguments: Sequence[str]) -> None:
     from rlhf_lab.cli.sweep_file import run
 
     run(arguments)
-
-
-def needs_words(name: str) -> bool:
-    """Whether a sub-command does nothing by itself: its usage line has words that do not stand in brackets."""
-    usage = described(name).partition(":")[0].removeprefix(name).strip()
-    return bool(usage) and not usage.startswith("[")
-
-
-def described(name: str) -> str:
-    """The help text of a sub-command; its first line is a summary by itself."""
-    return inspect.cleandoc(COMMANDS[name].__doc__ or "").replace("`", "")
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
-    "report": report_command,
-    "audit": audit_command,
-    "rescore": rescore_command,
-    "label": label_command,
-    "monitor": monitor_command,
-    "dashboard": dashboard_command,
-    "sweep": sweep_command,
-    "plan": plan_command,
-    "compare": compare_command,
-    "leaderboard": leaderboard_command,
-    "judge": judge_command,
-    "gate": gate_command,
-    "sandbox": sandbox_command,
-    "features": features_command,
-    "export": export_command,
-    "publish": publish_command,
-    "parler": parler_command,
-    "vllm": vllm_command,
-    "doctor": doctor_command,
-    "explain": explain_command,
-}

@@ -43,7 +43,7 @@ def _possible_words(typed: str, overrides: list[str]) -> list[str]:
     name = key.lstrip("+~")
     if name == "recipe":
         return [f"+recipe={recipe}" for recipe in inventory.recipes()]
-    if equals and name in registry.PACKAGES:
+    if equals and name in registry.groups():
         return [f"{key}={option}" for option in inventory.options(name)]
     values = _compose_or_default(overrides)
     if equals:
@@ -52,7 +52,7 @@ def _possible_words(typed: str, overrides: list[str]) -> list[str]:
         recipes = [recipe for recipe in inventory.recipes() if not recipe.startswith("study/")]
         return [f"stages.{name}." for name in (*recipes, "gold")]
     prefix = key[: len(key) - len(name)]
-    return ["+recipe=", *(f"{group}=" for group in registry.PACKAGES), *_keys(values, name, prefix)]
+    return ["+recipe=", *(f"{group}=" for group in registry.groups()), *_keys(values, name, prefix)]
 
 
 def _compose_or_default(overrides: list[str]) -> dict[str, Any]:

@@ -19,21 +19,11 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from rlhf_lab.config import compose, docstrings, inventory, registry, root, schema, sections, words
+from rlhf_lab.config import check, compose, docstrings, inventory, registry, root, schema, words
 from rlhf_lab.config.overrides import literal
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.ranges import range_texts
 
-SECTIONS: dict[str, type] = {
-    "evaluation": sections.Evaluation,
-    "runtime": sections.Runtime,
-    "checkpoint": sections.Checkpoint,
-    "alerts": sections.Alerts,
-    "artifacts": sections.Artifacts,
-    "study": sections.Study,
-}
-COMMON: dict[str, type] = {"reward": sections.RewardGraph, "agent": sections.Agents}
-"""Groups of which several options are chosen at once → the settings that these have in common."""
 USAGE = "explain algorithm=ppo, explain algorithm.beta, explain evaluation, explain +recipe=ppo"
 
 
@@ -95,7 +85,7 @@ def explain(arguments: Sequence[str]) -> Group:
 
 def _section_of(key: str, option: str) -> str:
     """The section that an override chooses; each term of the reward, and each agent, has one of its own."""
-    parts = inventory.PARTS.get(key)
+    parts = registry.parts_of(key)
     return f"{key}.{parts}.{option}" if parts and option in inventory.options(key) else key
 
 
@@ -120,7 +110,7 @@ def _with_tuned_values(written: dict[str, Any]) -> dict[str, Any]:
     wants to read about.
     """
     try:
-        return root.to_values(root.effective(written))
+        return root.to_values(check.effective(written))
     except ConfigError as error:
         if any(" is not set" not in problem for problem in error.problems):
             raise
@@ -139,13 +129,15 @@ def choices(values: Mapping[str, Any], key: str) -> list[str]:
 def _classes(values: Mapping[str, Any]) -> dict[str, type]:
     """Prefix of keys → the class that describes them, for composed values; "" is the root."""
     classes: dict[str, type] = {}
-    for group in registry.PACKAGES:
-        if group not in inventory.PARTS:
+    for group in registry.groups():
+        parts = registry.parts_of(group)
+        if not parts:
             classes[group] = registry.settings_class(group, values[group]["kind"])
-    for group, parts in inventory.PARTS.items():
+            continue
         for name, part in values[group][parts].items():
             classes[f"{group}.{parts}.{name}"] = registry.settings_class(group, part["kind"])
-    return {**classes, **COMMON, **SECTIONS, "": root.Config}
+    sections = {name: section.cls for name, section in registry.sections().items()}
+    return {**classes, **sections, "": root.Config}
 
 
 def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
@@ -154,10 +146,8 @@ def _fields(cls: type, prefix: str) -> Iterator[tuple[str, Any, type]]:
     for field in dataclasses.fields(cls):
         path = f"{prefix}.{field.name}".lstrip(".")
         hint = hints[field.name]
-        if cls is root.Config and (field.name in SECTIONS or field.name in registry.PACKAGES):
-            continue  # `_classes` lists its class
-        if (cls, field.name) in ((sections.RewardGraph, "terms"), (sections.Agents, "programs")):
-            continue
+        if field.name == registry.parts_of(prefix):
+            continue  # `_classes` lists the class of each
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             yield from _fields(hint, path)
         else:
@@ -209,15 +199,17 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 def _readers(key: str) -> tuple[str, ...]:
     """The options of its group that have a setting, or the algorithms that use its section."""
     group, _, name = key.partition(".")
-    if group in inventory.PARTS and key.startswith(f"{group}.{inventory.PARTS[group]}."):
+    parts = registry.parts_of(group)
+    if parts and key.startswith(f"{group}.{parts}."):
         name = key.split(".", 3)[3]
-    elif group in (*COMMON, "evaluation"):
+    elif group in registry.sections():
         classes: dict[str, Any] = {
             kind: registry.settings_class("algorithm", kind) for kind in registry.kinds("algorithm")
         }
         users = [option for option, kind in _kind_by_option("algorithm").items() if group in classes[kind].uses]
-        return tuple(f"algorithm={option}" for option in users)
-    if group in registry.PACKAGES:
+        if users:
+            return tuple(f"algorithm={option}" for option in users)
+    if group in registry.groups():
         return tuple(f"{group}={option}" for option in _options_with(group, name))
     return ("a study",) if group == "study" else ("every run",)
 
@@ -251,9 +243,9 @@ def _explain_target(
         return [_setting_table(settings[target])]
     section = [setting for key, setting in settings.items() if key.startswith(f"{target}.")]
     if section:
-        options = [_options_table(target)] if target in registry.PACKAGES and everywhere else []
+        options = [_options_table(target)] if target in registry.groups() and everywhere else []
         return [*options, _section_table(target, section)]
-    if target in registry.PACKAGES:
+    if target in registry.groups():
         return [_options_table(target)]
     raise ConfigError(_unknown_target(target, settings))
 
@@ -261,7 +253,7 @@ def _explain_target(
 def _setting_by_option(key: str, overrides: Sequence[str]) -> list[Setting]:
     """A setting of a group as each option has it. Options that agree in meaning and value share one entry."""
     group, _, name = key.partition(".")
-    if group not in registry.PACKAGES or group in inventory.PARTS:
+    if group not in registry.groups() or registry.parts_of(group):
         return []
     distinct: dict[tuple[str, ...], Setting] = {}
     for option in _options_with(group, name):
@@ -275,17 +267,17 @@ def _setting_by_option(key: str, overrides: Sequence[str]) -> list[Setting]:
 def _unknown_target(target: str, settings: Mapping[str, Setting]) -> str:
     """What to write instead of a word that names nothing."""
     group, _, name = target.partition(".")
-    if group in registry.PACKAGES and name and (options := _options_with(group, name)):
+    if group in registry.groups() and name and (options := _options_with(group, name)):
         return f"{target} is not a setting of what is chosen; it belongs to {group}={', '.join(options)}"
     if target in inventory.recipes():
         return f"{target} is a recipe; write explain +recipe={target}"
-    names = {*settings, *SECTIONS, *registry.PACKAGES}
-    for kind_group in registry.PACKAGES:
+    names = {*settings, *registry.sections(), *registry.groups()}
+    for kind_group in registry.groups():
         if target in inventory.options(kind_group):
             return f"{target} is an option of {kind_group}; write explain {kind_group}={target}"
         for kind in registry.kinds(kind_group):
             fields = _fields(registry.settings_class(kind_group, kind), kind_group)
-            names |= {path for path, _, _ in fields if kind_group not in inventory.PARTS}
+            names |= {path for path, _, _ in fields if not registry.parts_of(kind_group)}
     full_keys = sorted(name for name in names if name.endswith(f".{target}"))
     if full_keys:
         return f"{target} is not a setting; did you mean {' or '.join(full_keys)}?"
@@ -349,8 +341,8 @@ def _options_table(group: str) -> Table:
     """The options of a group, each with the first sentence of its file in conf/, or of a plug-in's settings class."""
     table = Table(title=f"[bold]options of {group}[/]", title_justify="left", box=None, show_header=False)
     for name in inventory.options(group):
-        path = inventory.folder("conf") / group / f"{name}.yaml"
-        if path.is_file():
+        path = inventory.option_files(group).get(name)
+        if path is not None:
             sentence = _opening_comment(path.read_text(encoding="utf-8"))
         else:
             sentence = (inspect.getdoc(registry.settings_class(group, name)) or "").partition("\n")[0]
@@ -368,7 +360,9 @@ def _opening_comment(text: str) -> str:
 def _overview() -> Table:
     """Groups, sections and single settings: what can be explained."""
     table = Table(title=f"python -m rlhf_lab {USAGE}", title_justify="left", box=None, show_header=False)
-    texts = docstrings.meanings(root.Config)
-    for field in dataclasses.fields(root.Config):
-        table.add_row(f"[bold]{field.name}[/]", escape(texts[field.name]))
+    texts = {name: group.meaning for name, group in registry.groups().items()}
+    texts |= {name: docstrings.summary(item.cls) for name, item in registry.sections().items() if name not in texts}
+    texts |= docstrings.meanings(root.Config)
+    for name, text in texts.items():
+        table.add_row(f"[bold]{name}[/]", escape(text))
     return table

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from rlhf_lab.cli.judgement import Judging, Options, names_of
-from rlhf_lab.config import compose, registry, root
+from rlhf_lab.config import check, compose, registry, root
 from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import forced
 from rlhf_lab.config.schema import did_you_mean
@@ -53,7 +53,7 @@ def read_words(words: Sequence[str]) -> Options:
     if problems:
         raise ConfigError(problems)
     values = compose.compose([*(override.input_line or "" for override in usable), "+recipe=sft"])
-    config = root.effective({**values, "study": None})
+    config = check.effective({**values, "study": None})
     policy = options.get("policy")
     policies: tuple[str | None, ...] = (policy,) * len(paths)
     if policy and "," in policy and len(paths) == 2:
@@ -171,7 +171,7 @@ def _run_config(folder: Path) -> root.Config:
         raise DataError(f"{folder} has no config.yaml, which names its data; name them: data=…")
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
-        return root.effective({**values, "study": None})
+        return check.effective({**values, "study": None})
     except ConfigError as error:
         raise DataError(f"{path}: {error}; name the data of the run: data=…") from None
 

@@ -11,7 +11,6 @@ import yaml
 from rich.table import Table
 
 from rlhf_lab.config.schema import did_you_mean
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
 from rlhf_lab.core.files import write_json
@@ -20,6 +19,7 @@ from rlhf_lab.sandbox.levels import LEVELS, NO_GROUP, STAYS_OPEN, WITH_GROUP
 from rlhf_lab.sandbox.outcome import Level
 from rlhf_lab.sandbox.probes.table import Finding, cost, probe_level
 from rlhf_lab.sandbox.sandbox import Sandbox, why_not
+from rlhf_lab.sandbox.settings import Sandboxing
 
 OPTIONS = ("probes", "level", "to")
 

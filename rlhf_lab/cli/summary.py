@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rlhf_lab.config import compose, inventory, root
 from rlhf_lab.config.overrides import literal
+from rlhf_lab.core import measures
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.redaction import redacted
@@ -94,6 +95,7 @@ def print_result(stage: artifacts.Stage, result: dict[str, Any], seconds: float)
         console.print(f"[dim]{escape(caveat)}[/]")
     for note in result.get("notes", []):
         console.print(f"  [dim]note: {escape(note)}[/]", soft_wrap=True)
+    measures.recall(stage.folder)  # a run that is wholly in the store has built no world
     policies = PolicyTable(result["policies"])
     if policies.columns:
         console.print(policies)

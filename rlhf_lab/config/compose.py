@@ -27,10 +27,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlhf_lab.config import inventory, registry, schema, smoke, words
-from rlhf_lab.config import root as config_module
-from rlhf_lab.config import sections as sections_module
+from rlhf_lab.config import inventory, registry, root, schema, smoke, words
+from rlhf_lab.config.check import check
 from rlhf_lab.config.overrides import ADDED, forced, is_choice, literal, put
+from rlhf_lab.config.study_settings import Study
 from rlhf_lab.config.typed_sweep import typed_study
 from rlhf_lab.core.errors import ConfigError
 
@@ -173,7 +173,7 @@ def _suggest_key(path: str) -> str:
     """What may be meant by the last part of a dotted key whose first part is a group or section."""
     group, _, leaf = path.partition(".")
     names: set[str] = set()
-    if group in registry.PACKAGES:
+    if group in registry.groups():
         parent, _, leaf = leaf.rpartition(".")
         for kind in registry.kinds(group):
             cls = registry.settings_class(group, kind)
@@ -181,12 +181,10 @@ def _suggest_key(path: str) -> str:
             if leaf in moved and parent.endswith(kind):  # a setting of an earlier version
                 return f"; {moved[leaf]}"
             names |= {field.name for field in dataclasses.fields(cls)}
-        if group == "reward":
-            names |= {field.name for field in dataclasses.fields(sections_module.RewardGraph)}
-        if group == "agent":
-            names |= {field.name for field in dataclasses.fields(sections_module.Agents)}
+        if group in registry.sections():
+            names |= {field.name for field in dataclasses.fields(registry.sections()[group].cls)}
     else:
-        names = set(schema.field_types(config_module.Config))
+        names = set(root.names())
     if leaf in names:
         return f"; {leaf} is a setting of another {group}"
     return schema.did_you_mean(leaf or group, names)
@@ -207,9 +205,9 @@ class Command:
 
     overrides: list[str]
     recipe: str | None
-    study: sections_module.Study | None
+    study: Study | None
     jobs: list[dict[str, Any]]
-    configs: list[config_module.Config]
+    configs: list[root.Config]
     typed: bool = False
 
 
@@ -222,9 +220,9 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
     swept = {_key(override): _sweep_values(override) for override in usable if override.is_sweep_override()}
     fixed = [override.input_line or "" for override in usable if not override.is_sweep_override()]
     recipe = next((str(override.value()) for override in usable if _key(override) == "recipe"), None)
-    study: sections_module.Study | None = None
+    study: Study | None = None
     jobs: list[dict[str, Any]] = []
-    configs: list[config_module.Config | None] = []
+    configs: list[root.Config | None] = []
     typed = False
     try:
         base = compose(fixed, config_dir)
@@ -234,7 +232,7 @@ def check_command(overrides: Sequence[str], config_dir: str | None = None) -> Co
         if typed:
             study = typed_study(recipe, swept, written_study, problems)
         elif written_study:
-            study = schema.build(sections_module.Study, written_study, "study", problems)
+            study = schema.build(Study, written_study, "study", problems)
         if study and not typed:
             named = {_key(override) for override in usable}
             if base["size"] == "smoke":
@@ -283,7 +281,7 @@ def _check_job(
     written: set[str],
     problems: list[str],
     config_dir: str | None,
-) -> config_module.Config | None:
+) -> root.Config | None:
     """The checked config of one job, or None with what is wrong in `problems`.
 
     Composing is slow, so jobs that choose the same options share one entry of `composed`; a job's plain values are put
@@ -299,7 +297,7 @@ def _check_job(
                 # through Hydra's grammar, so that a swept value means what the same override typed would
                 override = OverridesParser.create().parse_override(f"{key}={literal(value)}")
                 put(values, key, override.value())
-        return config_module.check(sized(values, written))
+        return check(sized(values, written))
     except ConfigError as error:
         problems.extend(error.problems)
     except KeyError as error:
@@ -324,7 +322,7 @@ def recipe_values(name: str) -> dict[str, Any]:
     return compose([f"+recipe={name}"])
 
 
-def _quick_study(study: sections_module.Study, named: set[str]) -> tuple[sections_module.Study, list[str]]:
+def _quick_study(study: Study, named: set[str]) -> tuple[Study, list[str]]:
     """The study at its quick size, and the overrides that make it quick. Keys `named` on the command line stay.
 
     A list for a swept key replaces its levels.
@@ -335,7 +333,7 @@ def _quick_study(study: sections_module.Study, named: set[str]) -> tuple[section
     return _with_levels(study, levels), overrides
 
 
-def _with_levels(study: sections_module.Study, levels: dict[str, list[Any]]) -> sections_module.Study:
+def _with_levels(study: Study, levels: dict[str, list[Any]]) -> Study:
     """The study with other levels of some swept keys. Claims about levels that it no longer has are dropped."""
     sweep = {**study.sweep, **levels}
     compared = sweep.get(study.compare, [])
@@ -350,11 +348,11 @@ def _with_levels(study: sections_module.Study, levels: dict[str, list[Any]]) -> 
 
 def _drop_wrong_choices(parsed: list[Override], problems: list[str], config_dir: str | None) -> list[Override]:
     """Drop overrides that name an option or top-level key that does not exist, noting each."""
-    root_keys = {*schema.field_types(config_module.Config), "recipe", "hydra"}
+    root_keys = {*root.names(), "recipe", "hydra"}
     usable = []
     for override in parsed:
         key = _key(override)
-        if key == "recipe" or key in registry.PACKAGES:
+        if key == "recipe" or key in registry.groups():
             lab_options = inventory.recipes() if key == "recipe" else inventory.options(key)
             existing = [*lab_options, *_user_options(config_dir, key)]
             levels = _sweep_values(override) if override.is_sweep_override() else [override._value]

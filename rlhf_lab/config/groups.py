@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
+from rlhf_lab.core.capabilities import Capability
+
 
 class DataSource(Protocol):
     """Settings of `data=…`; see `data.settings.DataSettings`."""
@@ -17,36 +19,12 @@ class DataSource(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
-    def preferences(self) -> bool: ...
-
-    @property
-    def answers(self) -> bool: ...
-
-    @property
-    def phones(self) -> bool: ...
-
-    @property
-    def graded(self) -> bool: ...
-
-    @property
-    def steps(self) -> bool: ...
-
-    @property
-    def audio(self) -> bool: ...
+    def capabilities(self) -> Capability: ...
 
     @property
     def drawn(self) -> bool: ...
 
-    @property
-    def unpaired(self) -> bool: ...
-
-    @property
-    def demonstrations(self) -> bool: ...
-
-    def parts(self) -> Mapping[str, Any]: ...
-
-    @property
-    def true_reward(self) -> bool: ...
+    def sources_by_name(self) -> Mapping[str, Any]: ...
 
     @property
     def max_turns(self) -> int: ...

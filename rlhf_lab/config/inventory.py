@@ -17,13 +17,14 @@ from typing import Any
 
 import yaml
 
-from rlhf_lab.config import registry, root, schema, sections
+from rlhf_lab.config import registry, root, schema
+from rlhf_lab.config.files import PACKAGE
 from rlhf_lab.config.files import folder as folder
 from rlhf_lab.config.files import read_yaml as read_yaml
 from rlhf_lab.config.overrides import merge
-
-PARTS = {"reward": "terms", "agent": "programs"}
-"""Groups of which several options are chosen at once → the key below which each has a section of its own."""
+from rlhf_lab.config.tuned import values_by_size
+from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import packs
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,46 @@ class Entry:
 
 
 @cache
+def folders(name: str) -> list[Path]:
+    """conf/ or recipes/ of the lab, and those of every other pack that has one."""
+    others = [pack.folder / name for pack in packs() if pack.package != PACKAGE.name]
+    return [folder(name), *(path for path in others if path.is_dir())]
+
+
+@cache
 def recipes() -> dict[str, Path]:
-    """Recipe name → file, e.g. 'study/buffers'."""
-    root_folder = folder("recipes")
-    return {p.relative_to(root_folder).with_suffix("").as_posix(): p for p in sorted(root_folder.rglob("*.yaml"))}
+    """Recipe name → file, e.g. 'study/buffers'. Raises ConfigError if two packs have recipes of one name."""
+    found: dict[str, Path] = {}
+    for root_folder in folders("recipes"):
+        for path in sorted(root_folder.rglob("*.yaml")):
+            name = path.relative_to(root_folder).with_suffix("").as_posix()
+            if name in found:
+                raise ConfigError(f"recipe {name} stands in {found[name]} and in {path}; rename one of the files")
+            found[name] = path
+    return found
+
+
+@cache
+def option_files(group: str) -> dict[str, Path]:
+    """Option of a config group → its file. Raises ConfigError if two packs have options of one name."""
+    found: dict[str, Path] = {}
+    for root_folder in folders("conf"):
+        for path in sorted((root_folder / group).glob("*.yaml")):
+            if path.stem in found:
+                raise ConfigError(f"{group}={path.stem} stands in {found[path.stem]} and in {path}; rename one of them")
+            found[path.stem] = path
+    return found
 
 
 @cache
 def options(group: str) -> list[str]:
-    """Names of a config group's files, and of what plug-ins added to the group."""
-    files = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
-    return sorted(files | set(registry.plugged_in(group)))
+    """Names of a config group's files, and of the kinds that plug-ins registered without a file."""
+    return sorted({*option_files(group), *registry.plugged_in(group)})
 
 
 def entries() -> Iterator[Entry]:
     """Every option of every group, the root, and the recipes."""
-    for group in registry.PACKAGES:
+    for group in registry.groups():
         for name in options(group):
             yield option(group, name)
     yield _root_entry()
@@ -71,34 +96,27 @@ def option(group: str, name: str) -> Entry:
     """One option of a group: its file over the defaults of the settings class that the file names."""
     values = written_values(group, name)
     cls = registry.settings_class(group, values["kind"])
-    # Settings left to the model stay None until the model is known; see root.with_tuned.
+    # Settings left to the model stay None until the model is known; see tuned.with_tuned.
     tuned_by_model = dict.fromkeys(getattr(cls, "tuned_by_model", ()))
     defaults = schema.defaults(cls) | tuned_by_model
     if group == "model":
-        defaults["tuned"] = root.values_by_size(cls)
-    package = f"{group}.{PARTS[group]}.{name}" if group in PARTS else group
+        defaults["tuned"] = values_by_size(cls)
+    parts = registry.parts_of(group)
+    package = f"{group}.{parts}.{name}" if parts else group
     return Entry(name, group, package, {"kind": values["kind"], **merge(defaults, values)})
 
 
 def written_values(group: str, name: str) -> dict[str, Any]:
     """An option's values in its file, or only its kind where a plug-in brings it without a file."""
-    file = folder("conf") / group / f"{name}.yaml"
-    return read_yaml(file) if file.is_file() else {"kind": name}
+    file = option_files(group).get(name)
+    return read_yaml(file) if file else {"kind": name}
 
 
 def _root_entry() -> Entry:
-    section_classes: dict[str, type] = {
-        "evaluation": sections.Evaluation,
-        "runtime": sections.Runtime,
-        "checkpoint": sections.Checkpoint,
-        "alerts": sections.Alerts,
-        "artifacts": sections.Artifacts,
-        "reward": sections.RewardGraph,
-        "agent": sections.Agents,
-    }
-    section_defaults = {name: schema.defaults(cls) for name, cls in section_classes.items()}
-    root_defaults = schema.defaults(root.Config) | section_defaults
-    return Entry("config", None, None, merge(root_defaults, read_yaml(folder("conf") / "config.yaml")))
+    """The defaults of every section under conf/config.yaml, which also chooses an option of each group."""
+    values = merge(root.defaults(), read_yaml(folder("conf") / "config.yaml"))
+    chosen = [{group.name: group.default} for group in registry.groups().values() if group.default]
+    return Entry("config", None, None, {**values, "defaults": [*values["defaults"], *chosen]})
 
 
 def overview() -> str:
@@ -106,7 +124,7 @@ def overview() -> str:
 
     The same text as Hydra makes of the template in conf/config.yaml, as it does for `--help` beside other words.
     """
-    names_by_group: dict[str, list[str]] = {group: options(group) for group in registry.PACKAGES}
+    names_by_group: dict[str, list[str]] = {group: options(group) for group in registry.groups()}
     for recipe in recipes():
         group, _, leaf = f"recipe/{recipe}".rpartition("/")
         names_by_group.setdefault(group, []).append(leaf)
@@ -115,7 +133,7 @@ def overview() -> str:
     hydra_settings = values.pop("hydra")
     for choice in values.pop("defaults"):
         # beside groups, the list has "_self_" and the choices for Hydra's own logging ("override hydra/…")
-        if isinstance(choice, dict) and next(iter(choice)) in registry.PACKAGES:
+        if isinstance(choice, dict) and next(iter(choice)) in registry.groups():
             ((group, name),) = choice.items()
             entry = option(group, name)
             node = entry.node

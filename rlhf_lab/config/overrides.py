@@ -17,7 +17,7 @@ ADDED = ("stages.", "needs.", "data.sources.", "agent.service.")
 
 def is_choice(key: str) -> bool:
     """Whether an override names an option of a group, not a value."""
-    return re.split(r"[/@]", key)[0] in (*registry.PACKAGES, "recipe")
+    return re.split(r"[/@]", key)[0] in (*registry.groups(), "recipe")
 
 
 def forced(key: str) -> str:

@@ -3,39 +3,40 @@
 `algorithm=dpo` reads `conf/algorithm/dpo.yaml` (`kind: dpo`), is checked against the dataclass registered for
 ("algorithm", "dpo") in `rlhf_lab/algorithms/preference/settings.py`, and is built by `build` in `dpo.py` beside it.
 Settings modules import neither torch nor transformers, so checking a config costs milliseconds; implementations are
-imported only when they are built. YAML never names a Python path. Other packages add kinds through the entry-point
-group `rlhf_lab.plugins`: an entry point is a function without arguments that calls `register`. Their kinds are options
-of the group without a file: `reward=mine`, with the defaults of the settings class.
+imported only when they are built. YAML never names a Python path. Packs (`core/packs.py`) add kinds, sections and
+groups in the same way. A kind of a plug-in is an option of its group without a file: `reward=mine`, with the defaults
+of the settings class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.packs import Group, packs
 
-PACKAGES = {
-    "agent": ("agents",),
-    "algorithm": ("algorithms", "evaluations"),
-    "data": ("data",),
-    "judge": ("judges",),
-    "model": ("models",),
-    "reward": ("rewards",),
-    "rollout": ("sampling",),
-    "sharding": ("training.sharding",),
-    "tracker": ("trackers",),
-}
-"""Config group → packages of the lab whose `settings.py` and `…_settings.py`, at any depth, register its kinds."""
-LAB = Path(__file__).resolve().parents[1]
 Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True)
+class RegisteredSection:
+    """A section of the config and its class.
+
+    Attributes:
+        parts: field that maps names to settings of kinds of the group of the same name; empty if there is none.
+    """
+
+    cls: type
+    parts: str = ""
+
 
 _settings: dict[tuple[str, str], type] = {}
 _implementations: dict[tuple[str, str], str] = {}
+_sections: dict[str, RegisteredSection] = {}
 
 
 def register(group: str, kind: str, implementation: str | None = None) -> Callable[[type[Settings]], type[Settings]]:
@@ -57,21 +58,40 @@ def register(group: str, kind: str, implementation: str | None = None) -> Callab
     return decorate
 
 
+def add_section(name: str, cls: type, parts: str = "") -> None:
+    """Register the class of a section; see `config.section.section`."""
+    _sections[name] = RegisteredSection(cls, parts)
+
+
 @cache
 def _load_settings() -> None:
-    """Import every settings module and plug-in once; importing one registers its classes."""
+    """Import every settings module once; importing one registers its classes."""
     for module in settings_modules():
         import_module(module)
-    for plugin in entry_points(group="rlhf_lab.plugins"):
-        register_kinds = plugin.load()
-        register_kinds()
 
 
 def settings_modules() -> list[str]:
-    """Every module of the lab that registers settings."""
-    folders = [LAB.joinpath(*package.split(".")) for packages in PACKAGES.values() for package in packages]
-    files = [file for folder in folders for file in sorted(folder.rglob("*settings.py"))]
-    return [".".join(file.relative_to(LAB.parent).with_suffix("").parts) for file in files]
+    """Every module of a pack that registers settings."""
+    return [module for pack in packs() for module in (*pack.modules_called("*settings.py"), *pack.modules)]
+
+
+@cache
+def groups() -> dict[str, Group]:
+    """Every config group by name, in alphabetical order."""
+    found = {group.name: group for pack in packs() for group in pack.groups}
+    return dict(sorted(found.items()))
+
+
+def sections() -> dict[str, RegisteredSection]:
+    """Every section that has a class of its own, by name."""
+    _load_settings()
+    return dict(_sections)
+
+
+def parts_of(group: str) -> str:
+    """Field of a group's section below which each chosen option stands by its name; empty for a group of one option."""
+    _load_settings()
+    return _sections[group].parts if group in _sections else ""
 
 
 def kinds(group: str) -> list[str]:

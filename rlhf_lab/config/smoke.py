@@ -12,8 +12,9 @@ from typing import Any
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.overrides import merge
-from rlhf_lab.config.root import with_tuned
-from rlhf_lab.config.sections import Evaluation, Study
+from rlhf_lab.config.study_settings import Study
+from rlhf_lab.config.tuned import with_tuned
+from rlhf_lab.core.capabilities import Capability
 
 NOTICE = "smoke size: everything is as short as it can be, to see that it runs; its numbers mean nothing"
 STAGE_SECTIONS = ("algorithm", "evaluation")
@@ -82,13 +83,16 @@ def _shrink_mixture(mixture: Mapping[str, Any], where: str, written: Collection[
 
 def _limits(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     """Setting → the largest value it has at smoke size."""
-    cls: Any = Evaluation  # the only section that is no config group
-    if section != "evaluation":
-        cls = registry.settings_class(section, str(values[section].get("kind")))
+    if section in registry.groups():
+        cls: Any = registry.settings_class(section, str(values[section].get("kind")))
+    else:
+        cls = registry.sections()[section].cls
     pretrained = values["model"].get("kind") != "scratch"
     limits = {**getattr(cls, "smoke", {}), **(getattr(cls, "smoke_real", {}) if pretrained else {})}
     data_class: Any = registry.settings_class("data", str(values["data"].get("kind")))
-    if not data_class.demonstrations:  # an environment of the user, which need not know how its tasks are done
+    if (
+        Capability.DEMONSTRATIONS not in data_class.provides
+    ):  # an environment of the user, which need not know how its tasks are done
         limits.pop("demonstrate", None)
     return limits
 
@@ -103,7 +107,7 @@ def _lower(name: str, value: Any, limit: Any) -> Any:
 
 def _is_written(key: str, written: Collection[str]) -> bool:
     """Whether the command line sets a key, or a mapping above it. `algorithm=dpo` chooses an option and sets none."""
-    return any(key == name or (key.startswith(f"{name}.") and name not in registry.PACKAGES) for name in written)
+    return any(key == name or (key.startswith(f"{name}.") and name not in registry.groups()) for name in written)
 
 
 def _shrink_upstream(

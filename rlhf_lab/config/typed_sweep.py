@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.overrides import literal
-from rlhf_lab.config.sections import Study
+from rlhf_lab.config.study_settings import Study
 from rlhf_lab.core.files import read_json, write_json
 
 POLICY_METRICS = ("gold", "correct", "correct_greedy", "proxy", "win_rate", "kl", "tokens")

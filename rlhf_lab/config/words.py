@@ -100,7 +100,7 @@ def parse(words: Iterable[str], recipes: Collection[str], problems: list[str]) -
 def _in_place_of_glob(override: Override) -> str:
     """What to write instead of glob(): the options that it stands for."""
     key = override.key_or_group
-    if key not in registry.PACKAGES:
+    if key not in registry.groups():
         return f"name the values, such as {key}=0,1,2"
     matching = override._value.filter(inventory.options(key))  # type: ignore[union-attr]
     if not matching:
@@ -121,7 +121,7 @@ def _explain_word(word: str, message: str, recipes: Collection[str]) -> str:
     """What is wrong with a word that is no override."""
     if word in recipes:
         return f"{word} is a recipe; write +recipe={word}"
-    if word in registry.PACKAGES:
+    if word in registry.groups():
         return f"{word} is a group; choose one of its options with {word}=NAME; `explain {word}` lists its settings"
     if word.endswith(",") or word.count("[") != word.count("]") or word.count("{") != word.count("}"):
         return f"{word} is cut off, perhaps at a space; put what has spaces in quotes, such as 'reward=[bt, length]'"

@@ -127,7 +127,10 @@ class Environment(Protocol):
         ...
 
     def grade(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """What whole episodes are truly worth, (N,) each: `gold`, and whatever else the world knows."""
+        """What whole episodes are truly worth, (N,) each: `gold`, and whatever else the world knows.
+
+        An environment lists its own measures in an attribute `measures`; see `core/measures.py`.
+        """
         ...
 
 

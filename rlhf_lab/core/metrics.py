@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Literal
 
-LAB = Path(__file__).resolve().parents[1]
-PACKAGES = ("evaluations", "training", "monitoring", "algorithms", "rewards", "agents")
-"""Packages whose `metrics.py` files are read, in the order in which reports show their metrics."""
+from rlhf_lab.core.packs import packs
+
+ROOMS = ("evaluations", "environments", "training", "monitoring", "algorithms", "rewards", "agents")
+"""Packages of the core in the order in which reports show their metrics."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Metric:
             `<placeholder>` stands for what the run's key has in its place.
         relative_to: what two runs must have in common for the number to be on one scale: the `reward`, the `reference`,
             the `gold`.
+        kind: a `rate` is the mean of zeros and ones, with Wilson's interval; a `value` has a t interval.
+        by_category: whether it is also estimated in each category of tasks, as `<name>/<category>`.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Metric:
     phrase: str = ""
     column: str = ""
     relative_to: tuple[Literal["reward", "reference", "gold"], ...] = ()
+    kind: Literal["rate", "value"] = "value"
+    by_category: bool = False
 
     @property
     def heading(self) -> str:
@@ -77,17 +81,47 @@ def _name_pattern(name: str) -> re.Pattern[str]:
     return re.compile("[^/]+".join(map(re.escape, literals)))
 
 
+_from_worlds: dict[str, Metric] = {}
+"""Measures that no package of the lab declares, by name; see `declare`."""
+
+
 @cache
 def declared() -> tuple[Metric, ...]:
-    """Every metric of every package. A name may come more than once: several stages measure an accuracy."""
+    """Every metric of every package, then what other worlds measure. Several stages may declare metrics of one name."""
+    metrics = (*of_packages(), *_from_worlds.values())
+    categories = (
+        Metric(f"{metric.name}/<category>", "the same for tasks of one category", better=metric.better)
+        for metric in metrics
+        if metric.by_category
+    )
+    return (*metrics, *categories)
+
+
+@cache
+def of_packages() -> tuple[Metric, ...]:
+    """Every metric that the `metrics.py` files of packs declare."""
+    core, *others = packs()
+    modules = core.modules_called("metrics.py")
+    # Reports show metrics in the order of ROOMS; what lies elsewhere comes last.
+    modules.sort(key=lambda name: next((i for i, room in enumerate(ROOMS) if name.split(".")[1] == room), len(ROOMS)))
+    modules += [name for pack in others for name in pack.modules_called("metrics.py")]
     metrics: list[Metric] = []
-    for package in PACKAGES:
-        for file in sorted((LAB / package).rglob("metrics.py")):
-            module_name = ".".join(file.relative_to(LAB.parent).with_suffix("").parts)
-            module = import_module(module_name)
-            tables = [value for name, value in vars(module).items() if name.isupper() and isinstance(value, tuple)]
-            metrics += [metric for table in tables for metric in table if isinstance(metric, Metric)]
+    for name in modules:
+        constants = [value for key, value in vars(import_module(name)).items() if key.isupper()]
+        tables = [value for value in constants if isinstance(value, tuple)]
+        metrics += [metric for table in tables for metric in table if isinstance(metric, Metric)]
     return tuple(metrics)
+
+
+def declare(metrics: Iterable[Metric]) -> None:
+    """Make metrics of a plug-in's world known. A name that the lab itself declares keeps its meaning."""
+    known = names(of_packages())
+    added = {metric.name: metric for metric in metrics if metric.name not in known}
+    if added.items() <= _from_worlds.items():
+        return
+    _from_worlds.update(added)
+    for cached in (declared, catalogue, titled):
+        cached.cache_clear()
 
 
 @cache

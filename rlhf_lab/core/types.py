@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from rlhf_lab.core import measures
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.episodes import Environment, Episode, Task
+from rlhf_lab.core.measures import Measure
 from rlhf_lab.core.media import Renderer
 
 
@@ -70,11 +72,11 @@ class LoadReport:
 class Oracle(Protocol):
     """A world whose truth is known: it can grade any reply and label any pair. Real data has none.
 
-    A world may name in `details` the measures that only its own annotator and judges read: these are not logged.
+    A world lists what it measures in an attribute `measures`; see `core/measures.py`.
     """
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Score replies, each (N,): those of `gold` (true reward), `verbose`, `garble`, `correct` (0/1) it knows."""
+        """Score replies, each (N,): those of `measures.STANDARD` that it knows, and its own measures."""
         ...
 
     def prefer(
@@ -273,13 +275,19 @@ class Corpus:
             Episode(self.task(prompt), prompt, response) for prompt, response in zip(prompts, responses, strict=True)
         ]
 
-    def measure(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
-        """What the world reports of each episode, (N,) each: `gold`, `correct`, …; nothing without a known truth."""
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """What the environment, or else the oracle, declares that it measures; see `core/measures.py`."""
+        world = self.oracle if self.environment is None else self.environment
+        declared: Sequence[Measure] = getattr(world, "measures", ())
+        return declared
+
+    def measure(self, episodes: Sequence[Episode]) -> dict[str, FloatArray]:
+        """What the world reports of each episode, (N,) each, by logged name; nothing without a known truth."""
         if self.environment is not None:
-            return self.environment.grade(episodes)
+            return measures.named(self.environment.grade(episodes), self.measures)
         if self.oracle is None:
             return {}
         prompts = [episode.prompt for episode in episodes]
-        measured = self.oracle.measure(prompts, [episode.response for episode in episodes])
-        details: frozenset[str] = getattr(self.oracle, "details", frozenset())
-        return {name: values_N for name, values_N in measured.items() if name not in details}
+        responses = [episode.response for episode in episodes]
+        return measures.named(self.oracle.measure(prompts, responses), self.measures)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rlhf_lab.config.registry import register
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, NotEmpty
-from rlhf_lab.core.user_code import names_object
+from rlhf_lab.core.user_code import files_behind, names_object
 from rlhf_lab.data.file_settings import Prompts
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @register("data", "environment")
@@ -73,3 +77,9 @@ class ForeignEnvironment(Prompts):
                 f"prompt_template and system are not read with style={self.style}, whose tasks are its own",
             ),
         )
+
+
+def code_files(config: Config) -> list[Path]:
+    """Source files of the user's own environment that the stage runs."""
+    data = config.data
+    return files_behind(data.environment) if isinstance(data, ForeignEnvironment) else []

@@ -18,7 +18,7 @@ def few_rows(settings: DataSource) -> Corpus | None:
 
     Raises DataError, ConfigError or MissingDependency for what is wrong with the first rows.
     """
-    parts = list(settings.parts().values()) or [settings]
+    parts = list(settings.sources_by_name().values()) or [settings]
     if not all(map(_is_at_hand, parts)):
         return None
     corpus: Corpus = registry.build("data", _at_its_smallest(settings))
@@ -37,7 +37,7 @@ def _at_its_smallest(settings: DataSource) -> DataSource:
     if isinstance(settings, Mix):
         sources = {
             name: {**settings.sources[name], **getattr(part, "smoke_real", {})}
-            for name, part in settings.parts().items()
+            for name, part in settings.sources_by_name().items()
         }
         settings = replace(settings, sources=sources)
     return replace(settings, **getattr(settings, "smoke_real", {}))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
 from rlhf_lab.data.settings import DataSettings
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,16 @@ class FileSettings(DataSettings):
         """True if every row is held out, and none is left to train on."""
         return self.test_path is None and self.test_fraction == 1
 
+    def contradictions(self, config: Config) -> list[str]:
+        if not config.algorithm.makes_model or not self.holds_out_all:
+            return []
+        algorithm, data = (registry.kind_of(group, getattr(config, group)) for group in ("algorithm", "data"))
+        return [
+            f"algorithm={algorithm} trains, and data.test_fraction=1 holds out every row of data={data}; name a "
+            "trained model for that role (needs.policy=FOLDER or a hub id), train on other data, or write "
+            "data.test_fraction=0.1 to train on nine rows in ten"
+        ]
+
     @property
     def fact_columns(self) -> tuple[str, ...] | None:
         """The columns that become facts; None is all others than the text's. Facts are held in memory."""
@@ -81,7 +96,7 @@ class FileSettings(DataSettings):
                 f"shuffle_buffer={self.shuffle_buffer} is of a stream; add data.streaming=true",
             ),
             (
-                not (self.shuffle_buffer and self.graded),
+                not (self.shuffle_buffer and Capability.GRADES in self.provides),
                 f"shuffle_buffer={self.shuffle_buffer}: rows that follow each other with the same prompt make a pair, "
                 "so they cannot be shuffled; write data.shuffle_buffer=0",
             ),
@@ -132,7 +147,7 @@ class Graded(FileSettings):
         rank_by: the attribute that decides which reply is chosen.
     """
 
-    graded: ClassVar[bool] = True
+    provides: ClassVar[Capability] = FileSettings.provides | Capability.GRADES
     prompt: str = "prompt"
     response: str = "response"
     attributes: tuple[str, ...] = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
@@ -200,8 +215,7 @@ class GSM8K(AskedSettings):
         annotations: calculator annotations in the solutions ("48+24 = <<48+24=72>>72"); `strip` leaves "48+24 = 72".
     """
 
-    preferences: ClassVar[bool] = False
-    answers: ClassVar[bool] = True
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.ANSWERS
     annotations: Literal["keep", "strip"] = "strip"
     fixed_columns: ClassVar[tuple[str, ...]] = ("question", "answer")
 
@@ -218,7 +232,7 @@ class Demonstrations(FileSettings):
         tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
     """
 
-    preferences: ClassVar[bool] = False
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS
     messages: str = "messages"
     prompt: str = "prompt"
     completion: str = "completion"
@@ -239,8 +253,7 @@ class Prompts(AskedSettings):
         tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
     """
 
-    preferences: ClassVar[bool] = False
-    demonstrations: ClassVar[bool] = False
+    provides: ClassVar[Capability] = Capability.TEXT
     prompt: str = "prompt"
     tools: str = "tools"
 
@@ -256,9 +269,7 @@ class Unpaired(FileSettings):
         tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
     """
 
-    preferences: ClassVar[bool] = False
-    demonstrations: ClassVar[bool] = False
-    unpaired: ClassVar[bool] = True
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.UNPAIRED
     prompt: str = "prompt"
     completion: str = "completion"
     label: str = "label"
@@ -280,17 +291,17 @@ class Verifiable(AskedSettings):
         tools: the column of tool definitions, a list or its JSON, where the rows have one; "" reads none.
     """
 
-    preferences: ClassVar[bool] = False
+    provides: ClassVar[Capability] = Capability.TEXT
     prompt: str = "prompt"
     answer: str = "answer"
     solution: str = ""
     tools: str = "tools"
 
+    @property
+    def capabilities(self) -> Capability:
+        answers = Capability.ANSWERS if self.answer else Capability(0)
+        demonstrations = Capability.DEMONSTRATIONS if self.solution else Capability(0)
+        return super().capabilities | answers | demonstrations
+
     def text_columns(self) -> tuple[str, ...]:
         return (self.prompt, self.solution, self.tools)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # What other sources know of themselves as a class depends on the columns here.
-        object.__setattr__(self, "answers", bool(self.answer))
-        object.__setattr__(self, "demonstrations", bool(self.solution))

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rlhf_lab.core.errors import DataError, LabError
+from rlhf_lab.core.measures import CORRECT
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.asking import as_asked
 from rlhf_lab.data.file_settings import GSM8K
@@ -70,6 +71,8 @@ class AnswerKey:
         answers: prompt → answer.
         lenient: how replies are read; see `final_answer`.
     """
+
+    measures = (CORRECT,)
 
     def __init__(self, answers: Mapping[str, str], *, lenient: bool = False):
         self._answers = answers

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.facts import OTHER_FACTS, facts_of, with_facts
@@ -121,9 +122,9 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
     Raises:
         DataError: a file is missing or damaged, more than `max_bad_rows` rows are bad, or a split is empty.
     """
+    has_pairs = Capability.PAIRS in settings.capabilities
     train, test = (
-        SplitReader(settings.max_pairs, settings.preferences, PairFile() if settings.streaming else [])
-        for _ in range(2)
+        SplitReader(settings.max_pairs, has_pairs, PairFile() if settings.streaming else []) for _ in range(2)
     )
     if settings.test_path is None:
 
@@ -145,7 +146,7 @@ def load_corpus(name: str, settings: FileSettings, parse: Parse, join: Join = it
         train=train.pairs,
         test=test.pairs,
         fingerprint=with_facts(fingerprint(train.pairs, test.pairs), facts),
-        preferences=settings.preferences,
+        preferences=Capability.PAIRS in settings.capabilities,
         facts=facts,
         report={"train": train.finish(), "test": test.finish(), "all": _sum_reports(train, test)},
     )

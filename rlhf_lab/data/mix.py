@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.config import registry
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.facts import with_facts
@@ -26,7 +27,8 @@ OVER_RATIO = "over the ratio of the mix"
 
 def build(settings: Mix) -> Corpus:
     """Load every source and mix them. Raises DataError when a source cannot be read or has no rows left."""
-    corpora: dict[str, Corpus] = {name: registry.build("data", part) for name, part in settings.parts().items()}
+    sources = settings.sources_by_name()
+    corpora: dict[str, Corpus] = {name: registry.build("data", part) for name, part in sources.items()}
     reports: dict[str, LoadReport] = {}
     train = _mix(settings, corpora, "train", set(), reports)
     test = _mix(settings, corpora, "test", {pair.prompt for pair in train} - {""}, reports)
@@ -38,6 +40,7 @@ def build(settings: Mix) -> Corpus:
         # Where two sources have a prompt, the first one's columns count.
         facts = {prompt: known for prompt, known in corpus.facts.items() if prompt in used} | facts
         answers = {prompt: answer for prompt, answer in corpus.answers.items() if prompt in used} | answers
+    has_answers = Capability.ANSWERS in settings.capabilities
     parts = [corpus.fingerprint for corpus in corpora.values()]
     content = f"{with_facts(fingerprint(train, test), facts)} {parts}"
     return Corpus(
@@ -45,9 +48,9 @@ def build(settings: Mix) -> Corpus:
         train=train,
         test=test,
         fingerprint=sha256(content.encode()).hexdigest(),
-        oracle=AnswerKey(answers) if settings.answers else None,
-        preferences=settings.preferences,
-        answers=answers if settings.answers else {},
+        oracle=AnswerKey(answers) if has_answers else None,
+        preferences=Capability.PAIRS in settings.capabilities,
+        answers=answers if has_answers else {},
         facts=facts,
         report={split: reports[split] for split in ("train", "test", "all", *sorted(reports))},
     )

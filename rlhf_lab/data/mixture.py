@@ -9,10 +9,10 @@ from hashlib import sha256
 
 import numpy as np
 
-from rlhf_lab.config.sections import Mixture
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.types import Corpus, LoadReport, Pair
 from rlhf_lab.data.loading import fingerprint
+from rlhf_lab.data.mixture_settings import Mixture
 
 OWN = "data"
 """Source of the data's own rows."""

@@ -8,48 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Self
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from rlhf_lab.config import registry, schema
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge
+from rlhf_lab.core.ranges import Ge
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 
 @dataclass(frozen=True)
-class DataSettings(CheckedSettings):
+class DataSettings(Section):
     """Common to every source.
 
     Class attributes:
-        preferences, answers, graded: whether the data have preference pairs, answers that can be checked, and grades on
-            a rubric or a judge who gives them.
-        demonstrations: whether the data have replies to imitate.
-        unpaired: whether the data have single replies that were liked or disliked.
-        steps: whether the data's world can say of each step of a reply whether it is right.
-        audio: whether replies are streams of a codec, so that they can be heard.
-        phones: of such data, whether it is known which phones a reply should say.
-        drawn: whether the data are drawn from an embedded world, so that every seed can have data of its own.
-        true_reward: whether the true reward of any reply is known.
-        max_turns: most turns of an episode; above 1 where an environment answers the policy.
+        provides: capabilities of every source of this kind; `capabilities` adds those that depend on the settings.
+        drawn: True if the data are sampled from an embedded world, so that every seed can have data of its own.
+        max_turns: maximum number of turns of an episode; above 1 where an environment answers the policy.
     """
 
-    preferences: ClassVar[bool] = True
-    answers: ClassVar[bool] = False
-    graded: ClassVar[bool] = False
-    demonstrations: ClassVar[bool] = True
-    unpaired: ClassVar[bool] = False
-    steps: ClassVar[bool] = False
-    audio: ClassVar[bool] = False
-    phones: ClassVar[bool] = True
+    inherited: ClassVar[bool] = True
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.PAIRS | Capability.DEMONSTRATIONS
     drawn: ClassVar[bool] = False
-    true_reward: ClassVar[bool] = False
     max_turns: ClassVar[int] = 1
+
+    @property
+    def capabilities(self) -> Capability:
+        """What algorithms, rewards and judges can rely on with these settings."""
+        return self.provides | (Capability.TURNS if self.max_turns > 1 else Capability.SINGLE_TURN)
 
     def of_run(self, seed: int) -> Self:
         """These settings in a run with this seed: every seed of the data that is None has its value."""
         return self
 
-    def parts(self) -> dict[str, DataSettings]:
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        return [("data", self)]
+
+    def sources_by_name(self) -> dict[str, DataSettings]:
         """The sources that a mix is made of, by name; none for a source by itself."""
         return {}
 
@@ -79,6 +80,10 @@ class WorldSettings(DataSettings):
     def of_run(self, seed: int) -> Self:
         train, test = replace(self, seed=seed if self.seed is None else self.seed).split_seeds()
         return replace(self, seed=train, test_seed=test)
+
+
+MIXABLE = Capability.PAIRS | Capability.ANSWERS | Capability.DEMONSTRATIONS
+"""Capabilities that a mix has if all of its sources have them; its rows are of no single world."""
 
 
 @register("data", "mix")
@@ -120,11 +125,6 @@ class Mix(DataSettings):
             raise ConfigError(problems)
         parts = [part for part in built.values() if part is not None]
         object.__setattr__(self, "_parts", built)
-        for flag in ("preferences", "answers", "demonstrations"):
-            object.__setattr__(self, flag, all(getattr(part, flag) for part in parts))
-        # Both replies of a pair are examples of their own to an algorithm that reads unpaired data.
-        is_labelled = all(part.unpaired or part.preferences for part in parts)
-        object.__setattr__(self, "unpaired", is_labelled and any(part.unpaired for part in parts))
         object.__setattr__(self, "drawn", any(part.drawn for part in parts))
 
     def _build(self, name: str, problems: list[str]) -> Any:
@@ -142,12 +142,23 @@ class Mix(DataSettings):
         settings = {key: value for key, value in values.items() if key not in ("kind", "weight")}
         return schema.build(cls, settings, where, problems)
 
-    def parts(self) -> dict[str, DataSettings]:
+    @property
+    def capabilities(self) -> Capability:
+        """What every source provides."""
+        provided = [part.capabilities for part in self.sources_by_name().values()]
+        common = reduce(and_, provided) & MIXABLE
+        # Both responses of a pair are examples of their own to an algorithm that reads unpaired data.
+        all_labelled = all(item & (Capability.UNPAIRED | Capability.PAIRS) for item in provided)
+        if all_labelled and any(Capability.UNPAIRED in item for item in provided):
+            common |= Capability.UNPAIRED
+        return Capability.TEXT | Capability.SINGLE_TURN | common
+
+    def sources_by_name(self) -> dict[str, DataSettings]:
         return dict(self._parts)  # type: ignore[attr-defined]
 
     def of_run(self, seed: int) -> Self:
         sources = {}
-        for name, part in self.parts().items():
+        for name, part in self.sources_by_name().items():
             kept = {key: value for key, value in self.sources[name].items() if key in ("kind", "weight")}
             sources[name] = {**kept, **schema.plain(part.of_run(seed))}
         return replace(self, sources=sources)

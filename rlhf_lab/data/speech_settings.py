@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Le
 from rlhf_lab.data.settings import WorldSettings
@@ -25,8 +26,9 @@ class ClipSettings(WorldSettings):
         temperature: noise of the listener, in gold points; 0 always takes the better side.
     """
 
-    true_reward: ClassVar[bool] = True
-    audio: ClassVar[bool] = True
+    provides: ClassVar[Capability] = (
+        Capability.AUDIO | Capability.PAIRS | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
+    )
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: Annotated[int, Ge(1)] = 4000
     test_pairs: Annotated[int, Ge(1)] = 500
@@ -51,6 +53,7 @@ class ClipSettings(WorldSettings):
 class Speech(ClipSettings):
     """The embedded speech world: short made-up utterances as streams of a codec, whose true naturalness is known."""
 
+    provides: ClassVar[Capability] = ClipSettings.provides | Capability.PHONES
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 600, "test_pairs": 100}
 
 
@@ -63,7 +66,6 @@ class Espeak(ClipSettings):
         train_pairs, test_pairs: pairs per split, of 24 texts in training and 6 others held out.
     """
 
-    phones: ClassVar[bool] = False
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 300, "test_pairs": 100}
     train_pairs: int = 800
     test_pairs: int = 200

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
@@ -63,8 +64,7 @@ class Tools(WorldSettings):
         turns: most turns of an episode.
     """
 
-    preferences: ClassVar[bool] = False
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
     kinds: dict[str, Annotated[float, Ge(0)]] = field(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Le, Lt
 from rlhf_lab.data.settings import WorldSettings
@@ -66,8 +67,7 @@ class MiniHH(WorldSettings):
         grader: who grades single replies.
     """
 
-    graded: ClassVar[bool] = True
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.GRADES | Capability.TRUE_REWARD
     facts_seed: Annotated[int, Ge(0)] | None = None
     domains: Annotated[int, Ge(1), Le(6)] = 6
     topics: Annotated[int, Ge(1), Le(4)] = 4
@@ -103,8 +103,7 @@ class Arithmetic(WorldSettings):
         temperature: noise of the annotator behind `oracle.prefer`, in answers; 0 always takes the better side.
     """
 
-    answers: ClassVar[bool] = True
-    steps: ClassVar[bool] = True
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.ANSWERS | Capability.STEPS
     min_steps: Annotated[int, Ge(1)] = 2
     max_steps: Annotated[int, Ge(1)] = 4
     largest: Annotated[int, Ge(10), Le(10_000)] = 50
@@ -142,8 +141,7 @@ class Repairs(WorldSettings):
         turns: most turns of an episode, with the one that says that it is done.
     """
 
-    preferences: ClassVar[bool] = False
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = Capability.TEXT | Capability.DEMONSTRATIONS | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_tasks": 2000, "test_tasks": 60}
     smoke_real: ClassVar[dict[str, int]] = {"train_tasks": 16, "test_tasks": 16}
     train_tasks: Annotated[int, Ge(1), Le(10_000_000)] = 24000
@@ -177,7 +175,7 @@ class Reviews(WorldSettings):
         annotator: who labels the pairs. Confident sentences count as affirmations, praise as closing offers.
     """
 
-    true_reward: ClassVar[bool] = True
+    provides: ClassVar[Capability] = WorldSettings.provides | Capability.TRUE_REWARD
     smoke: ClassVar[dict[str, int]] = {"train_pairs": 2000, "test_pairs": 200}
     smoke_real: ClassVar[dict[str, int]] = {"train_pairs": 16, "test_pairs": 16}
     train_pairs: Annotated[int, Ge(1)] = 16000

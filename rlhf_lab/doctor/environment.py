@@ -15,8 +15,6 @@ from rlhf_lab.core.machine import main_memory, usable_cores
 from rlhf_lab.doctor.findings import Check, Finding, pass_or_fail
 from rlhf_lab.doctor.installation import requirements, unmet
 from rlhf_lab.memory.devices import GIB
-from rlhf_lab.sandbox.levels import AUTOMATIC
-from rlhf_lab.sandbox.sandbox import why_not
 
 ENOUGH_GIB = 1.0
 """Memory and disk below this do not even hold the embedded recipes."""
@@ -121,17 +119,6 @@ def git(_: object) -> Finding:
     return pass_or_fail(process.returncode == 0, output, advice="install git again")
 
 
-def sandbox(_: object) -> Finding:
-    """How well programs that a model writes can be isolated."""
-    best = AUTOMATIC[0]
-    reason = why_not(best)
-    if not reason:
-        return pass_or_fail(True, f"{best} works")
-    other = next((level for level in AUTOMATIC[1:] if not why_not(level)), None)
-    measured = f"{other} works, {best} does not: {reason}" if other else f"no isolation works: {reason}"
-    return Finding("skip", measured, advice="reward=code_tests and code tasks need it: docs/sandbox.md")
-
-
 ENVIRONMENT = [
     Check("Python", python),
     Check("packages", packages),
@@ -141,5 +128,4 @@ ENVIRONMENT = [
     Check("memory", memory),
     Check("terminal", terminal),
     Check("git", git),
-    Check("sandbox", sandbox),
 ]

@@ -13,6 +13,7 @@ from rlhf_lab.config import compose
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import LabError
 from rlhf_lab.core.files import write_json
+from rlhf_lab.core.packs import contributed
 from rlhf_lab.doctor import report
 from rlhf_lab.doctor.environment import ENVIRONMENT
 from rlhf_lab.doctor.findings import Check, Finding, examine, pass_or_fail
@@ -32,7 +33,7 @@ NOT_ABOUT_MODEL = {"outputs", "artifacts", "tracker"}
 def examine_machine(outputs: Path) -> list[Finding]:
     """Findings about the environment, storage and optional parts."""
     return [
-        *examine("environment", ENVIRONMENT, None),
+        *examine("environment", [*ENVIRONMENT, *contributed("doctor")], None),
         *examine("storage", STORAGE, outputs),
         *examine_parts(),
     ]

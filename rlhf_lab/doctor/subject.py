@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from rlhf_lab.config.root import Config
-from rlhf_lab.config.sections import Checkpoint
 from rlhf_lab.core.types import Pair
 from rlhf_lab.models.build import load_policy, save_model
 from rlhf_lab.models.encoding import Encoder, Row, TokenBatch
@@ -25,6 +24,7 @@ from rlhf_lab.sampling.settings import Local, Vllm
 from rlhf_lab.stages.artifacts import External, Stage
 from rlhf_lab.trackers.settings import Files
 from rlhf_lab.training.run import Run, seed_for
+from rlhf_lab.training.run_settings import Checkpoint
 from rlhf_lab.training.sharding.settings import Single
 from rlhf_lab.training.start import start_policy
 
@@ -154,8 +154,8 @@ class Subject:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         runtime = dataclasses.replace(self.config.runtime, dtype="float32")
-        config = dataclasses.replace(
-            self.config, sharding=Single(), tracker=Files(), checkpoint=Checkpoint(every_steps=1), runtime=runtime
+        config = self.config.replace(
+            sharding=Single(), tracker=Files(), checkpoint=Checkpoint(every_steps=1), runtime=runtime
         )
         return Run(folder, config, {})
 
@@ -168,7 +168,7 @@ def load_subject(stage: Stage, folder: Path) -> Subject:
     """
     # what is checked to float32's precision is not stored in less
     settings = dataclasses.replace(stage.config.model, weights="float32", weights_of=RoleWeights())
-    config = dataclasses.replace(stage.config, model=settings)
+    config = stage.config.replace(model=settings)
     source, what = _policy_source(stage)
     run = Run(folder, config, {"policy": source} if source else {})
     model, encoder = start_policy(run)

@@ -18,6 +18,7 @@ from torch import nn
 from rlhf_lab.core import measures
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
+from rlhf_lab.core.metrics import metric as metric_of
 from rlhf_lab.core.types import Reward
 from rlhf_lab.evaluations.clips import write_clips
 from rlhf_lab.evaluations.policy_log import PolicyLog
@@ -115,10 +116,8 @@ class Evaluator(PolicyLog):
         columns: dict[str, Sequence[float | None]] = {key: values.tolist() for key, values in parts.items()}
         columns["proxy"] = unknown if scores is None else scores.total_N.tolist()
         columns["kl"] = self._kl(model, episodes)
-        for key in ("gold", *TRUTH):
-            columns[key] = truth[key].tolist() if key in truth else unknown
-        columns |= {key: truth[key].tolist() for key in truth if key.startswith((VERIFIED, *BY_ROUND))}
-        columns |= {key: values.tolist() for key, values in measures.own_measures(truth).items()}
+        columns |= {measure.name: unknown for measure in measures.COMMON}
+        columns |= {key: values.tolist() for key, values in truth.items()}
         exact = {"proxy", *parts}  # unrounded, so that re-scoring the file gives the same rewards
         rows: list[dict[str, Any]] = []
         for i, episode in enumerate(episodes):
@@ -136,7 +135,6 @@ class Evaluator(PolicyLog):
                 row["conversation"] = episode.prompt  # what was said before the response
             if self.collector.environment is not None or self.is_spoken:
                 row["category"] = episode.task.facts.get("category")
-            row |= {key: _number(truth[key][i], exact=False) for key in FURTHER if key in truth}
             for key, values in columns.items():
                 row[key] = _number(values[i], exact=key in exact)
             rows.append(row)
@@ -164,25 +162,19 @@ class Evaluator(PolicyLog):
     def _summarise(self, rows: Sequence[dict[str, Any]]) -> dict[str, Estimate]:
         """Means of the sampled replies; for every policy but the reference also the comparison with it."""
         clusters = np.array([row["prompt_id"] for row in rows])
-        verified = [key for key in rows[0] if key.startswith(VERIFIED)]
-        column = {key: _floats(rows, key) for key in (*SAMPLE_KEYS, *verified)}
+        measured = measures.columns_of(rows[0], self.run.corpus.measures)
+        column = {key: _floats(rows, key) for key in dict.fromkeys((*SAMPLE_KEYS, *measured))}
         base = {key: _floats(self._reference_rows, key) for key in ("gold", "proxy")}
         metrics = {}
-        for key, values in column.items():
-            if not np.isnan(values).all():
-                estimate = clustered_rate if key in RATES else clustered_mean
-                metrics[key] = estimate(values, clusters)
-        for key in (*FURTHER, *(key for key in rows[0] if key.startswith(measures.PREFIX))):
-            values = _floats(rows, key) if key in rows[0] else np.array([])
-            if not np.isnan(values).all():  # also where there are none
-                metrics[key] = clustered_mean(values, clusters)
         categories = [row.get("category") for row in rows]
-        metrics |= _by_category("correct", categories, column["correct"], clusters)
-        for key in (key for key in rows[0] if key.startswith(BY_ROUND)):
-            estimate = clustered_rate if key.startswith(SOLVED_WITHIN) else clustered_mean
-            values = _floats(rows, key)
+        for key, values in column.items():
+            if np.isnan(values).all():
+                continue
+            metric = measured.get(key) or metric_of(key)
+            estimate = clustered_rate if metric.kind == "rate" else clustered_mean
             metrics[key] = estimate(values, clusters)
-            metrics |= _by_category(key, categories, values, clusters, estimate)
+            if metric.by_category:
+                metrics |= _by_category(key, categories, values, clusters, estimate)
         if self.is_spoken:
             metrics |= _by_category("gold", categories, column["gold"], clusters, clustered_mean)
             metrics |= _by_category("proxy", categories, column["proxy"], clusters, clustered_mean)
@@ -290,17 +282,6 @@ def far_enough(kl: Estimate) -> bool:
 
 
 LEAST_NATS = 0.05
-TRUTH = ("verbose", "garble", "correct")
-"""What the world knows about a reply beside its gold reward; 0 or 1 each."""
-VERIFIED = "verified"
-"""What begins the names of a verifier's score and of its parts, where the data have one."""
-SOLVED_WITHIN, GAIN_BY_ROUND = "solved_within/", "gain_by_round/"
-BY_ROUND = (SOLVED_WITHIN, GAIN_BY_ROUND)
-"""What begins the names of what an environment knows of an episode after some of its rounds: a rate, a difference."""
-FURTHER = ("calls", "phone_error", "audio_seconds")
-"""What only some worlds measure of a reply."""
-RATES = (*TRUTH, "ended")
-"""Keys that are 0 or 1: their interval is that of a rate, not of a mean."""
 
 
 def _by_category(

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+from rlhf_lab.core.measures import CALLS, CORRECT, GARBLE, GOLD, UNDECLARED, VERBOSE, VERIFIED, VERIFIED_PART
 from rlhf_lab.core.metrics import Metric
 
 EVALUATOR = (
-    Metric(
-        "gold",
-        "true reward of a sampled reply, gold points; on real data the score of needs.gold, in its own unit",
-        title="gold reward",
-        better="higher",
-        column="gold",
-        relative_to=("gold",),
-    ),
-    Metric(
-        "correct",
-        "share of sampled replies whose final answer is right (data with verifiable answers only)",
-        title="accuracy of samples",
-        better="higher",
-        column="correct",
-    ),
+    GOLD,
+    CORRECT,
     Metric(
         "correct_greedy",
         "the same for one greedy reply per prompt",
         title="greedy accuracy",
         better="higher",
         column="greedy",
+        by_category=True,
     ),
     Metric(
         "pass@<k>",
@@ -39,55 +28,10 @@ EVALUATOR = (
         "samples; ties are broken at random, replies without an answer have no vote",
         better="higher",
     ),
-    Metric(
-        "verified",
-        "mean score of the verifier that checks the replies (data.verifier, or the reward's), 0…1; `correct` is the "
-        "share of replies with a score of 1",
-        title="verified",
-        better="higher",
-        phrase="verifier's score",
-    ),
-    Metric(
-        "verified/<part>",
-        "mean of a part of the verifier's score, over the replies where it is known",
-        better="higher",
-    ),
-    Metric(
-        "correct/<category>",
-        "the same for tasks of one category (data whose environment names categories)",
-        better="higher",
-    ),
-    Metric("correct_greedy/<category>", "the same for one greedy episode per task", better="higher"),
-    Metric(
-        "solved_within/<rounds>",
-        "share of episodes whose program after at most so many rounds passes all hidden tests (data=repairs)",
-    ),
-    Metric("solved_within/<rounds>/<category>", "the same for one tier"),
-    Metric(
-        "gain_by_round/<rounds>",
-        "solved_within/<rounds> minus solved_within/1, from the same episodes (data=repairs)",
-        better="higher",
-    ),
-    Metric("gain_by_round/<rounds>/<category>", "the same for one tier", better="higher"),
-    Metric(
-        "calls",
-        "calls of tools per episode (data whose environment counts them)",
-        title="calls per episode",
-        column="calls",
-    ),
-    Metric(
-        "phone_error",
-        "wrong, missing and surplus phones per phone of the text, as the world's own recogniser hears them (speech)",
-        title="phone error",
-        better="lower",
-        column="phone error",
-    ),
-    Metric(
-        "measure/<name>",
-        "mean of a further measure that the data's own world or environment returns, in its unit",
-        column="<name>",
-    ),
-    Metric("audio_seconds", "length of a clip (speech)", title="length", unit="s", phrase="length of a clip"),
+    VERIFIED,
+    VERIFIED_PART,
+    CALLS,
+    UNDECLARED,
     Metric("gold/<category>", "mean gold reward in one category of prompts (speech)", better="higher"),
     Metric("proxy/<category>", "mean proxy reward in one category of prompts (speech)", relative_to=("reward",)),
     Metric(
@@ -131,28 +75,15 @@ EVALUATOR = (
     Metric(
         "tokens", "reply length, EOS included", title="tokens", phrase="length of a reply in tokens", column="tokens"
     ),
-    Metric(
-        "verbose",
-        "share of replies the world calls verbose (affirmations + fillers + closings ≥ 3)",
-        title="verbose",
-        better="lower",
-        phrase="verbose rate",
-        column="verbose",
-    ),
-    Metric(
-        "garble",
-        "share of replies with an unreadable sentence",
-        title="garbled",
-        better="lower",
-        phrase="garble rate",
-        column="garble",
-    ),
+    VERBOSE,
+    GARBLE,
     Metric(
         "ended",
         "share of replies that ended with EOS within the token limit",
         title="ended",
         better="higher",
         phrase="share of replies that end by themselves",
+        kind="rate",
     ),
     Metric(
         "chosen_logp_drift",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import append_jsonl, truncate
 from rlhf_lab.evaluations.rescoring import label_of, read_replies, rescore
 from rlhf_lab.evaluations.settings import Rescore
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.training.run import Result, Run
 
 

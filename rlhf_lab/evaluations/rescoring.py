@@ -14,20 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core import measures, seal
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ArtifactError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.rewards.combine import SCALES_FILE, combine, nodes, with_scales
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.statistics.best_of_n import best_of_n_kl
 from rlhf_lab.statistics.choice import choice_probabilities, chosen_values, chosen_win_rate, rank_correlation
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.inference import clustered_mean
 
-TRUTH = ("gold", "verbose", "garble", "correct", "tokens", "ended")
-"""Columns that do not depend on the reward."""
 PREFIX = "reward/"
 """Columns that hold the values of the reward graph's nodes."""
 
@@ -40,6 +38,7 @@ class SavedReplies:
         rows: one per reply, prompt-major.
         prompts: for each prompt, the indices of its replies.
         columns: numeric column → values, (N,); NaN is unscored.
+        truth: names of the columns that do not depend on the reward.
     """
 
     folder: Path
@@ -47,6 +46,7 @@ class SavedReplies:
     rows: list[dict[str, Any]]
     prompts: list[np.ndarray]
     columns: dict[str, FloatArray]
+    truth: frozenset[str]
 
     @property
     def parts(self) -> dict[str, FloatArray]:
@@ -95,14 +95,16 @@ def read_replies(folder: str | Path, policy: str = "") -> SavedReplies:
     rows = [row for row in rows if row["policy"] == policy]
     if not rows:
         raise ArtifactError(f"{folder}/evaluation.jsonl has no policy {policy!r}; it has {', '.join(names)}")
+    measures.recall(folder)
+    truth = frozenset(("tokens", "ended", *measures.columns_of(rows[0])))
     columns = {}
     for key in rows[0]:
-        if key in ("proxy", *TRUTH) or key.startswith((PREFIX, measures.PREFIX)):
+        if key == "proxy" or key in truth or key.startswith(PREFIX):
             values = [np.nan if row.get(key) is None else row[key] for row in rows]
             columns[key] = np.array(values, dtype=np.float64)
     prompt_N = np.array([row["prompt_id"] for row in rows])
     prompts = [np.flatnonzero(prompt_N == prompt) for prompt in dict.fromkeys(prompt_N)]
-    return SavedReplies(folder, policy, rows, prompts, columns)
+    return SavedReplies(folder, policy, rows, prompts, columns, truth)
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def rescore(
     table = {
         name: values_N
         for name, values_N in replies.columns.items()
-        if (name in TRUTH or name.startswith((PREFIX, measures.PREFIX))) and not np.isnan(values_N).all()
+        if (name in replies.truth or name.startswith(PREFIX)) and not np.isnan(values_N).all()
     }
     proxy_N = next(iter(scores.values())) if len(scores) == 1 else None
     if proxy_N is not None:

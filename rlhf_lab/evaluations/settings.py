@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import Finite, Ge, NotEmpty
@@ -15,7 +16,7 @@ from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class AtTestTime(EvaluationSettings):
     measures_gold: ClassVar[bool] = False  # what it is about is whether answers are right
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
-    needs_answers: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.ANSWERS, Capability.SINGLE_TURN)
     answer: ClassVar[str] = "chosen_among_samples"
     strategy: Literal["greedy", "majority", "best_of_n", "any"] = "majority"
     sizes: Annotated[tuple[Annotated[int, Ge(1)], ...], NotEmpty()] = (1, 2, 4, 8, 16)
@@ -149,8 +149,7 @@ class StepReport(EvaluationSettings):
     measures_gold: ClassVar[bool] = False  # what it is about is whether steps are right
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("policy", "judge")
-    needs_answers: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     answer: ClassVar[str] = "step_judge"
     smoke: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 4}
     samples: Annotated[int, Ge(1)] = 8
@@ -186,7 +185,7 @@ class DesignReport(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("design",)
     chance_metric: ClassVar[str] = "accuracy"
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     answer: ClassVar[str] = "report_card"
     smoke: ClassVar[dict[str, float]] = {"samples": 8, "choose_from": 4}
     smoke_real: ClassVar[dict[str, float]] = {"samples": 4, "choose_from": 2}
@@ -219,7 +218,7 @@ class RewardReport(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward",)
     chance_metric: ClassVar[str] = "accuracy"
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     answer: ClassVar[str] = "report_card"
     bins: Annotated[int, Ge(1)] = 10
 

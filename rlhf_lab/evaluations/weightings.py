@@ -10,10 +10,10 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from rlhf_lab.config import registry, root, schema
-from rlhf_lab.config.sections import RewardGraph
+from rlhf_lab.config import check, registry, schema
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.evaluations.rescoring import label_of
+from rlhf_lab.rewards.settings import RewardGraph
 
 WEIGHTS = "reward.weights"
 REWARD = "reward."
@@ -51,7 +51,7 @@ def weightings(folder: str | Path, overrides: Sequence[str]) -> tuple[dict[str, 
     for weighting in weights or [values["reward"].get("weights")]:
         reward = {**values["reward"], "weights": weighting}
         try:
-            graph = root.check({**values, "reward": reward}).reward
+            graph = check.check({**values, "reward": reward}).reward
             label = label_of(graph.weighting) if weighting is not None else "as saved"
             graphs[label] = graph
         except ConfigError as error:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_lab.config import registry
-from rlhf_lab.judges.backends.settings import LocalModel
 from rlhf_lab.memory.one_base import reward_adapter, why_apart
 from rlhf_lab.memory.shapes import need_shape, policy_shape, source_shape
 from rlhf_lab.memory.sizes import ModelShape
@@ -53,7 +52,7 @@ def copies(stage: Stage) -> list[Copy]:
     algorithm_copies = [_copy_of(model, stage, policy) for model in settings.held(adapter=shares_base(stage))]
     if "reward" in settings.uses and settings.calls_reward:
         algorithm_copies += reward_copies(stage)
-    return algorithm_copies + gold_copies(stage) + judge_copies(stage)
+    return algorithm_copies + gold_copies(stage) + section_copies(stage)
 
 
 def shares_base(stage: Stage) -> bool:
@@ -135,12 +134,11 @@ def gold_copies(stage: Stage) -> list[Copy]:
     return [Copy(f"gold {member}" if count > 1 else "gold", shape, stored=stored) for member in range(count)]
 
 
-def judge_copies(stage: Stage) -> list[Copy]:
-    """The judge where it is a model on this machine. Of several processes, the one that asks holds it."""
-    judge = stage.config.judge
-    if not stage.config.asks_judge or not isinstance(judge, LocalModel):
-        return []
-    return [Copy("judge", source_shape(judge.path))]
+def section_copies(stage: Stage) -> list[Copy]:
+    """Models that sections load, such as a judge on this machine. Of several processes, the one that asks holds it."""
+    sections = stage.config.sections().values()
+    sources = {name: source for section in sections for name, source in section.local_models(stage.config).items()}
+    return [Copy(name, source_shape(source)) for name, source in sources.items()]
 
 
 def _member_count(need: Stage | External) -> int:

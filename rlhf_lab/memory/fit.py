@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from rlhf_lab.config import registry, root, schema
+from rlhf_lab.config import check, registry, root, schema
 from rlhf_lab.config.overrides import literal, put
 from rlhf_lab.core import ranks
 from rlhf_lab.core.errors import ConfigError
@@ -206,7 +206,7 @@ def changed(stage: Stage, change: Change) -> Stage:
             values[key] = _fully_sharded(values[key])
         else:
             put(values, key, value)
-    return dataclasses.replace(stage, config=root.check(values))
+    return dataclasses.replace(stage, config=check.check(values))
 
 
 def _fully_sharded(now: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def least_devices(stage: Stage, memory: int, *, frugal: bool = False) -> int | N
         frugal: with bfloat16, activation checkpointing, one row or pair at a time, and 64 sampled replies.
     """
     card = Device("card", memory, cuda=True)
-    single = dataclasses.replace(stage.config, sharding=registry.settings_class("sharding", "none")())
+    single = stage.config.replace(sharding=registry.settings_class("sharding", "none")())
     alone = dataclasses.replace(stage, config=single)
     savings = _frugal_change(alone) if frugal else {}
     if _plan_if_fits(alone, savings, card):

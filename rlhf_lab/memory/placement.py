@@ -72,7 +72,7 @@ def place(stage: Stage, memory: int, fewest: int = 1) -> Placement | None:
     """
     card = Device("card", memory, cuda=True)
     single = registry.settings_class("sharding", "none")()
-    alone = dataclasses.replace(stage, config=dataclasses.replace(stage.config, sharding=single))
+    alone = dataclasses.replace(stage, config=stage.config.replace(sharding=single))
     by_block: Placement | None = None
     for written in _written(alone, fewest):
         if by_block and written["sharding.processes"] != by_block.plan.processes:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, NotEmpty
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 Tuned = dict[str, dict[str, Any]]
 """Algorithm (or `rollout`) → setting → value."""
@@ -58,7 +65,7 @@ class RoleWeights:
 
 
 @dataclass(frozen=True)
-class Weights(CheckedSettings):
+class Weights(Section):
     """How weights are stored that are not trained as a whole; see `models/weights.py`.
 
     Args:
@@ -68,9 +75,13 @@ class Weights(CheckedSettings):
         weights_of: the same for one role alone, e.g. {reward: bfloat16}.
     """
 
+    inherited: ClassVar[bool] = True
     keyed_if_set: ClassVar[tuple[str, ...]] = ("weights", "weights_of")
     weights: Stored = "float32"
     weights_of: RoleWeights = field(default_factory=RoleWeights)
+
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        return [("model", self)] if "model" in config.algorithm.uses else []
 
     def stored(self, role: WeightsOf) -> Stored:
         """How the weights of a role are stored."""
@@ -110,6 +121,45 @@ class Scratch(Weights):
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=dict)
 
+    def contradictions(self, config: Config) -> list[str]:
+        return [*self._family_problems(config), *self._length_problems(config), *self._adapter_problems(config)]
+
+    def _family_problems(self, config: Config) -> list[str]:
+        """A model of codes with data that are text, or the reverse."""
+        has_audio = Capability.AUDIO in config.data.capabilities
+        if "model" not in config.algorithm.uses or has_audio == (self.family == "codec"):
+            return []
+        data = registry.kind_of("data", config.data)
+        if has_audio:
+            return [f"data={data} has the codes of audio, one token each, for a model of codes; use model=codec"]
+        return [f"model.family=codec says the codes of audio; data={data} is text"]
+
+    def _length_problems(self, config: Config) -> list[str]:
+        """Rows and episodes that are longer than the model's positions."""
+        lengths = {"algorithm.max_length": getattr(config.algorithm, "max_length", None) or 0}
+        if "rollout" in config.algorithm.uses:
+            rollout, turns = config.rollout, config.data.max_turns
+            setting = "max_new_tokens" if turns == 1 else "max_episode_tokens"
+            name = f"rollout.max_prompt_tokens + rollout.{setting}"
+            lengths[name] = rollout.max_prompt_tokens + rollout.most_tokens(turns)
+        return [
+            f"{name}={tokens} does not fit model.max_positions={self.max_positions}; lower it or raise "
+            "model.max_positions"
+            for name, tokens in lengths.items()
+            if tokens > self.max_positions
+        ]
+
+    def _adapter_problems(self, config: Config) -> list[str]:
+        """An adapter on a model that is random."""
+        has_no_policy = "policy" in config.algorithm.optional_needs and not config.needs.get("policy")
+        if not (self.lora.rank and config.algorithm.makes_model and has_no_policy):
+            return []
+        return [
+            f"model.lora.rank={self.lora.rank} trains an adapter on a model that is there already, and a new one is "
+            "random: name one in needs.policy, or train all of it with model.lora.rank=0 (in a stage before this "
+            "run's: stages.RECIPE.model.lora.rank=0)"
+        ]
+
     def rules(self) -> tuple[Rule, ...]:
         return (
             *super().rules(),
@@ -145,3 +195,9 @@ class HuggingFace(Weights):
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     lora: LoRA = field(default_factory=LoRA)
     tuned: Tuned = field(default_factory=dict)
+
+    def contradictions(self, config: Config) -> list[str]:
+        is_folder = self.path.startswith(("/", "./", "../", "~"))
+        if not is_folder or Path(self.path).expanduser().is_dir():
+            return []
+        return [f"model.path={self.path}: there is no such folder; write one, or a hub id such as gpt2"]

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.config.sections import Alerts
+from rlhf_lab.monitoring.settings import Alerts
 
 LONGEST_REASON = 200
 """Characters of what a failed command wrote to standard error that are noted."""

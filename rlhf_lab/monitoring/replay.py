@@ -22,10 +22,10 @@ from rich import box
 from rich.table import Table
 
 from rlhf_lab.config import schema
-from rlhf_lab.config.sections import Monitor
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.monitoring.detector import LEVELS, RULES, Batch, Detector, Limits, Verdict, level_name
+from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
 
 NAMES = {

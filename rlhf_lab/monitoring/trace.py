@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_lab.config.sections import Monitor
 from rlhf_lab.monitoring.detector import Limits
+from rlhf_lab.monitoring.settings import Monitor
 
 TRACE = "monitor.jsonl"
 LIMITS_FILE = "monitor.json"

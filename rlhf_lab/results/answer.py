@@ -1,61 +1,21 @@
 """The recipe's question answered in one sentence from the run's own numbers, with what it does not show in a second.
 
-The settings of an algorithm name one of ANSWERS. Where they name none, its first scored numbers stand in.
+The settings of an algorithm name one of the answers that packs contribute. Where they name none, the run's first
+scored numbers stand in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.config import registry
-from rlhf_lab.results.answer_agents import agents
-from rlhf_lab.results.answer_corpora import attempts_paired, corpus_made
-from rlhf_lab.results.answer_policies import against_one_pass, against_reference, best_policy, reward_and_truth
-from rlhf_lab.results.answer_rewards import (
-    benchmark,
-    cross_fitted,
-    graded_pairs,
-    held_out_loss,
-    pair_ranking,
-    phones_heard,
-    primary_numbers,
-    report_card,
-    step_judge,
-    steps,
-)
-from rlhf_lab.results.answer_safety import golden_sets, safety
-from rlhf_lab.results.answer_samples import chosen_among_samples
+from rlhf_lab.core.packs import load, named
+from rlhf_lab.results.answer_rewards import primary_numbers
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.training.settings import StageSettings
-
-ANSWERS: Mapping[str, Callable[[Run], str | None]] = {
-    function.__name__: function
-    for function in (
-        agents,
-        attempts_paired,
-        against_one_pass,
-        against_reference,
-        benchmark,
-        best_policy,
-        chosen_among_samples,
-        corpus_made,
-        cross_fitted,
-        graded_pairs,
-        golden_sets,
-        held_out_loss,
-        pair_ranking,
-        phones_heard,
-        report_card,
-        reward_and_truth,
-        safety,
-        step_judge,
-        steps,
-    )
-}
-"""What settings call `answer` → the sentence, or None when the run holds too little for it."""
 
 OTHER_RUN = {
     "attribute_rm": "rubric_rm",
@@ -88,8 +48,9 @@ def answer(run: Run) -> Answer:
     config = run.settings
     kind = str((config.get("algorithm") or {}).get("kind", ""))
     settings = algorithm_settings(kind)
-    write_sentence = ANSWERS.get(settings.answer, primary_numbers)
-    sentence = write_sentence(run) or primary_numbers(run)
+    reference = named("answers").get(settings.answer)
+    sentence = load(reference)(run) if reference else None
+    sentence = sentence or primary_numbers(run)
     if sentence is None:
         return Answer("No answer: this run holds no scored number.")
     return Answer(sentence, _write_caveat(run, settings, config))

@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from rlhf_lab.config.files import parse_yaml
-from rlhf_lab.core import seal
+from rlhf_lab.core import measures, seal
 from rlhf_lab.core.errors import DataError, NumericError
 from rlhf_lab.core.files import parse_json
 from rlhf_lab.statistics.inference import Estimate
@@ -144,6 +144,7 @@ def read_run(folder: Path | str) -> Run:
     problems: list[str] = []
     manifest = read_json(folder / "manifest.json", problems)
     result = read_json(folder / "result.json", problems)
+    measures.recall(folder)
     config_file = folder / "config.yaml"
     metrics = read_rows(folder / "metrics.jsonl", problems)
     evaluation = _typed_evaluation(read_rows(folder / "evaluation.jsonl", problems))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.types import FloatArray
 from rlhf_lab.rewards.learned.ensemble import combine_members
+from rlhf_lab.rewards.settings import RewardGraph
 
 Parts = Mapping[str, FloatArray]
 """Node → its value for each reply, (N,); NaN is unscored."""

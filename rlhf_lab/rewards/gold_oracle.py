@@ -16,8 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
+from rlhf_lab.core.measures import Measure
 from rlhf_lab.core.types import BoolArray, Corpus, EpisodeReward, FloatArray, TextReward
 from rlhf_lab.environments.annotator import choose
+from rlhf_lab.judges.backends.settings import gold_rubric
 from rlhf_lab.judges.caller import judge_of
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.rewards.checked import CheckedReward
@@ -59,9 +61,9 @@ class GoldOracle:
         return CheckedReward("gold", self.source, collective=collective, note=self._note)
 
     @property
-    def details(self) -> frozenset[str]:
+    def measures(self) -> Sequence[Measure]:
         """Those of the data's own world."""
-        return getattr(self._corpus.oracle, "details", frozenset())
+        return self._corpus.measures
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
         """`gold`, NaN where the source leaves a reply unscored, beside what the data know of the replies, (N,) each."""
@@ -119,7 +121,7 @@ def by_judge(corpus: Corpus, run: Run) -> Corpus:
     """The data of a run whose gold is the judge's grade (`judge=…`) on the rubric in `needs.judge`, 0…1."""
 
     def load() -> GradeReward:
-        rubric = run.config.gold_rubric
+        rubric = gold_rubric(run.config)
         return GradeReward(judge_of(run), Judge(rubric=rubric), load_rubric(rubric), run.note)
 
     return replace(corpus, oracle=GoldOracle(load, corpus, OneNote(run.notes)))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, write_json
@@ -26,6 +25,7 @@ from rlhf_lab.rewards.combine import (
     with_scales,
 )
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.training.run import Run
 
 SCALE_REPLIES = 512

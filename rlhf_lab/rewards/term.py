@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Finite, Ge, Gt
-
-Reads = Literal["text", "audio", "any"]
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,14 @@ class TermSettings(CheckedSettings):
     Class attributes:
         needs_role: entry of `needs` with the model that the term reads.
         reads_folder: whether that is what a stage wrote into its directory, and no language model with a head.
-        reads: what the term judges responses by: their `text`, the `audio` that they decode to, or `any` where it asks
-            the world or the environment, or leaves the choice to the user's function. The check compares it with the
-            data.
+        requires: capabilities that the data must provide; () if the term asks the world or the environment, or leaves
+            the choice between text and audio to the user's function.
         verifies: whether the term is a verifier (`rewards/verifiers/verifier.py`), which metrics can ask.
     """
 
     needs_role: ClassVar[str | None] = None
     reads_folder: ClassVar[bool] = False
-    reads: ClassVar[Reads] = "text"
+    requires: ClassVar[Requirements] = (Capability.TEXT,)
     asks_judge: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
     verifies: ClassVar[bool] = False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le, Lt
+from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @register("rollout", "local")
 @dataclass(frozen=True)
-class Local(CheckedSettings):
+class Local(Section):
     """The lab's own in-process sampler.
 
     Args:
@@ -35,6 +36,7 @@ class Local(CheckedSettings):
             distribution than the fp32 policy: its log-probabilities are then recomputed before any ratio.
     """
 
+    inherited: ClassVar[bool] = True
     tuned_by_model: ClassVar[tuple[str, ...]] = ("max_new_tokens", "max_prompt_tokens")
     at_small_scale: ClassVar[dict[str, int]] = {"max_new_tokens": 80, "max_prompt_tokens": 48}
     smoke_real: ClassVar[dict[str, int]] = {"max_new_tokens": 32, "max_prompt_tokens": 96}
@@ -48,6 +50,9 @@ class Local(CheckedSettings):
     stop: tuple[str, ...] = ()
     max_episode_tokens: Annotated[int, Ge(0, hint="0 is automatic")] = 0
     dtype: Literal["model", "float32", "bfloat16"] = "model"
+
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        return [("rollout", self)] if "rollout" in config.algorithm.uses else []
 
     def rules(self) -> tuple[Rule, ...]:
         return (
@@ -114,8 +119,9 @@ class Vllm(Local):
             (len(set(spelled)) == len(spelled), "urls names a server twice"),
         )
 
-    def native_problems(self, config: Config) -> list[str]:
-        """What engine=native cannot honour: what, why, what to write instead."""
+    def contradictions(self, config: Config) -> list[str]:
+        if config.engine != "native":
+            return []
         problems = []
         staleness = getattr(config.algorithm, "staleness", 0)
         if self.mode == "colocate" and staleness:
@@ -129,11 +135,6 @@ class Vllm(Local):
             problems.append(f"rollout.urls={list(self.urls)} is read by rollout.mode=server alone")
         if getattr(config.model, "family", "") == "codec":
             problems.append("model.family=codec: vLLM does not know the lab's model of audio codes; use rollout=local")
-        if config.runs_agents and not config.agent.asks_service:
-            problems.append(
-                "agent.llm=local: agents ask the lab's own sampler; use rollout=local, or serve the model and use "
-                "agent.llm=openai_compatible"
-            )
         return problems
 
     @property

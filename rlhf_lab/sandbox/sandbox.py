@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.sandbox import container, groups, levels
@@ -20,6 +19,7 @@ from rlhf_lab.sandbox.jail.launch import STARTED
 from rlhf_lab.sandbox.levels import AUTOMATIC, MAIN, Task
 from rlhf_lab.sandbox.outcome import Level, Limits, Outcome, SandboxError, SandboxUnavailable, Status
 from rlhf_lab.sandbox.process import PATIENCE_S, Program, supervise
+from rlhf_lab.sandbox.settings import Sandboxing
 
 HELLO = "import threading; t = threading.Thread(target=print, args=('hello',)); t.start(); t.join()"
 """The program with which a level is tried."""

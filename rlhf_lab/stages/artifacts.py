@@ -20,29 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.agents.settings import PythonAgent
-from rlhf_lab.config import compose, inventory, registry, root, schema
+from rlhf_lab.config import check, compose, inventory, registry, root, schema
 from rlhf_lab.config.groups import DataSource
 from rlhf_lab.config.overrides import merge, put
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json
-from rlhf_lab.core.user_code import files_behind
-from rlhf_lab.data.environment_settings import ForeignEnvironment
+from rlhf_lab.core.packs import contributed
 from rlhf_lab.data.made import kind_problem, made_identity
 from rlhf_lab.data.reading import local_files
-from rlhf_lab.judges.backends.settings import LocalModel
-from rlhf_lab.judges.rubric import content_digest
 from rlhf_lab.models.model_files import model_identity
-from rlhf_lab.rewards.external.functions import source_files
-from rlhf_lab.rewards.external.settings import PythonCallable
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.stages.code_digest import Reference, differences, digests
 
-INHERITED = (
-    *("model", "data", "judge", "rollout", "seed", "runtime", "sandbox", "sharding", "tracker"),
-    *("checkpoint", "alerts", "artifacts", "outputs", "stages"),
-)
-"""Sections an upstream stage takes over from the run that needs it."""
+INHERITED = ("seed", "outputs", "stages")
+"""Settings besides the sections with `Section.inherited` that an upstream stage takes over from the run."""
 
 CODE = "code.json"
 """File of a run directory: the version, and the digest of every definition that decides the stage's result."""
@@ -110,11 +101,10 @@ class Stage:
     def settings_key(self) -> str:
         """Hash of the settings, seed, data and upstream that decide the stage's result, whatever the code."""
         values = root.to_values(self.config)
-        for setting, file in rubric_files(self.config).items():  # by content: what the file is called decides nothing
-            put(values, setting, content_digest(file))
+        for section in self.config.sections().values():
+            for setting, digest in section.digests(self.config).items():  # what a file is called decides nothing
+                put(values, setting, digest)
         sections = {name: _keyed(getattr(self.config, name), values[name]) for name in self.config.algorithm.uses}
-        if self.config.runs_agents:
-            sections["agent"] = self._agent_identity(values["agent"])
         # model.tuned is not hashed: what it decided is among the algorithm's own settings.
         sections["model"] = _without(_keyed(self.config.model, values["model"]), "tuned", "lora")
         lora = values["model"].get("lora") or {}
@@ -136,28 +126,15 @@ class Stage:
             "needs": {role: need.settings_key for role, need in self.needs.items()},
             **sections,
         }
-        if self.config.gold_rubric:
-            material["gold"] = {"rubric": content_digest(self.config.gold_rubric)}
         if self.config.corpus_roles:
             material["mixture"] = _keyed(self.config.mixture, values["mixture"])
-        if self.config.asks_judge:  # what it asks costs and how fast it is asked decides nothing
-            material["judge"] = {"kind": values["judge"]["kind"], **self.config.judge.identity()}
-            if isinstance(self.config.judge, LocalModel):
-                material["judge"]["content"] = model_identity(self.config.judge.path)
-        if self.config.runs_code:
-            material["sandbox"] = self.config.sandbox.limits
+        for section in self.config.sections().values():
+            material |= section.key_material(self.config)
         for name in self.config.artifacts.distinct:
             material[f"distinct/{name}"] = _keyed(getattr(self.config, name), values[name])
         if self.config.engine != "native":  # in the key only then: docs/design/006-engine-trl.md
             material["engine"] = self.config.engine
         return _hash(material, 12)
-
-    def _agent_identity(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The settings of the agents; of their service what decides its answers, not what they cost."""
-        identity = _without(values, "service")
-        if self.config.agent.asks_service:
-            identity["service"] = self.config.agent.service_settings.identity()
-        return identity
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -245,8 +222,6 @@ def plan(checked: root.Config, recipe: str) -> Stage:
         # A recipe may name what the chosen reward, or the chosen agents, do not read: it is not built.
         if source is None or checked.leaves_out(role):
             continue
-        if role == "judge" and checked.gold_rubric:  # a rubric, not a model
-            continue
         needs[role] = _plan_need(checked, role, source)
     return Stage(recipe, checked, needs)
 
@@ -261,20 +236,21 @@ def _plan_need(parent: root.Config, role: str, source: str) -> Stage | External:
             )
         return External(source)
     if isinstance(parent.rollout, Vllm):  # vLLM samples for the stage that is asked for, and for none before it
-        parent = dataclasses.replace(parent, rollout=parent.rollout.local())
+        parent = parent.replace(rollout=parent.rollout.local())
     parent_values = root.to_values(parent)
     parent_values["artifacts"]["distinct"] = []
     reseeded = (*parent.algorithm.reseeded_roles, GOLD)
     if role in reseeded:
         # The k-th such role is built with a seed 1000·k above the run's: another policy of the same recipe.
         parent_values["seed"] += 1000 * (1 + reseeded.index(role))
-    inherited = {name: parent_values[name] for name in INHERITED}
+    names = [*INHERITED, *(name for name, section in parent.sections().items() if section.inherited)]
+    inherited = {name: parent_values[name] for name in names}
     values = compose.recipe_values(source) | inherited | {"study": None}
     values = _with_stage_settings(values, parent.stages.get(source, {}))
     if role == GOLD:  # the proxy may be of the same recipe: what is written here is of the gold alone
         values = _with_stage_settings(values, parent.stages.get(GOLD, {}))
     try:
-        checked = root.check(values)
+        checked = check.check(values)
         if role in parent.row_roles and (problem := kind_problem(checked.algorithm.makes_rows, parent.row_roles[role])):
             raise ConfigError(problem)
         if not checked.algorithm.makes_model and not parent.reads_folder(role):
@@ -302,22 +278,17 @@ def _with_stage_settings(values: dict[str, Any], written: Mapping[str, Any]) -> 
 
 def _code_references(checked: root.Config) -> list[Reference]:
     """Where the code of a stage begins: what builds the parts that its config chooses, and their settings."""
-    algorithm = checked.algorithm
-    chosen = [("algorithm", algorithm), ("data", checked.data)]
-    chosen += [("rollout", checked.rollout)] if "rollout" in algorithm.uses else []
-    chosen += [("reward", term) for term in checked.reward.terms.values()] if "reward" in algorithm.uses else []
-    chosen += [("judge", checked.judge)] if checked.asks_judge else []
-    if checked.runs_agents:
-        chosen += [("agent", program) for program in checked.agent.programs.values()]
-        chosen += [("judge", checked.agent.service)] if checked.agent.asks_service else []
     references = [*COMMON_CODE, _class_reference(checked.model)]
     references += [Reference("rlhf_lab.rewards.gold_oracle", "by_model")] if checked.needs.get(GOLD) else []
-    references += [Reference("rlhf_lab.rewards.gold_oracle", "by_judge")] if checked.gold_rubric else []
+    for section in checked.sections().values():
+        references += [Reference(module, name) for module, name in section.definitions(checked)]
     if checked.verifier is not None:
         kind = registry.kind_of("reward", checked.verifier)
         references.append(Reference("rlhf_lab.rewards.verifiers.oracle", "verified"))
         references.append(Reference(registry.implementation("reward", kind), "make"))
-    for group, settings in chosen:
+    for group, settings in checked.parts():
+        if group == "model":  # which code builds it follows from the stage; its class is above
+            continue
         implementation = registry.implementation(group, registry.kind_of(group, settings))
         references += [Reference(implementation, "build"), _class_reference(settings)]
     # The code of every kind of sharding counts, whichever is chosen: the choice itself is not part of a key, because
@@ -334,15 +305,7 @@ def _class_reference(settings: object) -> Reference:
 
 def _code_files(checked: root.Config) -> list[Path]:
     """Source files of the user's own functions that the stage runs."""
-    data = checked.data
-    files = files_behind(data.environment) if isinstance(data, ForeignEnvironment) else []
-    if "reward" in checked.algorithm.uses:
-        functions = [term for term in checked.reward.terms.values() if isinstance(term, PythonCallable)]
-        files += [path for term in functions for path in source_files(term)]
-    if checked.runs_agents:
-        agents = [program for program in checked.agent.programs.values() if isinstance(program, PythonAgent)]
-        files += [path for agent in agents for path in files_behind(agent.path)]
-    return files
+    return [file for find_files in contributed("code_files") for file in find_files(checked)]
 
 
 def _keyed(settings: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -372,7 +335,7 @@ def _hash(material: object, length: int) -> str:
 def _data_identity(settings: DataSource) -> dict[str, Any]:
     """Settings of the data and the content of its files."""
     values = {"kind": registry.kind_of("data", settings), **_keyed(settings, dataclasses.asdict(settings))}
-    parts = settings.parts()
+    parts = settings.sources_by_name()
     if parts:
         identities = {name: _data_identity(part) for name, part in parts.items()}
         weights = {name: values["sources"][name].get("weight") for name in parts}
@@ -398,20 +361,6 @@ def _paths_to_digests(values: dict[str, Any], digested: Sequence[str] = ()) -> d
                         digest.update(chunk)
             values[name] = digest.hexdigest()
     return values
-
-
-def rubric_files(checked: root.Config) -> dict[str, str]:
-    """Dotted setting → the rubric's file that it names, of everything in a stage that asks the judge."""
-    asking = {"algorithm": checked.algorithm} if checked.algorithm.asks_judge else {}
-    if "reward" in checked.algorithm.uses:
-        asking |= {f"reward.terms.{name}": term for name, term in checked.reward.terms.items() if term.asks_judge}
-    files = {}
-    for where, settings in asking.items():
-        # Grading without a rubric of one's own is on the shipped one; comparing without one is without criteria.
-        grades = getattr(settings, "mode", "grade") == "grade"
-        if hasattr(settings, "rubric") and (settings.rubric or grades):
-            files[f"{where}.rubric"] = settings.rubric
-    return files | ({"needs.judge": checked.gold_rubric} if checked.gold_rubric else {})
 
 
 def age(stage: Stage) -> str:

@@ -27,7 +27,7 @@ NEUTRAL = (
     # Composing and checking settings: the resulting values are in the settings key.
     *(
         f"config.{name}"
-        for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings", "hearing")
+        for name in ("compose", "root", "schema", "registry", "overrides", "smoke", "words", "docstrings", "matching")
     ),
     # Around a stage: commands, files, processes, errors. They decide whether there is a result, not its numbers.
     *(f"core.{name}" for name in ("errors", "files", "seal", "signals", "machine", "invocation", "console", "imports")),

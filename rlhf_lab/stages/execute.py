@@ -164,7 +164,7 @@ def execute(
     state, problem = _resume_or_clear(folder, makes_model, discard)
     config, fitted_with = import_module(NEUTRAL).fitted(stage)
     if micro_batch_tokens:
-        config = replace(config, algorithm=replace(config.algorithm, micro_batch_tokens=micro_batch_tokens))
+        config = config.replace(algorithm=replace(config.algorithm, micro_batch_tokens=micro_batch_tokens))
     run = Run(folder, config, stage.sources(), state, await_need=await_need)
     if fitted_with:
         run.note(f"to fit the device: {fitted_with}")

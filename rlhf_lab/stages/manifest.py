@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_lab import __version__
+from rlhf_lab.core import measures
 from rlhf_lab.core.invocation import command_line
 from rlhf_lab.core.redaction import redacted
 from rlhf_lab.stages.artifacts import Stage
@@ -31,6 +32,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
         else {"recipe": None, "key": need.key, "dir": redacted(need.source)}
         for role, need in stage.needs.items()
     }
+    further = measures.to_stored(corpus.measures)
     return {
         "recipe": stage.recipe,
         "command": command_line(),
@@ -59,6 +61,7 @@ def manifest(stage: Stage, corpus: Corpus) -> dict[str, Any]:
                 }
                 for split, report in corpus.report.items()
             },
+            **({"measures": further} if further else {}),
         },
     }
 

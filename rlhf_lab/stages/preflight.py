@@ -6,8 +6,6 @@ folders, data files, functions of other packages, and the sandbox. It imports no
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from importlib import import_module
@@ -16,29 +14,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.agents.python import load_agent
-from rlhf_lab.agents.settings import PythonAgent
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
 from rlhf_lab.core.errors import OPTIONAL, ConfigError, DataError, MissingDependency
+from rlhf_lab.core.packs import contributed
 from rlhf_lab.data.file_settings import FileSettings
 from rlhf_lab.data.made import made_problem
 from rlhf_lab.data.reading import local_files, read_rows
 from rlhf_lab.data.roles import missing_columns
 from rlhf_lab.data.rows import BadRows
-from rlhf_lab.judges.backends.settings import LocalModel, Service
-from rlhf_lab.judges.keys import missing_key
-from rlhf_lab.judges.model_name import missing_model
-from rlhf_lab.judges.pricing import price_of
-from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.models import model_files
 from rlhf_lab.models.settings import Scratch
-from rlhf_lab.rewards.external.trial import trial_problems
 from rlhf_lab.sampling.settings import Vllm
 from rlhf_lab.sampling.vllm import environment
-from rlhf_lab.sandbox.outcome import SandboxUnavailable
-from rlhf_lab.sandbox.sandbox import choose_level
-from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity, rubric_files
+from rlhf_lab.stages.artifacts import GOLD, External, Stage, model_identity
 
 LARGE_JSON = 2**26
 """Bytes of a .json file above which its first row is not checked: that would take parsing the whole file."""
@@ -74,17 +63,13 @@ def _all_stages(stage: Stage) -> Iterator[Stage]:
 
 
 def _stage_problems(stage: Stage) -> list[str]:
+    from_packs = [problem for find_problems in contributed("preflight") for problem in find_problems(stage.config)]
     return [
         *_missing_libraries(stage),
         *_vllm_problems(stage),
-        *_reward_problems(stage),
-        *_judge_problems(stage),
-        *_agent_problems(stage),
-        *_sandbox_problems(stage),
-        *_rubric_problems(stage),
+        *from_packs,
         *_model_problems(stage),
         *_gold_problems(stage),
-        *_alert_problems(stage),
         *_vocabulary_problems(stage),
     ]
 
@@ -129,23 +114,6 @@ def _same_vocabulary(a: Stage, b: Stage) -> bool:
     return vocabularies[0] == vocabularies[1]
 
 
-def _alert_problems(stage: Stage) -> list[str]:
-    """Who could not be told of an alarm, in a stage whose samples are watched."""
-    alerts, algorithm = stage.config.alerts, stage.config.algorithm
-    samples_are_watched = algorithm.makes_model and (algorithm.trains_on_reward or algorithm.reads_reward)
-    if not samples_are_watched:
-        return []
-    lines = []
-    if alerts.command and shutil.which(alerts.command[0]) is None:
-        lines.append(f"alerts.command: there is no program {alerts.command[0]}; write its path, or alerts.command=[]")
-    if alerts.webhook_env and not os.environ.get(alerts.webhook_env):
-        lines.append(
-            f"alerts.webhook_env={alerts.webhook_env}: {alerts.webhook_env} is not set; export the address of the "
-            f"webhook first (export {alerts.webhook_env}=https://…), or leave alerts.webhook_env out"
-        )
-    return lines
-
-
 def _missing_libraries(stage: Stage) -> list[str]:
     config = stage.config
     tracker = registry.kind_of("tracker", config.tracker)
@@ -156,8 +124,6 @@ def _missing_libraries(stage: Stage) -> list[str]:
         "vllm": config.engine == "trl" and isinstance(config.rollout, Vllm),
         "lm_eval": getattr(config.algorithm, "asks_harness", False),
         "deepspeed": registry.kind_of("sharding", config.sharding) == "zero",
-        config.judge.library: bool(config.judge.library) and config.asks_judge,
-        **dict.fromkeys(_agent_libraries(stage), True),
         tracker: tracker in OPTIONAL,  # a tracker is named as its library
     }
     return [_install_line(library) for library, needed in is_needed.items() if needed and find_spec(library) is None]
@@ -182,89 +148,9 @@ def _vllm_problems(stage: Stage) -> list[str]:
     return [f"rollout.mode=spawn: {problem}"] if problem else []
 
 
-def _agent_libraries(stage: Stage) -> list[str]:
-    """Libraries that the service behind the stage's agents needs."""
-    config = stage.config
-    return [config.agent.service.library] if config.runs_agents and config.agent.asks_service else []
-
-
 def _install_line(library: str) -> str:
     """What the library is for and how to install it."""
     return str(MissingDependency(*OPTIONAL[library]))
-
-
-def _reward_problems(stage: Stage) -> list[str]:
-    """Reward functions of the user that cannot be loaded or fail on two rows of the data."""
-    problems = []
-    terms = stage.config.reward.terms.values() if "reward" in stage.config.algorithm.uses else ()
-    for term in terms:
-        if registry.kind_of("reward", term) == "callable":
-            problems += trial_problems(term, stage.config.data)
-    return problems
-
-
-def _rubric_problems(stage: Stage) -> list[str]:
-    """Rubrics that the judge is to grade on and that cannot be read."""
-    problems = []
-    for setting, file in rubric_files(stage.config).items():
-        try:
-            load_rubric(file)
-        except ConfigError as error:
-            problems += [f"{setting}: {problem}" for problem in error.problems]
-    return problems
-
-
-def _judge_problems(stage: Stage) -> list[str]:
-    """A service without a key, the name of a model or a known price; a local model that is none."""
-    judge = stage.config.judge
-    if not stage.config.asks_judge:
-        return []
-    if isinstance(judge, LocalModel):
-        return model_files.problems(judge.path, "judge.path")
-    return _service_problems(judge) if isinstance(judge, Service) else []
-
-
-def _service_problems(service: Service) -> list[str]:
-    """A service without a key, the name of a model, or a known price."""
-    problems = [problem] if (problem := missing_key(service)) else []
-    if problem := missing_model(service):  # without a name there is no price either
-        return [*problems, problem]
-    try:
-        price_of(service)
-    except ConfigError as error:
-        problems += error.problems
-    return problems
-
-
-def _agent_problems(stage: Stage) -> list[str]:
-    """Agents of the user that cannot run, and a service behind agents that cannot be asked."""
-    agent = stage.config.agent
-    if not stage.config.runs_agents:
-        return []
-    problems = []
-    for program in agent.programs.values():
-        if isinstance(program, PythonAgent):
-            try:
-                load_agent(program)
-            except ConfigError as error:
-                problems += error.problems
-    if agent.asks_service:
-        problems += [problem.replace("judge.", "agent.service.") for problem in _service_problems(agent.service)]
-    return problems
-
-
-def _sandbox_problems(stage: Stage) -> list[str]:
-    """A level of isolation that does not work here, where the stage runs programs of a model."""
-    config = stage.config
-    agents = config.agent.programs.values() if config.runs_agents else ()
-    measures = "rollout" in config.algorithm.uses and getattr(config.verifier, "runs_code", False)
-    if not (config.runs_code or measures or any(agent.runs_code for agent in agents)):
-        return []
-    try:
-        choose_level(config.sandbox)  # one small program, once per process
-    except SandboxUnavailable as error:
-        return [str(error)]
-    return []
 
 
 def _model_problems(stage: Stage) -> list[str]:
@@ -353,7 +239,7 @@ def _data_problems(stage: Stage) -> list[str]:
     """Files that are missing, unreadable or empty, or whose first row lacks a column."""
     data = stage.config.data
     problems = []
-    parts = {f"data.sources.{name}": part for name, part in data.parts().items()} or {"data": data}
+    parts = {f"data.sources.{name}": part for name, part in data.sources_by_name().items()} or {"data": data}
     for where, part in parts.items():
         if isinstance(part, FileSettings):
             for setting, source in (("path", part.path), ("test_path", part.test_path)):

@@ -12,7 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from rlhf_lab.config import root
+from rlhf_lab.config import check
 from rlhf_lab.core import ranks
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ArtifactError, DeviceMemoryError, LabError
@@ -33,7 +33,7 @@ def main() -> int:
     if os.getppid() != parent:  # the parent died before that took effect
         return 1
     order = read_json(order_file)
-    stage = artifacts.plan(root.check(order["values"]), order["recipe"])
+    stage = artifacts.plan(check.check(order["values"]), order["recipe"])
     processes = int(os.environ["LOCAL_WORLD_SIZE"]) * int(os.environ.get(PROCESSES, "1"))
     set_threads(stage.config, processes)
     console.quiet = int(os.environ["RANK"]) != 0

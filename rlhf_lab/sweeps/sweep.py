@@ -22,9 +22,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.markup import escape
 
-from rlhf_lab.config import compose, root, schema, sections, typed_sweep
+from rlhf_lab.config import check, compose, root, schema, typed_sweep
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.config.smoke import NOTICE
+from rlhf_lab.config.study_settings import FrontOf, Study
 from rlhf_lab.core import invocation
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, LabError
@@ -84,7 +85,7 @@ def run(command: compose.Command, config_dir: str | None, launch: Callable[[Sequ
     return 1 if failed else 0
 
 
-def check_fronts(fronts: Sequence[sections.FrontOf]) -> None:
+def check_fronts(fronts: Sequence[FrontOf]) -> None:
     """Raise ConfigError for a front of a metric of which no direction is an improvement."""
     for front in fronts:
         for name in front.metrics:
@@ -155,7 +156,7 @@ def _swept_levels(command: compose.Command) -> dict[str, list[Any]]:
 def _write_plan(
     folder: Path,
     command: compose.Command,
-    study: sections.Study,
+    study: Study,
     stages: Sequence[artifacts.Stage],
 ) -> None:
     """Write study.json, and remove the records of an earlier sweep's jobs."""
@@ -191,9 +192,7 @@ def _names_metrics(override: str) -> bool:
     return override.lstrip("+").startswith("study.metrics")
 
 
-def _hydra_arguments(
-    command: compose.Command, study: sections.Study, folder: Path, config_dir: str | None
-) -> list[str]:
+def _hydra_arguments(command: compose.Command, study: Study, folder: Path, config_dir: str | None) -> list[str]:
     """Hydra's command line for the sweep. Seeds vary fastest, so parallel jobs rarely wait for the same upstream."""
     flags = ["--multirun"]
     if config_dir:
@@ -239,7 +238,7 @@ def run_job(
     received_signals = _watch_signals()
     try:
         job_values = compose.sized({**values, "study": None}, _written_keys())
-        stage = _plan_job(root.check(job_values), recipe, folder)
+        stage = _plan_job(check.check(job_values), recipe, folder)
         record["run"] = str(stage.folder.resolve())
         result = _run_in_turn(stage, folder, run_stage)
         record |= {"status": result["status"], "error": result.get("error")}
@@ -339,9 +338,9 @@ def _plan_job(checked: root.Config, recipe: str, folder: Path) -> artifacts.Stag
     overrides = study["jobs"][int(folder.name)]["overrides"]
     compared_first = sorted(overrides, key=lambda key: key != study["compare"])
     swept = {key: overrides[key] for key in compared_first}
-    in_study = dataclasses.replace(checked, tracker=marked(checked.tracker, group=directory.name))
+    in_study = checked.replace(tracker=marked(checked.tracker, group=directory.name))
     stage = artifacts.plan(in_study, recipe)
-    last_config = dataclasses.replace(stage.config, tracker=marked(stage.config.tracker, swept=swept))
+    last_config = stage.config.replace(tracker=marked(stage.config.tracker, swept=swept))
     return dataclasses.replace(stage, config=last_config)
 
 

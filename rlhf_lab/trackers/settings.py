@@ -5,21 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, NotEmpty
+from rlhf_lab.core.ranges import NotEmpty
 
 
 @register("tracker", "files")
 @dataclass(frozen=True)
-class Files:
+class Files(Section):
     """Nowhere else: metrics.jsonl, the console and the HTML report are always written."""
+
+    inherited: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class Shared(CheckedSettings):
+class Shared(Section):
     """What the trackers have in common that show many runs side by side.
 
     Args:
@@ -29,6 +32,7 @@ class Shared(CheckedSettings):
         swept: setting → value of a job in a sweep, the compared setting first; the sweep fills it in.
     """
 
+    inherited: ClassVar[bool] = True
     project: Annotated[str, NotEmpty(hint="write a name, e.g. rlhf_lab")] = "rlhf_lab"
     group: str = ""
     tags: list[str] = field(default_factory=list)

@@ -19,7 +19,7 @@ import torch
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.root import Config
-from rlhf_lab.core import ranks
+from rlhf_lab.core import measures, ranks
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.files import append_jsonl, truncate
@@ -78,9 +78,10 @@ class Run:
         if "gold" in self.needs:
             with_gold: Corpus = import_module(GOLD).by_model(self.data, self)
             return with_gold
-        if self.config.gold_rubric:
-            judged: Corpus = import_module(GOLD).by_judge(self.data, self)
-            return judged
+        section = self.config.gold_section
+        if section:
+            with_section_gold: Corpus = getattr(self.config, section).gold(self.data, self)
+            return with_section_gold
         return self.data
 
     @cached_property
@@ -101,6 +102,7 @@ class Run:
     def own_corpus(self) -> Corpus:
         """The data; their oracle checks replies as the verifier of the run's reward does, so that both judge alike."""
         corpus: Corpus = registry.build("data", self.config.data)
+        measures.declare(f"data={registry.kind_of('data', self.config.data)}", corpus.measures)
         reward_terms = self.config.reward.terms.values() if "reward" in self.config.algorithm.uses else ()
         is_lenient = any(registry.kind_of("reward", term) == "verifier" and term.lenient for term in reward_terms)
         if is_lenient and isinstance(corpus.oracle, AnswerChecking):
@@ -113,9 +115,9 @@ class Run:
     def measure_samples(self, episodes: Sequence[Episode]) -> Mapping[str, FloatArray]:
         """What is known of the replies that a policy trains on, as `Corpus.measure`.
 
-        A judge is not asked about them: every reply of a training run would be paid for.
+        What a section says, such as a judge, is not asked for: every response of a training run would be paid for.
         """
-        corpus = self.data if self.config.gold_rubric else self.corpus
+        corpus = self.data if self.config.gold_section else self.corpus
         return corpus.measure(episodes)
 
     @cached_property

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
+from rlhf_lab.config.section import Section
+from rlhf_lab.core.capabilities import Capability, Requirements, reads
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le, Lt
+from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
     from rlhf_lab.core.types import Pair
+    from rlhf_lab.training.run_settings import Evaluation
 
 SMALL = {"optimizer": "muon", "max_length": 128}
 """What every algorithm takes for models of 0.1–1M parameters that are trained from scratch."""
@@ -46,16 +48,14 @@ def policy_and_reference(*, adapter: bool) -> list[Held]:
 
 
 @dataclass(frozen=True)
-class StageSettings(CheckedSettings):
+class StageSettings(Section):
     """What the lab asks of the settings of every algorithm, whether it trains or not.
 
     Whatever another part has to know of an algorithm is answered here: that part asks, and does not name algorithms.
 
     Class attributes:
         uses: sections of the config that decide the stage's result, and so its key.
-        needs_preferences: whether it takes preference pairs; demonstrations are then refused.
-        needs_demonstrations: whether it imitates replies of the data; prompts alone are then refused.
-        needs_audio: whether it listens to replies; data whose replies are no speech are then refused.
+        requires: capabilities that the data must provide; `requirements` adds those that depend on the settings.
         required_needs, optional_needs: roles of what it starts from.
         late_needs: those of them that only evaluations read, so that training may begin before they are complete; the
             algorithm calls `Run.await_need` before it reads one.
@@ -76,11 +76,10 @@ class StageSettings(CheckedSettings):
         calls_reward: whether models of the reward graph are loaded, if it uses `reward` at all.
         asks_judge: whether it asks `judge` itself; a term of its reward may ask as well.
         tools_run_code: whether tools of its tasks run programs in the sandbox.
-        takes_turns: whether it can work with episodes of several turns, where the data's environment answers.
         loss_falls: whether its loss is of one objective on one data set from the first step to the last, so that it
             has to fall.
         chance_metric: its number that is ½ without knowledge; empty where it has none.
-        answer: how its result answers a recipe's question, a name in `results.answer.ANSWERS`.
+        answer: how its result answers a recipe's question, a name among the `answers` of packs (`core/packs.py`).
         gain_curve: form of reward gained against KL, see `statistics.overoptimization`: `rl` along training, `bon` over
             the n of best-of-n.
         one_path: whether the evaluated policies are stations of one method, in order: checkpoints of a training, or the
@@ -95,9 +94,7 @@ class StageSettings(CheckedSettings):
     """
 
     uses: ClassVar[tuple[str, ...]] = ("model",)
-    needs_preferences: ClassVar[bool] = False
-    needs_demonstrations: ClassVar[bool] = False
-    needs_audio: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = ()
     required_needs: ClassVar[tuple[str, ...]] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ()
     late_needs: ClassVar[tuple[str, ...]] = ()
@@ -118,7 +115,6 @@ class StageSettings(CheckedSettings):
     calls_reward: ClassVar[bool] = True
     asks_judge: ClassVar[bool] = False
     tools_run_code: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = True
     loss_falls: ClassVar[bool] = False
     chance_metric: ClassVar[str] = ""
     answer: ClassVar[str] = ""
@@ -134,9 +130,8 @@ class StageSettings(CheckedSettings):
         """These settings with what follows from other sections of the config filled in, where it is not written."""
         return self
 
-    def contradictions(self, config: Config) -> list[str]:
-        """What other sections of the config say that this algorithm cannot work with."""
-        return []
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        return [("algorithm", self)]
 
     def one_vocabulary(self, config: Config) -> dict[str, tuple[str, str]]:
         """Role → (the role whose vocabulary its model must have, what to do where it has another)."""
@@ -170,23 +165,18 @@ class StageSettings(CheckedSettings):
         return ""
 
     @property
-    def takes_unpaired(self) -> bool:
-        """Whether single replies that were liked or disliked do where `needs_preferences` asks for pairs."""
-        return False
-
-    @property
-    def imitates(self) -> bool:
-        """Whether replies of the data are imitated with these settings."""
-        return self.needs_demonstrations
+    def requirements(self) -> Requirements:
+        """Capabilities that the data must provide with these settings."""
+        return self.requires
 
     @property
     def trains_on(self) -> Literal["", "prompts", "demonstrations", "pairs"]:
         """What of a training row it needs, and so which made corpora it can train on; empty takes none."""
         if not self.makes_model:
             return ""
-        if self.needs_preferences:
+        if reads(self.requirements, Capability.PAIRS):
             return "pairs"
-        if self.imitates:
+        if reads(self.requirements, Capability.DEMONSTRATIONS):
             return "demonstrations"
         return "prompts" if self.trains_on_reward else ""
 
@@ -201,7 +191,7 @@ class StageSettings(CheckedSettings):
     @property
     def rows_per_unit(self) -> int:
         """Rows of a forward pass for each of `batch_size`."""
-        return 2 if self.needs_preferences else 1
+        return 2 if reads(self.requirements, Capability.PAIRS) else 1
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.hearing import audible
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.models.build import load_encoder, load_policy, scratch_policy
@@ -56,7 +55,8 @@ def _new_codec_policy(run: Run, settings: Scratch) -> tuple[nn.Module, Encoder]:
     renderer = run.own_corpus.renderer
     if renderer is None:
         raise ConfigError(
-            f"model.family=codec says the codes of audio, and the data have none; use {audible('model.family=codec')}"
+            "model.family=codec generates the codes of audio, and these data have none; use data of audio, such as "
+            "data=speech"
         )
     prompts = (pair.prompt for pairs in (run.own_corpus.train, run.own_corpus.test) for pair in pairs)
     tokenizer = code_tokenizer(prompts, renderer.sizes)

@@ -30,10 +30,10 @@ from training import HAS_TRL, LR, tokenizer_of
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.config import compose, registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.stages import artifacts
 from rlhf_lab.training.optim import Optimizers

@@ -506,9 +506,9 @@ STUDIES = (
     ),
     Mutant(
         "one_corpus_for_all_seeds",
-        "root._completed",
-        "root.data.of_run(root.seed)",
-        "root.data.of_run(0)",
+        "check.completed",
+        "config.data.of_run(config.seed)",
+        "config.data.of_run(0)",
         "every seed of a study trains and is tested on the same data",
     ),
     Mutant(

@@ -6,7 +6,7 @@ import pytest
 from support import checked, planned
 
 from rlhf_lab.algorithms.supervised.settings import SFT
-from rlhf_lab.config import compose, root
+from rlhf_lab.config import check, compose, root
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import preflight
 
@@ -33,10 +33,10 @@ def test_several_agents_have_settings_of_their_own():
 def test_a_service_has_the_defaults_of_its_judge_and_survives_the_round_trip():
     config = checked("sft", "agent.llm=anthropic", "agent.service={budget_usd: 2.5}")
     assert (config.agent.service.model, config.agent.service.budget_usd) == ("claude-haiku-4-5", 2.5)
-    assert root.check(root.to_values(config)) == config
+    assert check.check(root.to_values(config)) == config
     local = checked("sft")
     assert local.agent.service == {}
-    assert root.check(root.to_values(local)) == local
+    assert check.check(root.to_values(local)) == local
     assert compose.check_command(["+recipe=sft", "agent.llm=anthropic", "seed=0,1"]).configs[1].agent.asks_service
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import command_inside, toy_rows, write_pairs
 
-from rlhf_lab.cli.commands import COMMANDS, described, needs_words
+from rlhf_lab.cli.table import COMMANDS, described, needs_words
 from rlhf_lab.config import compose, inventory
 from rlhf_lab.config.overrides import forced, literal
 from rlhf_lab.core.errors import ConfigError

@@ -12,7 +12,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 from support import checked
 
-from rlhf_lab.config import compose, inventory, registry, root, schema, sections
+from rlhf_lab.config import check, compose, inventory, registry, root, schema
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import artifacts
 
@@ -106,7 +106,7 @@ def test_the_globs_find_the_files():
     assert "study/buffers" in RECIPES
     for group, count in AT_LEAST.items():
         assert len([name for name in CHOICES if name.startswith(f"{group}/")]) >= count, group
-    assert {name.partition("/")[0] for name in CHOICES} == set(registry.PACKAGES)
+    assert {name.partition("/")[0] for name in CHOICES} == set(registry.groups())
     assert [name for name in CONF if "/" not in name] == ["config"]
 
 
@@ -136,7 +136,7 @@ def test_every_choice_checks(name):
     group, _, option = name.partition("/")
     job = compose.check_command(["+recipe=sft", f"{group}={option}", *NEEDED.get(name, [])]).configs[0]
     values = inventory.read_yaml(inventory.folder("conf") / f"{name}.yaml")
-    parts = inventory.PARTS.get(group)
+    parts = registry.parts_of(group)
     chosen = getattr(getattr(job, group), parts)[option] if parts else getattr(job, group)
     assert registry.kind_of(group, chosen) == values["kind"]
     for key, value in values.items():
@@ -155,7 +155,7 @@ def test_every_choice_says_what_it_is(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_checked_config_survives_the_round_trip(name):
     for job in command_of(name).configs:
-        assert root.check(root.to_values(job)) == job
+        assert check.check(root.to_values(job)) == job
 
 
 @pytest.mark.parametrize("model", ["tiny", "small", "tiny_gpt2", "gpt2", "qwen2.5_0.5b"])
@@ -167,20 +167,19 @@ def test_every_model_names_all_settings_that_are_left_to_it(recipe, model):
 
 
 def settings_classes() -> list[type]:
-    groups = [registry.settings_class(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
+    groups = [registry.settings_class(group, kind) for group in registry.groups() for kind in registry.kinds(group)]
     nested = [
         type(f.default_factory()) for cls in groups for f in dataclasses.fields(cls) if callable(f.default_factory)
     ]
-    roots = [root.Config, sections.Evaluation, sections.Runtime, sections.Checkpoint]
-    more = [sections.Artifacts, sections.RewardGraph, sections.Agents, sections.Monitor, sections.Study]
-    return [cls for cls in dict.fromkeys([*groups, *nested, *roots, *more]) if dataclasses.is_dataclass(cls)]
+    sections = [section.cls for section in registry.sections().values()]
+    return [cls for cls in dict.fromkeys([*groups, *nested, *sections, root.Config]) if dataclasses.is_dataclass(cls)]
 
 
 def names_read(package: Path) -> set[str]:
     """Attributes, parameters and string keys in all modules but those that define settings and check them."""
     found: set[str] = set()
     for path in package.rglob("*.py"):
-        if path.name.endswith("settings.py") or path.name in ("config/root.py", "config/sections.py"):
+        if path.name.endswith("settings.py") or path.name in ("config/root.py", "config/check.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -204,12 +203,11 @@ def test_every_setting_is_documented():
     def documented(cls: type) -> str:
         return "\n".join(base.__doc__ or "" for base in cls.__mro__ if base is not object)
 
-    sections = (*registry.PACKAGES, "evaluation", "runtime", "checkpoint", "artifacts")
     missing = [
         f"{cls.__name__}.{f.name}"
         for cls in settings_classes()
         for f in dataclasses.fields(cls)
-        if f.name not in documented(cls) and not (cls is root.Config and f.name in (*sections, "study"))
+        if f.name not in documented(cls)
     ]
     assert not missing
 

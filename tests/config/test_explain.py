@@ -15,15 +15,16 @@ from rich.console import Console
 from support import checked, command_inside
 
 from rlhf_lab.cli import explain
-from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.completion import candidates
-from rlhf_lab.config import docstrings, inventory, registry, root, schema, sections
+from rlhf_lab.cli.table import COMMANDS
+from rlhf_lab.config import docstrings, inventory, registry, root, schema
+from rlhf_lab.config.study_settings import Prediction
 from rlhf_lab.core.console import console
 from rlhf_lab.training.settings import TrainingSettings
 
-KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
-SECTIONS = [*explain.SECTIONS.values(), sections.RewardGraph, sections.Prediction, root.Config]
-OPTIONS = [f"{group}={option}" for group in registry.PACKAGES for option in inventory.options(group)]
+KINDS = [(group, kind) for group in registry.groups() for kind in registry.kinds(group)]
+SECTIONS = [*(section.cls for section in registry.sections().values()), Prediction, root.Config]
+OPTIONS = [f"{group}={option}" for group in registry.groups() for option in inventory.options(group)]
 
 
 def undocumented(cls: type) -> list[str]:
@@ -89,7 +90,7 @@ def test_the_values_are_those_of_the_run() -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_of_every_group_is_explained(option: str) -> None:
     group, _, name = option.partition("=")
-    parts = inventory.PARTS.get(group)
+    parts = registry.parts_of(group)
     prefix = f"{group}.{parts}.{name}." if parts else f"{group}."
     kind = inventory.read_yaml(inventory.folder("conf") / group / f"{name}.yaml")["kind"]
     fields = {key for key, _, _ in explain._fields(registry.settings_class(group, kind), prefix[:-1])}

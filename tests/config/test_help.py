@@ -44,4 +44,4 @@ def test_beside_other_words_it_shows_what_they_choose(tmp_path: Path, capsys: py
 
 def test_every_group_is_shown_with_its_settings():
     lines = inventory.overview().splitlines()
-    assert set(registry.PACKAGES) <= {line.partition(":")[0] for line in lines if line.endswith(":")}
+    assert set(registry.groups()) <= {line.partition(":")[0] for line in lines if line.endswith(":")}

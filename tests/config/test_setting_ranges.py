@@ -15,7 +15,7 @@ from rlhf_lab.config import registry, schema
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.ranges import CheckedSettings, Distinct, Finite, Ge, Gt, Le, Lt, NotEmpty, Range, ranged_fields
 
-KINDS = [(group, kind) for group in registry.PACKAGES for kind in registry.kinds(group)]
+KINDS = [(group, kind) for group in registry.groups() for kind in registry.kinds(group)]
 NUMBERS = (Finite, Ge, Gt, Le, Lt)
 
 

@@ -15,7 +15,7 @@ from rlhf_lab.algorithms.reward_models.settings import RewardModel
 from rlhf_lab.algorithms.supervised.settings import SFT
 from rlhf_lab.algorithms.trl import options
 from rlhf_lab.algorithms.trl.tables import TRAINERS, rows_per_pass
-from rlhf_lab.config import compose, root
+from rlhf_lab.config import check, compose, root
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.sampling.settings import Local, Vllm
 
@@ -290,7 +290,7 @@ def test_vllm_serves_the_named_stage_alone():
 
 def test_the_config_survives_the_round_trip():
     config = checked("grpo", "engine=trl", "rollout=vllm")
-    assert root.check(root.to_values(config)) == config
+    assert check.check(root.to_values(config)) == config
 
 
 def test_an_unknown_engine_is_refused():

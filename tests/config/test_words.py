@@ -14,7 +14,7 @@ import yaml
 from support import checked, command_inside
 
 from rlhf_lab import __version__, main
-from rlhf_lab.config import inventory, root, words
+from rlhf_lab.config import check, inventory, root, words
 from rlhf_lab.core import invocation
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.stages import execute
@@ -127,7 +127,7 @@ def test_cfg_job_shows_what_a_run_would_have(tmp_path: Path, capsys: pytest.Capt
     values = yaml.safe_load(capsys.readouterr().out)
     assert values == root.to_values(checked("ppo", *arguments))
     assert values["algorithm"]["lr"] == values["model"]["tuned"]["ppo"]["lr"]
-    assert root.to_values(root.check(values)) == values
+    assert root.to_values(check.check(values)) == values
 
 
 def test_cfg_job_of_a_sweep_shows_its_first_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

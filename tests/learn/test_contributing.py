@@ -134,22 +134,28 @@ def test_the_reward_trains_a_policy_on_the_world(workplace):
 
 @pytest.mark.slow
 def test_a_further_measure_of_the_environment_is_shown_everywhere(workplace):
-    """`last_words`, which only `grade` of the page's environment knows, through core/measures.py."""
+    """`last_words`, which the page's environment declares, and `turns_used`, which only its `grade` knows."""
     small = ("algorithm.iterations=1", "algorithm.prompts_per_iteration=4", "algorithm.batch_size=16")
     small += ("data.greetings=20", "evaluation.prompts=4", "stages.sft.algorithm.epochs=1", "rollout.max_new_tokens=4")
     small += ("rollout.max_prompt_tokens=32", "model=micro", "runtime.device=cpu")
-    out = lab(workplace, "+recipe=grpo", "data=relay", "reward=environment", "needs.reward=null", *small)
-    assert "last_words" in out
+    command = ("+recipe=grpo", "data=relay", "reward=environment", "needs.reward=null", *small)
+    out = lab(workplace, *command)
+    assert "last reply" in out and "turns_used" in out
     line = next(line.split()[1] for line in out.splitlines() if line.startswith("run "))
     folder = workplace / line
     rows = [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
-    assert all(row["measure/last_words"] == len(row["response"].split()) for row in rows)
+    assert all(row["last_words"] == len(row["response"].split()) for row in rows)
+    assert all(row["measure/turns_used"] == row["turns"] for row in rows)
     for policy in json.loads((folder / "result.json").read_text())["policies"]:
-        mine = [row["measure/last_words"] for row in rows if row["policy"] == policy["name"]]
-        assert policy["metrics"]["measure/last_words"]["mean"] == pytest.approx(sum(mine) / len(mine))
-    assert "measure/last words" in (folder / "table.md").read_text()
-    assert "measure/last words" in (folder / "report.html").read_text()
-    assert "measure/last_words" in json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+        for name in ("last_words", "measure/turns_used"):
+            mine = [row[name] for row in rows if row["policy"] == policy["name"]]
+            assert policy["metrics"][name]["mean"] == pytest.approx(sum(mine) / len(mine))
+    for page in ("table.md", "report.html"):
+        text = (folder / page).read_text()
+        assert "last reply, words" in text and "measure/turns used" in text
+    assert {"last_words", "measure/turns_used"} <= json.loads(
+        (folder / "metrics.jsonl").read_text().splitlines()[0]
+    ).keys()
 
 
 TURNS = (

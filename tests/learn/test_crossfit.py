@@ -50,7 +50,7 @@ def margins(policy, tmp_path_factory) -> artifacts.Stage:
 
 def reader(stage: artifacts.Stage, folder: Path, *overrides: str) -> Run:
     """A run that reads the margins of a stage."""
-    config = replace(stage.config, data=planned("sft", *TINY, *overrides).config.data)
+    config = stage.config.replace(data=planned("sft", *TINY, *overrides).config.data)
     return Run(folder, config, {"policy": stage.sources()["policy"], "margins": stage.output})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,13 @@ import pytest
 from support import ONE_LAYER, planned, plant, prompt_text, said, toy_rows, write_pairs
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.models.encoding import TokenBatch
 from rlhf_lab.models.logprobs import token_logps
 from rlhf_lab.models.settings import Scratch
 from rlhf_lab.rewards.graph import build_graph
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.sampling.local import LocalSampler
 from rlhf_lab.sampling.settings import Local
@@ -146,7 +145,7 @@ def test_iterative_dpo_raises_a_planted_reward(toy, planted, tmp_path, buffer):
     ).config
     from rlhf_lab.training.loop import train
 
-    run = Run(tmp_path, replace(config, reward=RewardGraph(terms={"planted": planted})), {"policy": str(policy)})
+    run = Run(tmp_path, config.replace(reward=RewardGraph(terms={"planted": planted})), {"policy": str(policy)})
     algorithm = registry.build("algorithm", config.algorithm, run)
     train(algorithm, run, "planted")
     result = algorithm.finish()

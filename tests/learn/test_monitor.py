@@ -13,7 +13,7 @@ from support import ONE_LAYER, SMALL_WORLD, Stopped, model_tensors, planned, sai
 
 from rlhf_lab.cli.commands import monitor_command
 from rlhf_lab.config import registry
-from rlhf_lab.config.root import ConfigError
+from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, execute
@@ -199,12 +199,12 @@ def test_resumed_equals_uninterrupted(recipe, action, policy, tmp_path, monkeypa
 
 
 def test_disagreement_of_an_ensemble_is_overheard():
-    from rlhf_lab.config.sections import RewardGraph
     from rlhf_lab.core.types import RewardBatch
     from rlhf_lab.monitoring.monitor import Listener
     from rlhf_lab.rewards.checked import CheckedReward
     from rlhf_lab.rewards.graph import GraphReward
     from rlhf_lab.rewards.learned.settings import BradleyTerry
+    from rlhf_lab.rewards.settings import RewardGraph
 
     def reward(prompts, responses):
         size = np.array([len(text) for text in responses], dtype=float)

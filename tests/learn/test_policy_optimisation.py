@@ -13,10 +13,10 @@ from support import planned, plant
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.files import read_jsonl
 from rlhf_lab.core.types import RewardBatch
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.training.loop import train
 from rlhf_lab.training.run import Result, Run
 
@@ -73,7 +73,7 @@ def build(recipe: str, toy, reward, folder: Path, *overrides: str) -> OnPolicy:
     ).config
     folder.mkdir(exist_ok=True)
     run = Run(
-        folder, replace(config, reward=RewardGraph(terms={"planted": reward["settings"]})), {"policy": str(policy)}
+        folder, config.replace(reward=RewardGraph(terms={"planted": reward["settings"]})), {"policy": str(policy)}
     )
     return registry.build("algorithm", config.algorithm, run)
 

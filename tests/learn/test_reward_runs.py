@@ -13,7 +13,6 @@ from support import ONE_LAYER, SMALL_WORLD, planned, plant, toy_rows, write_pair
 
 from rlhf_lab.algorithms.policy_gradient.on_policy import OnPolicy
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ArtifactError, LabError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import RewardBatch
@@ -21,6 +20,7 @@ from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.models.build import load_encoder, load_policy
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.rewards.learned.settings import FollowUpLikelihood
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.run import Run
@@ -54,7 +54,7 @@ def grpo(toy, folder: Path, graph: RewardGraph | None = None, *overrides: str) -
     data, policy = toy
     named = ("data=pairs", f"data.path={data}", f"needs.policy={policy}", f"outputs={folder}")
     stage = planned("grpo", *named, "needs.reward=null", "reward=length", *SIZE, *overrides)
-    return stage if graph is None else replace(stage, config=replace(stage.config, reward=graph))
+    return stage if graph is None else replace(stage, config=stage.config.replace(reward=graph))
 
 
 class Flaky:

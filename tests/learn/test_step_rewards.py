@@ -117,7 +117,7 @@ def test_annotated_labels_are_refused_before_anything_runs():
     with pytest.raises(ConfigError, match=r"algorithm\.labels=annotated needs a world that judges steps"):
         checked("prm", "data=gsm8k", "data.path=owner/name")
     assert checked("prm", "data=gsm8k", "data.path=owner/name", "algorithm.labels=monte_carlo")
-    with pytest.raises(ConfigError, match="algorithm=orm needs data with answers"):
+    with pytest.raises(ConfigError, match="algorithm=orm needs answers that can be checked"):
         checked("orm", "data=mini_hh")
 
 

@@ -16,12 +16,12 @@ from support import ONE_LAYER, SMALL_WORLD, model_tensors, planned, plant, promp
 
 from rlhf_lab.algorithms.trl.rows import divided, unused_id
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import MissingDependency, NumericError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.models.build import load_policy, load_reward_model
 from rlhf_lab.models.pair_rows import pair_rows
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.stages.artifacts import Stage
 from rlhf_lab.stages.execute import ensure, execute
 from rlhf_lab.training.loop import Interrupted
@@ -191,7 +191,7 @@ def test_a_model_with_absolute_positions_is_refused(world, tmp_path):
     found = stage(world, "grpo", "model.family=gpt2")
     for need in found.needs.values():
         ensure(need, 0.0)
-    config = replace(found.config, engine="trl")  # as a hub model would get past the check of the config
+    config = found.config.replace(engine="trl")  # as a hub model would get past the check of the config
     run = Run(tmp_path, config, {role: need.model for role, need in found.needs.items()})
     algorithm = registry.build("algorithm", config.algorithm, run)
     with pytest.raises(NumericError, match="absolute positions"):
@@ -263,7 +263,7 @@ def test_it_learns_a_planted_reward_with_texts_and_shaping(preset, toy, planted)
     length = ("rollout.max_new_tokens=10", "algorithm.missing_eos_penalty=0.5")
     choice = ("engine=trl", "data=pairs", "needs.reward=null", "reward=length", f"algorithm={preset}")
     found = planned("grpo", *choice, *toy, *ONE_LAYER, *size, *rate, *more, *evaluation, *length, EVERY_STEP)
-    found = replace(found, config=replace(found.config, reward=RewardGraph(terms={"planted": settings})))
+    found = replace(found, config=found.config.replace(reward=RewardGraph(terms={"planted": settings})))
     result = execute(found)
     log = read_jsonl(found.folder / "metrics.jsonl")
     rows, trained = [row for row in log if "reward" in row], [row for row in log if "trl/reward" in row]

@@ -156,7 +156,7 @@ def nothing_moves(subject: Subject, patch: pytest.MonkeyPatch) -> None:
 
 def large_gap(subject: Subject, patch: pytest.MonkeyPatch) -> None:
     runtime = dataclasses.replace(subject.config.runtime, dtype="bfloat16")
-    subject.config = dataclasses.replace(subject.config, runtime=runtime)
+    subject.config = subject.config.replace(runtime=runtime)
     subject.model.get_output_embeddings().weight.data.mul_(300)
 
 

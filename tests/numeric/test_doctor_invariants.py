@@ -51,7 +51,7 @@ def test_a_chat_template_and_half_precision_are_looked_at_when_they_are_configur
     assert "not used" in ask("chat template", subject).measured
     assert ask("bfloat16 gap", subject).status == "pass"
     templated = dataclasses.replace(subject.config.model, chat_template=True)
-    subject.config = dataclasses.replace(subject.config, model=templated)
+    subject.config = subject.config.replace(model=templated)
     assert ask("chat template", subject).status == "fail"  # asked for, and the encoder does without
     from rlhf_lab.data.transcript import to_conversation
 

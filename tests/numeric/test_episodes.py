@@ -11,7 +11,6 @@ import torch
 from test_sampler import CONFIGS, EOS, eager_eos, prompts, random_model
 from torch import nn
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.errors import NumericError
 from rlhf_lab.core.types import RewardBatch
@@ -21,6 +20,7 @@ from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.rules.environment import EnvironmentReward
 from rlhf_lab.rewards.rules.settings import EnvironmentTurns
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.sampling.experience import Experience, early_scores
 from rlhf_lab.sampling.local import LocalSampler, Noise, Samples
 from rlhf_lab.sampling.settings import Local

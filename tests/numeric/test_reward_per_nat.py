@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlhf_lab.config.sections import Evaluation
 from rlhf_lab.core.console import console
 from rlhf_lab.evaluations.best_of_n import estimates, expected_values
 from rlhf_lab.evaluations.evaluator import LEAST_NATS, SAMPLE_KEYS, Evaluator, far_enough
 from rlhf_lab.reports.policy_table import PolicyTable
 from rlhf_lab.statistics.estimates import Estimate
+from rlhf_lab.training.run_settings import Evaluation
 
 
 def kl(mean: float, half: float) -> Estimate:
@@ -58,7 +58,7 @@ def summary(judge: str) -> dict[str, Estimate]:
     evaluator = Evaluator.__new__(Evaluator)
     evaluator.settings = Evaluation()
     evaluator.is_spoken = False
-    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None))
+    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None), corpus=SimpleNamespace(measures=()))
     evaluator._reference_rows = [
         row("SFT", i, **{"proxy": value, judge: value, "kl": 0.0}) for i, value in enumerate(start)
     ]

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import pytest
 from support import checked, planned
 
-from rlhf_lab.config.sections import Alerts
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.monitoring import alerts
+from rlhf_lab.monitoring.settings import Alerts
 from rlhf_lab.stages import preflight
 
 ALARM = {"event": "hard_stop", "iteration": 7}

@@ -112,7 +112,7 @@ def test_defaults_follow_from_the_data(tmp_path):
         ("synthetic_sft", ("+needs.policy=sft",), "algorithm.drafts=policy only"),
         ("synthetic_sft", ("algorithm.max_overlap=0",), "outside"),
         ("self_instruct", ("algorithm.seeds=2",), "fewer than examples"),
-        ("synthetic_sft", ("data=arithmetic",), "no simulated judge"),
+        ("synthetic_sft", ("data=arithmetic",), "judge=simulated needs a true reward"),
     ],
 )
 def test_settings_that_do_not_go_together(recipe, overrides, problem):

@@ -12,11 +12,11 @@ from rlhf_lab.agents.code_executor import build
 from rlhf_lab.agents.settings import CodeExecutor
 from rlhf_lab.agents.surroundings import Surroundings
 from rlhf_lab.config import compose
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.environments.gaia import mini
 from rlhf_lab.evaluations.agents.attempts import plan_attempts
 from rlhf_lab.evaluations.agents.gaia import GaiaTasks, as_question
 from rlhf_lab.evaluations.agents.settings import Gaia
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.stages import artifacts
 from rlhf_lab.stages.preflight import _data_problems
 

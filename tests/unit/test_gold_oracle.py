@@ -15,6 +15,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.evaluations.reward_audit import audit_margins, with_gold
+from rlhf_lab.judges.backends.settings import gold_rubric, is_asked
 from rlhf_lab.memory.copies import copies
 from rlhf_lab.models.tokenizer import train_tokenizer
 from rlhf_lab.rewards.gold_oracle import GoldOracle
@@ -227,7 +228,7 @@ def test_a_judge_is_gold_by_its_rubric(files):
     rubric = files / "length.yaml"
     rubric.write_text(RUBRIC)
     stage = planned("grpo", *on_pairs(files), *SERVED, f"needs.judge={rubric}")
-    assert stage.config.asks_judge and stage.config.gold_rubric == str(rubric)
+    assert is_asked(stage.config) and gold_rubric(stage.config) == str(rubric)
     assert "judge" not in stage.sources() and not any(copy.name.startswith("gold") for copy in copies(stage))
     assert "rlhf_lab/rewards/gold_oracle.py:by_judge" in stage.code
     shipped = planned("grpo", *on_pairs(files), *SERVED, "needs.judge=assistant")
@@ -249,7 +250,7 @@ def test_what_a_judge_cannot_be_gold_of_is_refused(files):
         checked("grpo", *judged, "needs.reward=null", "reward=judge")
     with pytest.raises(ConfigError, match=r"needs.judge: data=mini_hh has gold of its own"):
         checked("grpo", "needs.judge=assistant")
-    with pytest.raises(ConfigError, match=r"judge=simulated: data=pairs has no simulated judge"):
+    with pytest.raises(ConfigError, match=r"judge=simulated needs a true reward that is known"):
         checked("grpo", *on_pairs(files), "needs.judge=assistant", "judge=simulated")
     problems = preflight.problems(planned("grpo", *on_pairs(files), *SERVED, "needs.judge=nowhere.yaml"))
     assert any(problem.startswith("needs.judge: rubric=nowhere.yaml") for problem in problems)
@@ -257,7 +258,7 @@ def test_what_a_judge_cannot_be_gold_of_is_refused(files):
 
 def test_the_judge_of_a_step_report_is_still_a_model():
     stage = planned("step_report", "data=arithmetic")
-    assert stage.config.gold_rubric == "" and "judge" in stage.sources()
+    assert gold_rubric(stage.config) == "" and "judge" in stage.sources()
 
 
 def test_every_algorithm_that_trains_on_a_reward_or_compares_policies_takes_gold():

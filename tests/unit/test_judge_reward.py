@@ -15,7 +15,7 @@ from rlhf_lab.config import registry
 from rlhf_lab.core.errors import ConfigError, JudgeUnavailable
 from rlhf_lab.data.world_settings import GraderSettings, MiniHH
 from rlhf_lab.environments.dialogue.criteria import CRITERIA
-from rlhf_lab.judges.backends.settings import Simulated
+from rlhf_lab.judges.backends.settings import Simulated, is_asked
 from rlhf_lab.judges.requests import Reply
 from rlhf_lab.judges.rubric import load_rubric
 from rlhf_lab.rewards.checked import CheckedReward
@@ -164,7 +164,7 @@ SERVED = ("judge=openai_compatible", "judge.base_url=http://127.0.0.1:9/v1", "ju
     ("overrides", "message"),
     [
         (["reward=[bt,rubric]"], "needs.rubric is not set"),
-        (["reward=[bt,judge]", "data=pairs", "data.path=x.jsonl"], "data=pairs has no simulated judge"),
+        (["reward=[bt,judge]", "data=pairs", "data.path=x.jsonl"], "judge=simulated needs a true reward"),
         (["reward=judge", "reward.terms.judge.max_tokens=0"], "max_tokens=0 must be at least 1"),
         (
             ["reward=judge", "reward.terms.judge.backend=openai"],
@@ -181,7 +181,7 @@ def test_what_cannot_be_graded_is_refused_before_anything_runs(overrides, messag
 
 def test_a_judge_that_nobody_asks_may_read_a_truth_that_is_not_there():
     assert checked("ppo", "reward=length", "data=pairs", "data.path=x.jsonl").judge.reads_truth
-    assert checked("ppo", "reward=judge", "data=pairs", "data.path=x.jsonl", *SERVED).asks_judge
+    assert is_asked(checked("ppo", "reward=judge", "data=pairs", "data.path=x.jsonl", *SERVED))
 
 
 def test_the_judge_and_the_rubric_s_content_are_part_of_the_stage(tmp_path):
@@ -238,7 +238,7 @@ def test_a_rubric_model_needs_grades():
 
 
 def test_a_judge_who_reads_the_truth_grades_no_other_pairs():
-    with pytest.raises(ConfigError, match=r"judge=simulated: data=pairs has no simulated judge; use data=mini_hh"):
+    with pytest.raises(ConfigError, match=r"judge=simulated needs a true reward .* data=pairs .*mini_hh"):
         checked("grade_pairs", "data=pairs", "data.path=x.jsonl")
-    with pytest.raises(ConfigError, match=r"stage grade_pairs \(needs\.grades\): judge=simulated: data=pairs has no"):
+    with pytest.raises(ConfigError, match=r"stage grade_pairs \(needs\.grades\): judge=simulated needs a true reward"):
         planned("rubric_rm", "data=pairs", "data.path=x.jsonl", "+needs.grades=grade_pairs")

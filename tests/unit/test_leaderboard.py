@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from synthetic_judgements import judgement, league, write_rows
 
-from rlhf_lab.cli.commands import COMMANDS
+from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.reports.leaderboard.board import Board, build_board

@@ -1,59 +1,166 @@
-"""Measures that only one environment returns: named in `core/measures.py`, logged by rollouts and evaluations."""
+"""Measures that a world declares, and those that it only returns: named in `core/measures.py`, logged everywhere."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rlhf_lab.algorithms.policy_gradient.rollouts import truth_means
-from rlhf_lab.core.measures import own_measures
-from rlhf_lab.core.metrics import undeclared
+from rlhf_lab.core import measures, metrics
+from rlhf_lab.core.errors import DataError
+from rlhf_lab.core.measures import GOLD, Measure, columns_of, details, named
+from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus, Oracle
+from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.reports.policy_table import PolicyTable
+from rlhf_lab.reports.run.run_view import policy_table
+from rlhf_lab.results.rundir import read_run
+from rlhf_lab.training.run_settings import Evaluation
 
-GRADED = {
-    "gold": np.array([0.0, 1.0]),
-    "verified/parses": np.array([1.0, 1.0]),
-    "hesitations": np.array([3.0, 1.0]),
-    "time/turn": np.array([np.nan, 2.0]),
-}
-"""What `grade` of an environment returns of two episodes."""
+PATIENCE = Measure("patience", "turns before a caller hangs up", title="patience", unit="turns", better="higher")
+REACHED = Measure("reached", "whether the caller was reached", title="reached", kind="rate", by_category=True)
 
 
-def test_what_the_lab_does_not_know_gets_a_name_of_its_own():
-    assert list(own_measures(GRADED)) == ["measure/hesitations", "measure/time.turn"]
-    assert undeclared(own_measures(GRADED)) == []
+class Switchboard:
+    """An environment that declares two measures and returns a third."""
+
+    measures = (PATIENCE, REACHED, *details(noise="decibels"))
+
+    def grade(self, episodes):
+        count = len(episodes)
+        truth = {"gold": 1.0, "patience": 3.0, "reached": 1.0, "noise": 60.0, "hesitations": 2.0, "time/turn": np.nan}
+        return {name: np.full(count, value) for name, value in truth.items()}
 
 
-def test_rollouts_log_it():
-    """Means over the episodes that have it: (3 + 1)/2, and 2 alone."""
-    assert truth_means(GRADED) == {"gold": 0.5, "measure/hesitations": 2.0, "measure/time.turn": 2.0}
+LOGGED = ["gold", "patience", "reached", "measure/hesitations", "measure/time.turn"]
+CORPUS = Corpus("calls", [], [], "", environment=Switchboard())
+EPISODES = CORPUS.episodes(["Q", "R"], ["a", "b"])
 
 
-def test_a_saved_column_is_read_for_another_weighting(tmp_path: Path):
-    rows = [
-        {"policy": "SFT", "prompt_id": 0, "response": "a", "proxy": 1.0, "measure/hesitations": value}
-        for value in (3.0, None)
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """The measures of this module are unknown again at the end, and before."""
+    yield
+    metrics._from_worlds.clear()
+    for cached in (metrics.declared, metrics.catalogue, metrics.titled):
+        cached.cache_clear()
+
+
+def rows() -> list[dict[str, Any]]:
+    """Rows of evaluation.jsonl: what the environment returns of two episodes in two categories."""
+    truth = CORPUS.measure(EPISODES)
+    described = {"policy": "SFT", "prompt": "Q", "response": "a", "sample_id": 0, "tokens": 1, "ended": 1}
+    described |= {"proxy": None, "kl": 0.0, "verbose": None, "garble": None, "correct": None}
+    return [
+        described
+        | {"prompt_id": i, "category": category}
+        | {name: None if np.isnan(values[i]) else float(values[i]) for name, values in truth.items()}
+        for i, category in enumerate(("home", "work"))
     ]
-    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_replies(tmp_path).columns["measure/hesitations"] == pytest.approx([3.0, np.nan], nan_ok=True)
 
 
-def test_it_has_a_column_on_the_console():
-    metrics = {"measure/hesitations": {"mean": 2.0}, "gold": {"mean": 0.5}, "reward/hesitations": {"mean": 1.0}}
-    assert PolicyTable([{"name": "SFT", "metrics": metrics}]).columns == {
+def write_run(folder: Path) -> Path:
+    """A run directory that knows no more of the environment than what its manifest says."""
+    evaluator = Evaluator.__new__(Evaluator)
+    evaluator.settings = Evaluation()
+    evaluator.is_spoken = False
+    evaluator.run = SimpleNamespace(data=SimpleNamespace(oracle=None), corpus=CORPUS)
+    evaluator._reference_rows = rows()
+    estimates = {name: estimate.to_dict() for name, estimate in evaluator._summarise(rows()).items()}
+    manifest = {"data": {"name": "calls", "measures": measures.to_stored(CORPUS.measures)}}
+    result = {"status": "completed", "policies": [{"name": "SFT", "metrics": estimates}], "metrics": {}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    return folder
+
+
+def test_a_declared_measure_keeps_its_name_and_any_other_has_a_prefix():
+    assert list(CORPUS.measure(EPISODES)) == LOGGED
+    assert undeclared(["measure/hesitations", "measure/time.turn"]) == []
+
+
+def test_rollouts_log_every_measure():
+    means = truth_means(CORPUS.measure(EPISODES))
+    assert list(means) == LOGGED
+    assert (means["patience"], means["measure/hesitations"]) == (3.0, 2.0)
+    assert np.isnan(means["measure/time.turn"])
+
+
+def test_an_evaluation_estimates_every_measure(tmp_path, forgotten):
+    """Both callers of two categories were reached: a rate, whose interval is Wilson's and ends below 1."""
+    found = json.loads((write_run(tmp_path) / "result.json").read_text())["policies"][0]["metrics"]
+    assert found["patience"]["mean"] == 3.0 and found["measure/hesitations"]["mean"] == 2.0
+    assert found["reached/home"]["mean"] == found["reached/work"]["mean"] == 1.0
+    assert found["reached"]["low"] > 0 and found["patience"]["low"] == 3.0
+    assert not {"noise", "measure/noise", "measure/time.turn"} & found.keys()
+
+
+def test_a_report_gives_a_stored_run_the_titles_that_its_world_declared(tmp_path, forgotten):
+    assert metric("patience").heading == "patience"
+    run = read_run(write_run(tmp_path))
+    table = policy_table(run)
+    assert table is not None
+    headings = dict(table["columns"])
+    assert headings["patience, turns"] == "turns before a caller hangs up"
+    assert "measure/hesitations" in headings and "reached" in headings
+    assert metric("patience").better == "higher"
+    assert metric("reached/home").meaning == "the same for tasks of one category"
+
+
+def test_the_console_has_a_column_for_what_nobody_declared():
+    values = {"measure/hesitations": {"mean": 2.0}, "gold": {"mean": 0.5}, "reward/hesitations": {"mean": 1.0}}
+    assert PolicyTable([{"name": "SFT", "metrics": values}]).columns == {
         "gold": "gold",
         "measure/hesitations": "hesitations",
     }
 
 
+def test_a_saved_column_is_read_for_another_weighting(tmp_path, forgotten):
+    replies = read_replies(write_run(tmp_path))
+    assert replies.columns["patience"].tolist() == [3.0, 3.0]
+    assert replies.columns["measure/hesitations"].tolist() == [2.0, 2.0]
+    assert {"patience", "reached", "gold", "tokens", "ended"} <= replies.truth
+    assert not {"proxy", "kl", "prompt_id"} & replies.truth
+
+
+def test_a_manifest_of_another_version_may_say_more(tmp_path, forgotten):
+    folder = write_run(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["data"]["measures"][0]["colour"] = "red"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    measures.recall(folder)
+    assert metric("patience").title == "patience"
+
+
+def test_the_manifest_has_what_no_package_declares():
+    """Gold is the lab's own, and a detail is not logged."""
+    stored = measures.to_stored([GOLD, *Switchboard.measures])
+    assert [measure["name"] for measure in stored] == ["patience", "reached"]
+
+
+@pytest.mark.parametrize("name", ["kl", "prompt_id", "reward/calm", "wasted_groups"])
+def test_a_measure_named_like_another_number_is_refused(name):
+    with pytest.raises(DataError, match=f"data=calls declares a measure named {name}, .* a name of its own"):
+        measures.declare("data=calls", [replace(PATIENCE, name=name)])
+
+
+def test_a_world_may_say_more_about_a_measure_of_the_lab(forgotten):
+    measures.declare("data=calls", [replace(GOLD, by_category=True)])
+    assert metric("gold").title == "gold reward"
+
+
 def test_details_of_a_world_are_not_logged():
     class World(Oracle):
-        details = frozenset({"words"})
+        measures = (GOLD, *details(words="words"))
 
         def measure(self, prompts, responses):
             return {name: np.ones(len(prompts)) for name in ("gold", "words", "hesitations")}
@@ -62,4 +169,10 @@ def test_details_of_a_world_are_not_logged():
             raise NotImplementedError
 
     corpus = Corpus("", [], [], "", oracle=World())
-    assert list(corpus.measure(corpus.episodes(["Q"], ["a"]))) == ["gold", "hesitations"]
+    assert list(corpus.measure(corpus.episodes(["Q"], ["a"]))) == ["gold", "measure/hesitations"]
+
+
+def test_any_world_may_return_the_standard_measures_undeclared():
+    truth = {"correct": np.ones(1), "verified/parses": np.ones(1), "calls": np.ones(1)}
+    assert list(named(truth, ())) == list(truth)
+    assert columns_of(["correct", "kl", "calls"], ()).keys() == {"correct", "calls"}

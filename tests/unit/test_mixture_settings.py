@@ -8,9 +8,9 @@ import pytest
 from support import checked, planned
 
 from rlhf_lab.config import compose, inventory
-from rlhf_lab.config.sections import Mixture
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Pair
+from rlhf_lab.data.mixture_settings import Mixture
 from rlhf_lab.data.tools_settings import Tools
 from rlhf_lab.data.world_settings import MiniHH
 from rlhf_lab.models.tokenizer import train_tokenizer

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlhf_lab.config.sections import Monitor, RewardGraph
 from rlhf_lab.core.episodes import Episode, Segment, Task
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.monitoring import monitor, replay
 from rlhf_lab.monitoring.detector import Batch
+from rlhf_lab.monitoring.settings import Monitor
 from rlhf_lab.monitoring.trace import LIMITS_FILE, TRACE, limits
+from rlhf_lab.rewards.settings import RewardGraph
 
 
 def test_planned_checkpoints_are_whole_ones():

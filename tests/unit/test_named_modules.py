@@ -26,7 +26,7 @@ def implementations() -> dict[str, str]:
     """How a command chooses what a module builds, such as "reward=length" → the module."""
     return {
         f"{group}={kind}": registry.implementation(group, kind)
-        for group in registry.PACKAGES
+        for group in registry.groups()
         for kind in registry.kinds(group)
     }
 

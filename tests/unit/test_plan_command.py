@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support import SMALL_WORLD
 
-from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.plan import run
+from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.memory.shapes import source_shape

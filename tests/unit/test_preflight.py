@@ -223,7 +223,8 @@ def test_a_judge_without_key_price_or_library(monkeypatch, asks_judge):
     assert problems("sft", "judge=anthropic") == ""
     local_server = ["judge=openai_compatible", "judge.base_url=http://127.0.0.1:8000/v1", "judge.model=m"]
     assert problems("sft", *local_server) == ""
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name in ("anthropic", "openai") else object())
+    missing = ("anthropic", "openai")
+    monkeypatch.setattr("rlhf_lab.judges.preflight.find_spec", lambda name: None if name in missing else object())
     assert "judge=anthropic needs a library" in problems("sft", "judge=anthropic")
     assert "pip install 'rlhf_lab[judge]'" in problems("sft", *local_server)
 

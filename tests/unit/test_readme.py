@@ -17,9 +17,8 @@ from hydra._internal.utils import get_args_parser
 from support import command_inside
 
 from rlhf_lab import main
-from rlhf_lab.cli.commands import described
-from rlhf_lab.config import compose, inventory, schema
-from rlhf_lab.config.root import Config
+from rlhf_lab.cli.table import described
+from rlhf_lab.config import compose, inventory, root
 from rlhf_lab.stages import artifacts, preflight
 from rlhf_lab.sweeps import sweep
 
@@ -168,7 +167,7 @@ def check_commands(page: str, folder: Path, begun: list[str]) -> int:
 
 def is_setting(name: str) -> bool:
     """Whether a word of a sub-command names a group or section of the config, such as judge.model."""
-    return name.partition(".")[0] in schema.field_types(Config)
+    return name.partition(".")[0] in root.names()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])

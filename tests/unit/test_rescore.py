@@ -14,13 +14,13 @@ import yaml
 from support import checked
 
 from rlhf_lab.config import root
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.evaluations.rescoring import read_replies, rescore
 from rlhf_lab.evaluations.weightings import weightings
 from rlhf_lab.rewards.combine import SCALES_FILE
 from rlhf_lab.rewards.learned.settings import BradleyTerry
 from rlhf_lab.rewards.rules.settings import Length, Programmatic
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.statistics.best_of_n import best_of_n
 from rlhf_lab.statistics.choice import choice_probabilities, chosen_win_rate, rank_correlation
 

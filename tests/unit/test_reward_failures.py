@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from support import said
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import BudgetExceeded, LabError, NumericError
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.calling import nan_count, scores
@@ -19,6 +18,7 @@ from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.external.callable import CallableReward
 from rlhf_lab.rewards.graph import GraphReward, OneNote
 from rlhf_lab.rewards.rules.settings import Gold
+from rlhf_lab.rewards.settings import RewardGraph
 
 FINE = np.array([1.0, 2.0])
 WRONG = {

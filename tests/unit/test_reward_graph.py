@@ -14,7 +14,6 @@ import pytest
 from support import checked, planned, said
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError, LabError, NumericError
 from rlhf_lab.core.types import Corpus, RewardBatch
 from rlhf_lab.rewards.acoustic.settings import Intelligibility
@@ -25,6 +24,7 @@ from rlhf_lab.rewards.external.settings import PythonCallable, Remote
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.learned.ensemble import combine_members
 from rlhf_lab.rewards.rules.settings import EnvironmentTurns, Gold, Length, Programmatic, ToolCalls, Verifier
+from rlhf_lab.rewards.settings import RewardGraph
 
 CORPUS = Corpus("toy", [], [], "")
 RUN = SimpleNamespace(config=SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=256)), corpus=CORPUS)

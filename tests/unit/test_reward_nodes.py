@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import said
 
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.types import Corpus, Pair, RewardBatch
 from rlhf_lab.rewards.checked import CheckedReward
@@ -20,6 +19,7 @@ from rlhf_lab.rewards.combine import SCALES_FILE, aggregate, combine, with_scale
 from rlhf_lab.rewards.confidence import stated_confidence, without_confidence
 from rlhf_lab.rewards.graph import GraphReward, build_graph, part_means
 from rlhf_lab.rewards.rules.settings import Gold, Length
+from rlhf_lab.rewards.settings import RewardGraph
 
 PARTS = {"a": np.array([1.0, -2.0, np.nan]), "b": np.array([0.5, 4.0, 1.0])}
 NODES = [

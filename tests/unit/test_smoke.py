@@ -10,9 +10,10 @@ import pytest
 from support import checked, command_inside, planned
 
 from rlhf_lab.config import compose, inventory, registry
-from rlhf_lab.config.sections import Evaluation
 from rlhf_lab.config.smoke import NOTICE
+from rlhf_lab.core.capabilities import Capability, reads
 from rlhf_lab.stages import artifacts
+from rlhf_lab.training.run_settings import Evaluation
 
 PAIRS = ("data=pairs", "data.path=pairs.jsonl")
 ANSWERS = ("data=gsm8k", "data.path=problems.jsonl")
@@ -40,7 +41,7 @@ def trained_tokens(stage: artifacts.Stage) -> float:
         return pairs * 2 * length
     if hasattr(settings, "problems"):
         return min(settings.problems, pairs) * (settings.trajectories + 1) * settings.epochs * length
-    rows = 2 if settings.needs_preferences else 1
+    rows = 2 if reads(settings.requirements, Capability.PAIRS) else 1
     models = getattr(settings, "members", 1) * getattr(settings, "folds", 1)
     return pairs * rows * settings.epochs * models * length
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from rlhf_lab import main
-from rlhf_lab.cli.commands import COMMANDS
 from rlhf_lab.cli.summary import print_problems
+from rlhf_lab.cli.table import COMMANDS
 from rlhf_lab.core.console import console, open_console
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.metrics import catalogue

@@ -82,7 +82,7 @@ def test_data_without_answers_are_refused_when_built():
 
 
 def test_data_without_answers_are_refused_before_anything_loads():
-    with pytest.raises(ConfigError, match=r"reward=verifier needs data with answers to check; use data=arithmetic"):
+    with pytest.raises(ConfigError, match=r"reward=verifier needs answers that can be checked.*data=arithmetic"):
         checked("dpo_iterative", "reward=verifier")
     assert checked("sft", "reward=verifier", "data=gsm8k", "data.path=owner/name").reward.terms == {
         "verifier": Verifier()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.files import file_digest
 from rlhf_lab.core.ranges import Ge, Gt, Le
@@ -16,7 +17,7 @@ from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 
 @register("algorithm", "curate")
@@ -44,9 +45,8 @@ class Curate(StageSettings):
     makes_model: ClassVar[bool] = False
     makes_rows: ClassVar[str] = "pairs"
     shares_work: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     uses: ClassVar[tuple[str, ...]] = ()
     answer: ClassVar[str] = "corpus_made"
     against: tuple[Literal["held_out", "safety"], ...] = ("held_out", "safety")

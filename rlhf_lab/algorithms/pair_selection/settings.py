@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le
 from rlhf_lab.training.settings import SMALL, Held, TrainingSettings
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 WITHOUT_MARGINS = ("all", "random")
 
@@ -75,6 +79,14 @@ def selection_rules(selection: Selection, *, beta: bool) -> tuple[Rule, ...]:
     )
 
 
+def margin_problems(config: Config) -> list[str]:
+    """A selection of pairs that reads margins which `needs` does not name."""
+    selection = getattr(config.algorithm, "selection", None)
+    if selection is None or not selection.reads_margins or config.needs.get("margins"):
+        return []
+    return [f"algorithm.selection.by={selection.by} reads margins; name them: needs.margins=pair_margins"]
+
+
 @register("algorithm", "crossfit")
 @dataclass(frozen=True)
 class CrossFit(TrainingSettings):
@@ -94,7 +106,7 @@ class CrossFit(TrainingSettings):
             labels of pairs in other folds through a model that saw the fold to be scored.
     """
 
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS)
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins",)
     data_roles: ClassVar[tuple[str, ...]] = ("margins",)

@@ -62,19 +62,10 @@ ROLLOUTS = (
         title="generated tokens",
     ),
     Metric("prompts_cut", "prompts that lost their beginning to rollout.max_prompt_tokens"),
-    Metric("gold", "mean gold reward of the samples, where it is known"),
-    Metric("verbose", "share of verbose samples"),
-    Metric("garble", "share of samples with an unreadable sentence"),
-    Metric("correct", "share of samples with the right answer"),
-    Metric("verified", "mean score of the samples by the data's verifier, 0…1"),
-    Metric("calls", "calls of tools per episode, where the data's environment counts them"),
-    Metric("phone_error", "phone errors per phone of the text, of speech"),
     Metric("score_sd", "standard deviation of the scores that are trained on: rewards after scaling and penalties"),
     Metric("penalty/<name>", "mean over scored replies of what shaping subtracts: missing_eos, overlong"),
-    Metric("measure/<name>", "mean of a further measure that the data's own world or environment returns, in its unit"),
-    Metric("audio_seconds", "length of a clip, s, of speech"),
 )
-"""rollouts.py"""
+"""rollouts.py, which also logs the mean of every measure of the data's world: see core/measures.py"""
 
 CURRICULUM = (
     Metric(

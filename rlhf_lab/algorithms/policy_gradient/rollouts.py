@@ -15,7 +15,6 @@ from rlhf_lab.algorithms.pair_selection.rules import filter_replies
 from rlhf_lab.algorithms.policy_gradient.curriculum import EdgeCurriculum
 from rlhf_lab.algorithms.policy_gradient.settings import OnPolicySettings
 from rlhf_lab.algorithms.policy_gradient.shaping import RewardShaper
-from rlhf_lab.core import measures
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.types import FloatArray, TrainingReward
 from rlhf_lab.models.encoding import Encoder, TokenBatch
@@ -34,8 +33,7 @@ LEARNED = 0.75
 
 def truth_means(truth: Mapping[str, FloatArray]) -> dict[str, float]:
     """Mean of each measure of the samples that is known, over those that have it; NaN where none has."""
-    columns = {key: truth[key] for key in measures.KNOWN if key in truth} | measures.own_measures(truth)
-    known = {key: values[~np.isnan(values)] for key, values in columns.items()}
+    known = {key: values[~np.isnan(values)] for key, values in truth.items()}
     return {key: float(values.mean()) if len(values) else float("nan") for key, values in known.items()}
 
 

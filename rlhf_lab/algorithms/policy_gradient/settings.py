@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.training.settings import SMALL, Held, TrainingSettings, policy_and_reference
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 LOSS_DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo_clip": {"clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean", "overlong_tokens": 0},
@@ -240,8 +241,8 @@ class OnPolicySettings(TrainingSettings):
         return max(1, round(self.epochs) * self.replies // self.batch_size)
 
     @property
-    def imitates(self) -> bool:
-        return self.ptx_weight > 0
+    def requirements(self) -> Requirements:
+        return (*self.requires, Capability.DEMONSTRATIONS) if self.ptx_weight > 0 else self.requires
 
     def rules(self) -> tuple[Rule, ...]:
         batch_size = self.batch_size
@@ -328,6 +329,7 @@ class PPO(OnPolicySettings):
         value_clip: the value may move this far per iteration before its loss is clipped; 0 is off.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT,)  # the critic is a scalar head on a language model
     tuned_by_model: ClassVar[tuple[str, ...]] = (*OnPolicySettings.tuned_by_model, "critic_lr")
     smoke: ClassVar[dict[str, float]] = {**OnPolicySettings.smoke, "critic_warmup": 1}
     at_small_scale: ClassVar[dict[str, Any]] = {

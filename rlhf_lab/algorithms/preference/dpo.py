@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rlhf_lab.algorithms.pair_selection.selection import selection_metrics, training_pairs
 from rlhf_lab.algorithms.preference.reference_cache import reference_logps
 from rlhf_lab.algorithms.preference.settings import DPO, PreferenceSettings
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.transfer import to_device
 from rlhf_lab.evaluations.evaluator import REFERENCE_NAME, Evaluator
@@ -304,6 +305,6 @@ class UnpairedKTO(OnePassDPO):
 
 
 def build(settings: DPO, run: Run) -> OnePassDPO:
-    if run.config.data.unpaired:
+    if Capability.UNPAIRED in run.config.data.capabilities:
         return UnpairedKTO(settings, run)
     return OnePassDPO(settings, run)

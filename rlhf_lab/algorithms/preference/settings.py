@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le, Lt
 from rlhf_lab.training.settings import SMALL, Held, TrainingSettings, policy_and_reference
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 LOSS_SETTINGS: dict[str, dict[str, float]] = {
     "sigmoid": {"label_smoothing": 0.0},
@@ -59,7 +60,7 @@ class PreferenceSettings(TrainingSettings):
         desirable_weight, undesirable_weight: kto's λ_D and λ_U, default 1.
     """
 
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.PAIRS,)
     keyed_if_set: ClassVar[tuple[str, ...]] = ("logps",)
     shares_prompts: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "implicit_accuracy"
@@ -164,8 +165,8 @@ class DPO(PreferenceSettings):
         )
 
     @property
-    def takes_unpaired(self) -> bool:
-        return self.loss == "kto"
+    def requirements(self) -> Requirements:
+        return (Capability.PAIRS | Capability.UNPAIRED,) if self.loss == "kto" else self.requires
 
     def rules(self) -> tuple[Rule, ...]:
         rounds_only = "loss=inpo needs the policy of a previous round; use algorithm=dpo_iterative"
@@ -209,7 +210,7 @@ class IterativeDPO(PreferenceSettings):
     late_needs: ClassVar[tuple[str, ...]] = ("baseline",)
     baseline_policy: ClassVar[str] = "one-pass DPO"
     measures_gold: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     answer: ClassVar[str] = "against_one_pass"
     at_small_scale: ClassVar[dict[str, Any]] = {
         **SMALL,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_lab.algorithms.pair_selection.settings import Selection, selection_rules
 from rlhf_lab.config.registry import kind_of, register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le, Lt, NotEmpty
 from rlhf_lab.training.settings import SMALL, Held, StageSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 OTHER_POLICIES = tuple(f"policy_{k}" for k in range(1, 10))
 """Roles of the policies that further members of an ensemble start from."""
@@ -34,9 +35,8 @@ class StepSettings(TrainingSettings):
 
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
-    needs_answers: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS, Capability.SINGLE_TURN)
     adds_head: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "auroc/planted"
     answer: ClassVar[str] = "steps"
@@ -54,8 +54,8 @@ class StepSettings(TrainingSettings):
     demonstrations: bool = True
 
     @property
-    def imitates(self) -> bool:
-        return self.demonstrations
+    def requirements(self) -> Requirements:
+        return (*self.requires, Capability.DEMONSTRATIONS) if self.demonstrations else self.requires
 
     def held(self, *, adapter: bool) -> list[Held]:
         return [Held("reward model", outputs=1, trained=True)]
@@ -102,7 +102,7 @@ class ProcessModel(StepSettings):
     estimate: Literal["soft", "hard"] = "soft"
 
     def contradictions(self, config: Config) -> list[str]:
-        if self.labels != "annotated" or config.data.steps or not config.data.answers:
+        if self.labels != "annotated" or Capability.STEPS in config.data.capabilities:
             return []
         return [
             "algorithm.labels=annotated needs a world that judges steps, and "
@@ -155,7 +155,7 @@ class RewardModel(TrainingSettings):
         selection: which of them are trained on; margins come from `needs.margins`.
     """
 
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", "attempts", *OTHER_POLICIES)
@@ -163,7 +163,6 @@ class RewardModel(TrainingSettings):
     reseeded_roles: ClassVar[tuple[str, ...]] = OTHER_POLICIES
     measures_gold: ClassVar[bool] = True
     adds_head: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "pair_ranking"
@@ -252,13 +251,12 @@ class RubricRM(TrainingSettings):
         selection: which of them are trained on; margins come from `needs.margins`.
     """
 
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.PAIRS, Capability.SINGLE_TURN)
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("margins", "grades")
     data_roles: ClassVar[tuple[str, ...]] = ("margins", "grades")
     adds_head: ClassVar[bool] = True
-    takes_turns: ClassVar[bool] = False
     loss_falls: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "pair_ranking"
@@ -280,7 +278,7 @@ class RubricRM(TrainingSettings):
         return ""  # made pairs have no grades
 
     def contradictions(self, config: Config) -> list[str]:
-        if config.data.graded or config.needs.get("grades"):
+        if Capability.GRADES in config.data.capabilities or config.needs.get("grades"):
             return []
         return [
             "algorithm=rubric_rm needs graded replies; use data=mini_hh, data=helpsteer2 or data=graded, or have a "
@@ -313,11 +311,10 @@ class Grade(StageSettings):
         heldout_pairs: most held-out pairs, the first ones, for the audit of what is trained on the grades.
     """
 
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
     shares_work: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = False
     asks_judge: ClassVar[bool] = True
     chance_metric: ClassVar[str] = "label_agreement"
     answer: ClassVar[str] = "graded_pairs"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.types import Pair
 from rlhf_lab.training.settings import SMALL, TrainingSettings
 
@@ -22,7 +23,7 @@ class SFT(TrainingSettings):
         only_correct: leave out replies that, as the data source itself knows, do not reach the right answer.
     """
 
-    needs_demonstrations: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.DEMONSTRATIONS,)
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     loss_falls: ClassVar[bool] = True
     keyed_if_set: ClassVar[tuple[str, ...]] = ("only_correct",)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from rlhf_lab.algorithms.synthesis.constitution import constitution_path, content_digest, load_constitution
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import Ge, Gt, Le
 from rlhf_lab.training.settings import Held, StageSettings
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 MAX_OVERLAP = 0.7
 """Largest overlap of texts that are no duplicates, as in arXiv:2212.10560."""
@@ -38,7 +39,7 @@ class SynthesisSettings(StageSettings):
     makes_model: ClassVar[bool] = False
     asks_judge: ClassVar[bool] = True
     shares_work: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     compares_policies: ClassVar[bool] = False
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout")
     answer: ClassVar[str] = "corpus_made"
@@ -188,7 +189,7 @@ class Trajectories(SynthesisSettings):
 
     makes_rows: ClassVar[str] = "demonstrations"
     asks_judge: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = ()
     optional_needs: ClassVar[tuple[str, ...]] = ("policy",)
     # a policy of that size succeeds at nothing, and stages after this one need rows
     smoke: ClassVar[dict[str, float]] = {**SynthesisSettings.smoke, "only_successes": False}
@@ -234,7 +235,7 @@ class AttemptPairs(SynthesisSettings):
 
     makes_rows: ClassVar[str] = "pairs"
     asks_judge: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = ()
     answer: ClassVar[str] = "attempts_paired"
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     # a policy of that size succeeds at nothing, and stages after this one need pairs

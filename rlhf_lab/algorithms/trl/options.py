@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from rlhf_lab.algorithms.trl.tables import TRAINERS
 from rlhf_lab.algorithms.trl.translation import Arguments, Trainer
-from rlhf_lab.config import registry
+from rlhf_lab.config import matching, registry
 from rlhf_lab.config.root import Config
+from rlhf_lab.core.capabilities import Capability
 
 ALWAYS: Arguments = {
     "report_to": [],
@@ -30,13 +31,16 @@ def trainer(root: Config) -> Trainer:
 
 
 def problems(root: Config) -> list[str]:
-    """Everything in a config that TRL cannot honour: what, why, what to write instead."""
+    """Everything in a config with engine=trl that TRL cannot honour: what, why, what to write instead."""
+    if root.engine != "trl":
+        return []
     sampled_by_vllm = registry.kind_of("rollout", root.rollout) == "vllm"
     if not root.algorithm.trl_trainer:
         kind = registry.kind_of("algorithm", root.algorithm)
         return [root.algorithm.trl_refusal or f"algorithm={kind}: TRL has no trainer for it; use engine=native"]
     spec = trainer(root)
-    lines = []
+    single_turn = matching.Part("engine=trl", (Capability.SINGLE_TURN,))
+    lines = list(filter(None, [matching.describe_missing(single_turn, root)]))
     for section, settings, table in spec.sections(root):
         for name, option in table.items():
             # the rollout table serves local and vLLM sampling, whose settings differ

@@ -24,9 +24,15 @@ from rlhf_lab.environments.splits import SPLITS
 VERSION = 1
 """Increased whenever the same settings give other text or other grades; part of a corpus fingerprint."""
 
-MEASURES = ("correct", "garble", "sound", "right_steps")
-"""Keys of `ArithmeticWorld.measure`. correct, garble and sound are 0 or 1: the stated answer is right; a line is
-unreadable, or there is none; the answer is right and so is every step, with none missing. right_steps is a count."""
+MEASURES = (
+    *(measures.CORRECT, measures.GARBLE),
+    *measures.details(
+        sound="1 where the answer is right and so is every step, with none missing",
+        right_steps="steps that are right",
+    ),
+)
+"""What `ArithmeticWorld.measure` returns, in this order. A reply is garbled where a line is unreadable, or there is
+none."""
 
 ALL_STEPS = 0.5
 """Appeal of all steps of the solution to the annotator, beside 1 for the right answer: the answer counts more."""
@@ -49,8 +55,7 @@ class ArithmeticWorld:
         lenient: whether replies need not mark their answer with "####"; see `answers.final_answer`.
     """
 
-    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
-
+    measures = MEASURES
     lenient = False
 
     def __init__(self, *, min_steps: int, max_steps: int, largest: int, slip: float, temperature: float, seed: int):
@@ -69,14 +74,14 @@ class ArithmeticWorld:
         self._seed = seed
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Grade replies: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
+        """Grade replies: every one of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
         rows = [
             _measure_reply(prompt, response, self.lenient) for prompt, response in zip(prompts, responses, strict=True)
         ]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
-        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
+        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
 
     def leniently(self) -> ArithmeticWorld:
         """The same world, which also reads answers that are not marked with "####"."""

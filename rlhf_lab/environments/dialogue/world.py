@@ -31,12 +31,24 @@ VERSION = 1
 """Increased whenever the same settings give other text or other grades; part of a corpus fingerprint."""
 
 MEASURES = (
-    *("gold", "verbose", "garble", "refusal", "affirmations", "fillers", "closings", "words"),
-    *("coverage", "details", "wrong", "beliefs", "off_topic", "unsafe", "repeats"),
-    *CRITERIA,
+    *(measures.GOLD, measures.VERBOSE, measures.GARBLE),
+    *measures.details(
+        refusal="1 where the reply declines",
+        affirmations="affirmations",
+        fillers="generic sentences",
+        closings="closing offers",
+        words="words",
+        coverage="share of the asked attributes that are stated rightly, 0…1",
+        details="actionable details of asked attributes",
+        wrong="wrong facts",
+        beliefs="overconfident claims",
+        off_topic="sentences with content that nobody asked for",
+        unsafe="steps that help to do harm",
+        repeats="repeated sentences",
+    ),
+    *measures.details(**dict.fromkeys(CRITERIA, "a criterion of the rubric, 1…5")),
 )
-"""Keys of `DialogueWorld.measure`. gold is in gold points; verbose, garble and refusal are 0 or 1; coverage is 0…1; the
-five criteria are 1…5; the rest are counts."""
+"""What `DialogueWorld.measure` returns, in this order; details are counts where they do not say otherwise."""
 
 GOLD = GoldWeights()
 CRITERIA_WEIGHTS = CriteriaWeights()
@@ -55,7 +67,7 @@ class DialogueWorld:
         gold, criteria, rates: coefficients of the true reward, of the criteria and of the candidate writer.
     """
 
-    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
+    measures = MEASURES
 
     def __init__(
         self,
@@ -84,12 +96,12 @@ class DialogueWorld:
         self._seed = seed
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Grade replies: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
+        """Grade replies: every one of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
         rows = [self._measure_reply(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
-        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
+        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
 
     def _measure_reply(self, text: str, response: str) -> tuple[float, ...]:
         """Values of `MEASURES` for one reply, in their order."""

@@ -20,9 +20,11 @@ import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode, Step, Task
+from rlhf_lab.core.measures import CALLS, CORRECT, GOLD
 from rlhf_lab.core.messages import Message
 from rlhf_lab.environments.repairs.bugs import BuggyProgram, Tier, draw_buggy_program, is_right
 from rlhf_lab.environments.repairs.demonstrations import Demonstration, demonstrate, wrong_try
+from rlhf_lab.environments.repairs.metrics import REPAIRS
 from rlhf_lab.environments.repairs.programs import comment_of, numbered, spell, spell_inputs
 from rlhf_lab.environments.repairs.runs import DONE, PASSES, UNREADABLE, answer_to, read_changes
 from rlhf_lab.environments.splits import SPLITS, split_of, transcript
@@ -75,6 +77,8 @@ class RepairWorld:
     Args:
         seed, test_seed: of the training and of the held-out tasks.
     """
+
+    measures = (GOLD, CORRECT, CALLS, *REPAIRS)
 
     def __init__(self, size: RepairWorldSize, seed: int, test_seed: int | None = None):
         self.size = size

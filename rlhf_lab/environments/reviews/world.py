@@ -25,11 +25,24 @@ VERSION = 1
 """Increased whenever the same settings give other text or other grades; part of a corpus fingerprint."""
 
 MEASURES = (
-    *("gold", "verbose", "garble", "located", "named", "fixed", "approved", "approved_wrongly"),
-    *("false_alarms", "wrong_fixes", "praise", "nits", "vague", "confident", "repeats", "words"),
+    *(measures.GOLD, measures.VERBOSE, measures.GARBLE),
+    *measures.details(
+        located="share of the defects whose line is named, 0…1",
+        named="share of the defects whose line and kind are named, 0…1",
+        fixed="share of the defects that are repaired, 0…1",
+        approved="1 where a change without a defect is approved",
+        approved_wrongly="1 where a change with a defect is approved",
+        false_alarms="findings that are none of the defects",
+        wrong_fixes="repairs that repair nothing",
+        praise="sentences of praise",
+        nits="nit-picks",
+        vague="vague sentences",
+        confident="confident sentences",
+        repeats="repeated sentences",
+        words="words",
+    ),
 )
-"""Keys of `ReviewWorld.measure`. gold is in gold points; verbose, garble and both kinds of approval are 0 or 1;
-located, named and fixed are shares of the defects; the rest are counts."""
+"""What `ReviewWorld.measure` returns, in this order; details are counts where they do not say otherwise."""
 
 GOLD = GoldWeights()
 RATES = CandidateRates()
@@ -45,7 +58,7 @@ class ReviewWorld:
         gold, rates: coefficients of the true reward and of the candidates.
     """
 
-    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
+    measures = MEASURES
 
     def __init__(
         self,
@@ -64,12 +77,12 @@ class ReviewWorld:
         self._seed = seed
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Grade comments: every key of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
+        """Grade comments: every one of `MEASURES`, each (N,) float64. Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
         rows = [self._measure_comment(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(MEASURES))
-        return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(MEASURES)}
+        return {measure.name: np.ascontiguousarray(table[:, column]) for column, measure in enumerate(MEASURES)}
 
     def _measure_comment(self, prompt: str, response: str) -> tuple[float, ...]:
         """Values of `MEASURES` for one comment, in their order."""

@@ -16,14 +16,17 @@ from rlhf_lab.core.errors import DataError, require
 from rlhf_lab.core.types import BoolArray, FloatArray, LoadReport, Pair
 from rlhf_lab.environments.annotator import Annotator, choose
 from rlhf_lab.environments.speech import gold
+from rlhf_lab.environments.speech.metrics import AUDIO_SECONDS, PHONE_ERROR
 from rlhf_lab.environments.splits import SPLITS
 from rlhf_lab.speech.codec import CODEBOOKS, Codec
 from rlhf_lab.speech.stream import read_stream, write_stream
 from rlhf_lab.speech.voice_frames import FRAMES_PER_SECOND, Frames
 
-MEASURES = ("gold", "phone_error", "audio_seconds", "garble", *gold.ASPECTS)
-"""Keys of `ClipWorld.measure`. The aspects are shares, 0…1; `seconds` is the length
-of the clip; garble is 1 where the reply is no stream or has no whole frame."""
+MEASURES = (
+    *(measures.GOLD, PHONE_ERROR, AUDIO_SECONDS, measures.GARBLE),
+    *measures.details(**dict.fromkeys(gold.ASPECTS, "an aspect of the delivery, 0…1 of its points")),
+)
+"""What `ClipWorld.measure` returns, in this order. A reply is garbled where it is no stream or has no whole frame."""
 
 
 class AnyUtterance(Protocol):
@@ -65,8 +68,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         unheard_phone_error: phone error of a reply in which nothing can be heard.
     """
 
-    details = frozenset(MEASURES) - frozenset(measures.KNOWN)
-
+    measures = MEASURES
     codec: Codec
     unheard_phone_error: float
 
@@ -110,7 +112,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         """(gold, phone error) of audible clips, from the shares of their aspects and what is said."""
 
     def measure(self, prompts: Sequence[str], responses: Sequence[str]) -> dict[str, FloatArray]:
-        """Grade replies: every key of `MEASURES`, each (N,). Raises DataError for an unknown prompt."""
+        """Grade replies: every one of `MEASURES`, each (N,). Raises DataError for an unknown prompt."""
         if len(prompts) != len(responses):
             raise DataError(f"{len(prompts)} prompts and {len(responses)} responses; one response per prompt is needed")
         utterances = [self.read_prompt(prompt) for prompt in prompts]
@@ -119,7 +121,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
     def _grade(
         self, utterances: Sequence[UtteranceT], clips: Sequence[NDArray[np.int64] | None]
     ) -> dict[str, FloatArray]:
-        """Every key of `MEASURES` of clips in codes (T, CODEBOOKS); None is a reply that is no stream."""
+        """Every one of `MEASURES` of clips in codes (T, CODEBOOKS); None is a reply that is no stream."""
         rows = [self._worst(garble=1.0) for _ in clips]
         audible: list[int] = []
         frames: list[Frames] = []
@@ -139,7 +141,7 @@ class ClipWorld(ABC, Generic[UtteranceT, DeliveryT]):
         judged = self._judge([utterances[i] for i in audible], frames, [rows[i] for i in audible])
         for i, (worth, error) in zip(audible, judged, strict=True):
             rows[i] |= {"phone_error": error, "gold": worth}
-        return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in MEASURES}
+        return {measure.name: np.array([row[measure.name] for row in rows], dtype=np.float64) for measure in MEASURES}
 
     def _as_asked(self, utterance: UtteranceT) -> gold.Measurements:
         """What gold measures of the utterance, said as it was asked for."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode, Step, Task
+from rlhf_lab.core.measures import CALLS, CORRECT, GOLD
 from rlhf_lab.core.messages import Message
 from rlhf_lab.core.tools import Tool, call_tool
 from rlhf_lab.environments.splits import SPLITS, transcript
@@ -75,6 +76,8 @@ class ToolWorld:
     Args:
         seed, test_seed: of the training and of the held-out tasks.
     """
+
+    measures = (GOLD, CORRECT, CALLS)
 
     def __init__(self, size: ToolWorldSize, seed: int, test_seed: int | None = None):
         self.size = size

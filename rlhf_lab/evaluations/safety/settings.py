@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Distinct, Ge
 from rlhf_lab.evaluations.settings import EvaluationSettings, content_digest
@@ -13,7 +14,7 @@ from rlhf_lab.training.settings import Held
 
 if TYPE_CHECKING:
     from rlhf_lab.config.root import Config
-    from rlhf_lab.config.sections import Evaluation
+    from rlhf_lab.training.run_settings import Evaluation
 
 
 @register("algorithm", "safety")
@@ -45,7 +46,7 @@ class Safety(EvaluationSettings):
     uses: ClassVar[tuple[str, ...]] = ("model", "rollout", "evaluation")
     required_needs: ClassVar[tuple[str, ...]] = ("reference",)
     optional_needs: ClassVar[tuple[str, ...]] = ("attacker",)
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     answer: ClassVar[str] = "safety"
     smoke: ClassVar[dict[str, float]] = {"attempts": 2}
     source: Literal["auto", "own", "file"] = "auto"

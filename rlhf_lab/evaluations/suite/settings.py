@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.evaluations.settings import EvaluationSettings
 from rlhf_lab.evaluations.suite.suite_file import read_suite
 
@@ -27,7 +28,7 @@ class EvalSuite(EvaluationSettings):
     required_needs: ClassVar[tuple[str, ...]] = ("policy",)
     optional_needs: ClassVar[tuple[str, ...]] = ("reward", "safety", "comparison")
     data_roles: ClassVar[tuple[str, ...]] = ("safety", "comparison")
-    takes_turns: ClassVar[bool] = False
+    requires: ClassVar[Requirements] = (Capability.SINGLE_TURN,)
     answer: ClassVar[str] = "golden_sets"
     suite: str = "world"
 
@@ -43,7 +44,7 @@ class EvalSuite(EvaluationSettings):
         suite = read_suite(self.suite)
         problems = []
         for name, golden in suite.golden.items():
-            if golden.check == "gold" and not config.data.true_reward:
+            if golden.check == "gold" and Capability.TRUE_REWARD not in config.data.capabilities:
                 problems.append(f"{self.suite}: golden.{name} asks for gold, which these data do not know")
         for name, metric in suite.metrics.items():
             if metric.run and not config.needs.get(metric.run):

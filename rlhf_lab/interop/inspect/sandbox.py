@@ -21,11 +21,11 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.machine import usable_cores
 from rlhf_lab.interop.inspect.workspace import Workspace
 from rlhf_lab.sandbox.outcome import Outcome
+from rlhf_lab.sandbox.settings import Sandboxing
 
 LEVEL_KEY = "rlhf_lab/sandbox_level"
 """Of the sample's store: the isolation that its commands ran under."""

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.sandbox.levels import MAIN, Task
 from rlhf_lab.sandbox.outcome import Level, Outcome
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 
 FOLDER = "sample"
 """Of the working files, below the sandbox's own."""

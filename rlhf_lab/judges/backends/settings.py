@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from rlhf_lab.config import registry
 from rlhf_lab.config.registry import register
+from rlhf_lab.config.section import Section
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
-from rlhf_lab.core.ranges import CheckedSettings, Ge, Gt, Le, NotEmpty
+from rlhf_lab.core.ranges import Ge, Gt, Le, NotEmpty
+from rlhf_lab.judges.rubric import content_digest
+from rlhf_lab.models.model_files import model_identity
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 @dataclass(frozen=True)
-class JudgeSettings(CheckedSettings):
+class JudgeSettings(Section):
     """Common to everyone who answers.
 
     Class attributes:
         deciding: the settings that decide the answers, and so belong to the identity of every result; the others say
             how fast, how often and at what cost is asked.
+        requires: capabilities that the data must provide.
         reads_truth: whether it answers from the truth of an embedded world.
         library: optional library that it needs, a key of `core.errors.OPTIONAL`.
 
@@ -29,7 +39,10 @@ class JudgeSettings(CheckedSettings):
             answers and results are not reused.
     """
 
+    inherited: ClassVar[bool] = True
+    gold_role: ClassVar[str] = "judge"
     deciding: ClassVar[tuple[str, ...]] = ("version",)
+    requires: ClassVar[Requirements] = ()
     reads_truth: ClassVar[bool] = False
     library: ClassVar[str] = ""
     version: str = ""
@@ -43,6 +56,67 @@ class JudgeSettings(CheckedSettings):
         """The settings that decide the answers."""
         values = asdict(self)
         return {name: values[name] for name in self.deciding}
+
+    def parts(self, config: Config) -> list[tuple[str, Any]]:
+        return [("judge", self)] if is_asked(config) else []
+
+    def leaves_out(self, role: str, config: Config) -> bool:
+        return role == self.gold_role and bool(gold_rubric(config))  # `needs.judge` is then a rubric, not a model
+
+    def key_material(self, config: Config) -> dict[str, Any]:
+        """Who is asked; how fast and at what cost decides nothing."""
+        material: dict[str, Any] = {}
+        if rubric := gold_rubric(config):
+            material["gold"] = {"rubric": content_digest(rubric)}
+        if is_asked(config):
+            material["judge"] = {"kind": registry.kind_of("judge", self), **self.identity()}
+        return material
+
+    def digests(self, config: Config) -> dict[str, str]:
+        return {setting: content_digest(file) for setting, file in rubric_files(config).items()}
+
+    def gold(self, corpus: Any, run: Any) -> Any:
+        return import_module("rlhf_lab.rewards.gold_oracle").by_judge(corpus, run)
+
+    def definitions(self, config: Config) -> list[tuple[str, str]]:
+        return [("rlhf_lab.rewards.gold_oracle", "by_judge")] if gold_rubric(config) else []
+
+    def contradictions(self, config: Config) -> list[str]:
+        if not (gold_rubric(config) and reward_asks(config)):
+            return []
+        return [
+            "needs.judge: reward=judge asks the judge that is there to check it; name a reward model for one of them: "
+            "needs.gold=FOLDER, or reward=bt"
+        ]
+
+
+def is_asked(config: Config) -> bool:
+    """Return True if the stage asks the judge: by itself, through a term of its reward, or for gold."""
+    return config.algorithm.asks_judge or reward_asks(config) or bool(gold_rubric(config))
+
+
+def reward_asks(config: Config) -> bool:
+    """Return True if a term of the stage's reward asks the judge."""
+    return "reward" in config.algorithm.uses and any(term.asks_judge for term in config.reward.terms.values())
+
+
+def gold_rubric(config: Config) -> str:
+    """The rubric on which the judge grades responses for gold (`needs.judge`); empty where it does not."""
+    return (config.needs.get("judge") or "") if config.algorithm.measures_gold else ""
+
+
+def rubric_files(config: Config) -> dict[str, str]:
+    """Dotted setting → the rubric's file that it names, of everything in a stage that asks the judge."""
+    asking = {"algorithm": config.algorithm} if config.algorithm.asks_judge else {}
+    if "reward" in config.algorithm.uses:
+        asking |= {f"reward.terms.{name}": term for name, term in config.reward.terms.items() if term.asks_judge}
+    files = {}
+    for where, settings in asking.items():
+        # Grading without a rubric of one's own is on the shipped one; comparing without one is without criteria.
+        grades = getattr(settings, "mode", "grade") == "grade"
+        if hasattr(settings, "rubric") and (settings.rubric or grades):
+            files[f"{where}.rubric"] = settings.rubric
+    return files | ({"needs.judge": gold_rubric(config)} if gold_rubric(config) else {})
 
 
 @register("judge", "simulated")
@@ -77,6 +151,7 @@ class Simulated(JudgeSettings):
         *("version", "believes", "noise", "position_bias", "length_bias", "self_preference", "author", "tie_margin"),
         *("unusable", "skill", "misses", "false_alarms", "repairs", "copies", "seed"),
     )
+    requires: ClassVar[Requirements] = (Capability.TRUE_REWARD,)
     reads_truth: ClassVar[bool] = True
     believes: Literal["gold", "annotator"] = "gold"
     noise: Annotated[float, Ge(0)] = 0.0
@@ -222,3 +297,12 @@ class LocalModel(JudgeSettings):
     temperature: Annotated[float, Ge(0, hint="0 is greedy")] = 0.0
     max_prompt_tokens: Annotated[int, Ge(1)] = 2048
     batch_rows: Annotated[int, Ge(1)] = 32
+
+    def key_material(self, config: Config) -> dict[str, Any]:
+        material = super().key_material(config)
+        if "judge" in material:
+            material["judge"]["content"] = model_identity(self.path)
+        return material
+
+    def local_models(self, config: Config) -> dict[str, str]:
+        return {"judge": self.path} if is_asked(config) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_lab.reports.comparison.compare import LEAST_SHARED, Side, shared_prompts
 from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.settings import setting_changes
+from rlhf_lab.reports.comparison.setting_changes import setting_changes
 from rlhf_lab.reports.comparison.studies import compared_jobs, shared_levels
 from rlhf_lab.studies.frame import COMPLETED, Study
 from rlhf_lab.studies.table import changed_lines

@@ -9,7 +9,7 @@ from typing import Literal
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.metrics import catalogue
-from rlhf_lab.reports.comparison.settings import setting_changes
+from rlhf_lab.reports.comparison.setting_changes import setting_changes
 from rlhf_lab.results.rundir import TRUE_REWARD, Run
 
 TRUTHS = ("gold", "correct", "success")

@@ -14,7 +14,7 @@ from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.comparison.compare import Difference, Side, run_differences
 from rlhf_lab.reports.comparison.remarks import run_remarks, study_remarks
 from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.comparison.settings import ABSENT, origin_changes, plan_changes, setting_changes
+from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
 from rlhf_lab.reports.comparison.stored import COSTS, stored_finding, stored_numbers
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
 from rlhf_lab.reports.run.training import overlaid_curves

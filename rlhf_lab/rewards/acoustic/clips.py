@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from rlhf_lab.config.hearing import audible
 from rlhf_lab.core.arrays import BoolArray, FloatArray
 from rlhf_lab.core.console import Ticker, progress
 from rlhf_lab.core.errors import ConfigError
@@ -37,9 +36,7 @@ def renderer_of(run: Run, what: str) -> Renderer:
     """
     renderer = run.data.renderer
     if renderer is None:
-        raise ConfigError(
-            f"{what} needs {audible(what)}: it listens to replies, and those of data={run.data.name} are text"
-        )
+        raise ConfigError(f"{what} reads audio, and the responses of data={run.data.name} are text")
     return renderer
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, Le
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.rewards.term import TermSettings
 
 HAND_WEIGHTS = {
     "pitch_sd": 0.30,
@@ -34,7 +35,7 @@ class Listening(TermSettings):
             not left unscored, because training ignores an unscored reply, and silence would then be a way out.
     """
 
-    reads: ClassVar[Reads] = "audio"
+    requires: ClassVar[Requirements] = (Capability.AUDIO,)
     silent: Annotated[float, Finite()] = SILENT
 
 
@@ -108,6 +109,6 @@ class Intelligibility(TermSettings):
 
     needs_role: ClassVar[str | None] = "recogniser"
     reads_folder: ClassVar[bool] = True
-    reads: ClassVar[Reads] = "audio"
+    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PHONES)
     floor: Annotated[float, Le(0, hint="it is a negative phone error rate, such as -0.5")] | None = None
     below: Annotated[float, Finite()] = -3.0

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlhf_lab.config.registry import register
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.core.capabilities import Requirements
+from rlhf_lab.rewards.term import TermSettings
 
 
 @register("reward", "design")
@@ -18,5 +19,5 @@ class Design(TermSettings):
     """
 
     needs_role: ClassVar[str | None] = "design"
-    reads: ClassVar[Reads] = "any"  # designs are made for text and for clips
+    requires: ClassVar[Requirements] = ()  # designs are made for text and for clips
     reads_folder: ClassVar[bool] = True

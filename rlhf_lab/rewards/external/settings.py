@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Ge, NotEmpty
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.rewards.term import TermSettings
 
 
 @register("reward", "callable")
@@ -27,7 +28,7 @@ class PythonCallable(TermSettings):
         name: of an entry point in the group `rlhf_lab.rewards`.
     """
 
-    reads: ClassVar[Reads] = "any"
+    requires: ClassVar[Requirements] = ()
 
     function: str = ""
     name: str = ""

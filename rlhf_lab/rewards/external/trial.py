@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rlhf_lab.config.groups import DataSource
+from rlhf_lab.config.root import Config
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError, LabError, MissingDependency
 from rlhf_lab.core.types import Corpus
 from rlhf_lab.data.few import few_rows
 from rlhf_lab.rewards.calling import RewardFailed, call_with_timeout
 from rlhf_lab.rewards.external.callable import make_reward, required_columns
-from rlhf_lab.rewards.external.functions import load_function
+from rlhf_lab.rewards.external.functions import load_function, source_files
 from rlhf_lab.rewards.external.settings import PythonCallable
 
 ROWS = 2
@@ -54,3 +57,18 @@ def _two_episodes(corpus: Corpus) -> list[Episode]:
     tasks = corpus.tasks("train")[:ROWS]
     responses = {pair.prompt: pair.chosen for pair in corpus.train if pair.chosen}
     return [Episode(task, task.prompt, responses.get(task.prompt, SAMPLED)) for task in tasks]
+
+
+def problems(config: Config) -> list[str]:
+    """Reward functions of the user that cannot be loaded, or that fail on two rows of the data."""
+    return [problem for term in _functions(config) for problem in trial_problems(term, config.data)]
+
+
+def code_files(config: Config) -> list[Path]:
+    """Source files of the user's own reward functions that the stage calls."""
+    return [file for term in _functions(config) for file in source_files(term)]
+
+
+def _functions(config: Config) -> list[PythonCallable]:
+    terms = config.reward.terms.values() if "reward" in config.algorithm.uses else ()
+    return [term for term in terms if isinstance(term, PythonCallable)]

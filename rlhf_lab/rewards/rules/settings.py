@@ -7,9 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import Finite, Ge, Gt, NotEmpty
-from rlhf_lab.rewards.term import Reads, TermSettings
+from rlhf_lab.rewards.term import TermSettings
 
 AFFIRMATIONS = (
     "certainly", "absolutely", "of course", "great question", "good question", "sure", "happy to help",
@@ -24,7 +25,7 @@ AFFIRMATIONS = (
 class Gold(TermSettings):
     """The world's true reward: the upper bound an experiment can compare a learned reward with."""
 
-    reads: ClassVar[Reads] = "any"
+    requires: ClassVar[Requirements] = (Capability.TRUE_REWARD,)
 
     @property
     def outcome(self) -> bool:
@@ -39,7 +40,7 @@ class EnvironmentTurns(TermSettings):
     PPO credits every turn with its own part. Text that no policy sampled, such as a reply of the data, is unscored.
     """
 
-    reads: ClassVar[Reads] = "any"
+    requires: ClassVar[Requirements] = (Capability.TURNS,)
 
     @property
     def outcome(self) -> bool:
@@ -62,6 +63,7 @@ class ToolCalls(TermSettings):
         bonus: added for each call, useful or not: a reward that can be had without solving the task.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.TURNS)
     cost: Annotated[float, Ge(0)] = 0.02
     progress: Annotated[float, Ge(0)] = 0.0
     bonus: Annotated[float, Ge(0)] = 0.0
@@ -80,6 +82,7 @@ class Verifier(TermSettings):
             `correct_greedy` of a run read answers the same way.
     """
 
+    requires: ClassVar[Requirements] = (Capability.TEXT, Capability.ANSWERS)
     right: Annotated[float, Finite()] = 1.0
     wrong: Annotated[float, Finite()] = 0.0
     format_bonus: Annotated[float, Finite()] = 0.0

@@ -8,12 +8,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import LabError
+from rlhf_lab.core.measures import CORRECT, VERIFIED, VERIFIED_PART
 from rlhf_lab.core.types import Corpus, FloatArray
 from rlhf_lab.data.gsm8k import AnswerKey
 from rlhf_lab.rewards.term import TermSettings
 from rlhf_lab.rewards.verifiers.verifier import AnswerVerifier, Verifier, check_replies, verifier_of
+from rlhf_lab.sandbox.settings import Sandboxing
 
 
 class VerifierOracle:
@@ -22,6 +23,8 @@ class VerifierOracle:
     Args:
         corpus: the data, whose rows have what the verifier reads.
     """
+
+    measures = (CORRECT, VERIFIED, VERIFIED_PART)
 
     def __init__(self, verifier: Verifier, corpus: Corpus):
         self.verifier = verifier

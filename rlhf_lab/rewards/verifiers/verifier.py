@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.arrays import FloatArray
 from rlhf_lab.core.episodes import Episode
 from rlhf_lab.core.types import RewardBatch
 from rlhf_lab.rewards.term import TermSettings
+from rlhf_lab.sandbox.settings import Sandboxing
 
 Reply = tuple[Mapping[str, Any], str, str]
 """Facts of the row, prompt, response."""

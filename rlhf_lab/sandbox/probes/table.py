@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.sandbox.grader import Grader, HiddenTests
 from rlhf_lab.sandbox.outcome import Level, SandboxError
 from rlhf_lab.sandbox.probes import reach, use
@@ -13,6 +12,7 @@ from rlhf_lab.sandbox.probes.candidates import CANDIDATES, TESTS
 from rlhf_lab.sandbox.probes.probe import Probe
 from rlhf_lab.sandbox.probes.scene import DISK_MIB, MEMORY_MIB, PROCESSES, TIMEOUT_S, Scene, scene
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 
 PROBES = (*reach.NETWORK, *reach.FILES, *reach.SECRETS, *reach.PROCESSES, *use.RESOURCES, *use.KERNEL)
 

@@ -10,6 +10,7 @@ import pytest
 from support import checked
 
 from rlhf_lab.config.registry import build
+from rlhf_lab.core.capabilities import Capability
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data import prompts, sft, unpaired, verifiable
 from rlhf_lab.data.facts import NOT_JSON, OTHER_FACTS, TOO_LARGE
@@ -291,15 +292,15 @@ def test_a_wrong_mix(sources, problem):
         (
             "dpo",
             ["data=unpaired"],
-            "data=unpaired has single replies with a label; use algorithm=kto",
+            "needs preference pairs, which data=unpaired does not have; use algorithm=kto",
         ),
-        ("dpo", ["data=prompts"], "needs preference pairs; data=prompts has prompts only"),
+        ("dpo", ["data=prompts"], "needs preference pairs, which data=prompts does not have; use data=.*mini_hh"),
         (
             "sft",
             ["data=prompts"],
-            "has none to imitate; use data=sft or other.*needs.policy=FOLDER",
+            "needs responses to imitate, which data=prompts does not have; use data=.*needs.policy=FOLDER",
         ),
-        ("grpo", ["data=prompts", "algorithm.ptx_weight=1"], "has none to imitate"),
+        ("grpo", ["data=prompts", "algorithm.ptx_weight=1"], "needs responses to imitate"),
         (
             "grpo",
             ["data=prompts", "reward=length", "reward.terms.length.standardise=corpus"],
@@ -308,7 +309,7 @@ def test_a_wrong_mix(sources, problem):
         (
             "grpo",
             ["data=verifiable", "data.answer=", "reward=verifier", "needs.reward=null"],
-            "data with answers",
+            "reward=verifier needs answers that can be checked",
         ),
     ],
 )
@@ -324,7 +325,8 @@ def test_data_that_algorithms_take():
     sources = ["data.sources.a.kind=sft", "data.sources.a.path=a.jsonl", "data.sources.a.weight=2"]
     sources += ["data.sources.b.kind=gsm8k", "data.sources.b.path=b.jsonl", "data.sources.b.weight=1"]
     config = checked("sft", "data=mix", *sources)
-    assert config.data.demonstrations and not config.data.preferences and not config.data.answers
+    provided = config.data.capabilities
+    assert Capability.DEMONSTRATIONS in provided and not provided & (Capability.PAIRS | Capability.ANSWERS)
 
 
 # Real files

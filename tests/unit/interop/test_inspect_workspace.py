@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.interop.inspect.workspace import ROOT, Workspace, relative, shell_programs
 from rlhf_lab.sandbox.outcome import SandboxUnavailable
+from rlhf_lab.sandbox.settings import Sandboxing
 
 
 @pytest.fixture

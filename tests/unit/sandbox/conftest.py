@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import rlhf_lab
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.sandbox.sandbox import Sandbox, why_not
+from rlhf_lab.sandbox.settings import Sandboxing
 
 PACKAGE = Path(rlhf_lab.__file__).resolve().parents[1]
 NOBODY = 54321

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rlhf_lab.config import compose
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.episodes import Episode, Task
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import render_prompt
@@ -18,6 +17,7 @@ from rlhf_lab.rewards.verifiers.code.code_tests import build, hidden_tests, make
 from rlhf_lab.rewards.verifiers.code.extraction import program_of, prompt_code
 from rlhf_lab.rewards.verifiers.code.settings import CodeTests
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
+from rlhf_lab.sandbox.settings import Sandboxing, runs_code
 from rlhf_lab.stages import artifacts
 
 GIVEN = 'from math import sqrt\n\ndef root(x):\n    """The root of x."""\n'
@@ -114,11 +114,11 @@ def test_the_sandbox_counts_where_code_is_run():
         return config, artifacts.plan(config, "grpo").settings_key
 
     config, key = stage("reward=code_tests")
-    assert config.runs_code
+    assert runs_code(config)
     assert stage("reward=code_tests", "sandbox.level=namespaces")[1] == key
     assert stage("reward=code_tests", "sandbox.timeout_s=2")[1] != key
     config, key = stage("reward=length")
-    assert not config.runs_code and stage("reward=length", "sandbox.timeout_s=2")[1] == key
+    assert not runs_code(config) and stage("reward=length", "sandbox.timeout_s=2")[1] == key
     with pytest.raises(ConfigError, match="memory_mib=8"):
         stage("reward=code_tests", "sandbox.memory_mib=8")
     assert code_tests.COLUMNS == ("test", "tests", "test_list")

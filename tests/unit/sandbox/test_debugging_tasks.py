@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from wrong_repairs import WRONG_REPAIRS
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.environments.code.debugging import DebuggingTasks, read_tier
 from rlhf_lab.rewards.verifiers.code.code_tests import CodeVerifier
 from rlhf_lab.rewards.verifiers.code.settings import CodeTests
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 
 TASKS = {task.facts["id"]: task for task in DebuggingTasks().tasks("test")}
 NEVER_END = ("climb", "build_order")

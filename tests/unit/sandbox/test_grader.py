@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from attacks import ENDS_THE_LAUNCHER
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.sandbox import sandbox as module
 from rlhf_lab.sandbox.grader import Grader, HiddenTests, _Conversation
 from rlhf_lab.sandbox.harness import candidate, plain, tests
 from rlhf_lab.sandbox.probes.candidates import CANDIDATES, EXPECTS_ERROR, HIDDEN_TEST, TESTS
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 
 SQUARE = "def answer(n):\n    return n * n"
 ANSWERS = "import os\nos.write(4, "  # the descriptor on which a candidate answers
@@ -61,8 +61,8 @@ def test_no_trick_passes(grader, name):
     ],
 )
 def test_statuses(best, code, status, message):
-    from rlhf_lab.config.sections import Sandboxing
     from rlhf_lab.sandbox.sandbox import Sandbox
+    from rlhf_lab.sandbox.settings import Sandboxing
 
     quick = Grader(Sandbox(Sandboxing(level=best.level, timeout_s=2.0, memory_mib=128)))
     channel = code.replace("os.write(1", "os.write(4")  # the descriptor of its answers

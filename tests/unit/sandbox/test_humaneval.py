@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from mutations import mutations, without_result
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.sandbox.grader import Grader, HiddenTests
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 
 DATA = Path(os.environ.get("RLHF_LAB_DATA", Path(__file__).parents[4] / "shared" / "data"))
 FILE = "HumanEval.jsonl.gz"

@@ -67,8 +67,8 @@ def test_quick_probes_do_not_escape(best, there, name):
 
 def test_an_escape_is_seen(there):
     """At the level that stops little; the same probes as above."""
-    from rlhf_lab.config.sections import Sandboxing
     from rlhf_lab.sandbox.sandbox import Sandbox
+    from rlhf_lab.sandbox.settings import Sandboxing
 
     sandbox = Sandbox(Sandboxing(level="rlimits", timeout_s=4.0, memory_mib=128, disk_mib=4))
     for name in ("TCP to this machine", "a file of this user", "signal to a process of this user"):

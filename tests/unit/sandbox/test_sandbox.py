@@ -13,12 +13,12 @@ from subprocess import PIPE
 import pytest
 from attacks import ENDS_PROCESS_1, ENDS_THE_LAUNCHER, HOLDS_SHARED_MEMORY
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.sandbox import container, levels, process
 from rlhf_lab.sandbox import sandbox as module
 from rlhf_lab.sandbox.outcome import SandboxError, SandboxUnavailable
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 
 
 def test_a_program_reads_and_writes(best):
@@ -157,7 +157,7 @@ def test_runs_of_one_program_are_equal(best):
 def test_an_ordinary_user_has_the_same(as_ordinary_user):
     code = """
 import json
-from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.sandbox.sandbox import Sandbox, why_not
 if why_not('namespaces+seccomp'):
     print(json.dumps(why_not('namespaces+seccomp')))
@@ -336,7 +336,7 @@ def test_an_ordinary_users_program_ends_nothing_but_itself(as_ordinary_user, lev
     """Its process 1 has its uid. Without a filter it can end that, and ends with it; what reports lies outside."""
     code = f"""
 import json
-from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.sandbox.sandbox import Sandbox, why_not
 sandbox = Sandbox(Sandboxing(level={level!r}, timeout_s=20))
 outcomes = sandbox.run_many([{ENDS_PROCESS_1!r}, "print(1)"]) if not why_not({level!r}) else []
@@ -410,7 +410,7 @@ except OSError:
 def test_a_folder_that_its_program_closes_gives_no_files_back(as_ordinary_user):
     code = """
 import json
-from rlhf_lab.config.sections import Sandboxing
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.sandbox.sandbox import Sandbox
 outcome = Sandbox(Sandboxing(level='rlimits')).run("import os; os.chmod('.', 0)", keep=True)
 print(json.dumps([outcome.status, len(outcome.files), outcome.files_cut]))

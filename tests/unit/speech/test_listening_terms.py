@@ -12,7 +12,6 @@ from synthetic_audio import RATE, say
 
 from rlhf_lab.algorithms.reward_models.acoustic.recogniser import build as fit_stage
 from rlhf_lab.algorithms.reward_models.acoustic.settings import RecogniserStage
-from rlhf_lab.config.sections import RewardGraph
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.rewards.acoustic import acoustic, acoustic_rm, intelligibility, wav2vec2
@@ -24,6 +23,7 @@ from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.combine import combine, nodes
 from rlhf_lab.rewards.graph import GraphReward
 from rlhf_lab.rewards.rules.settings import Gold
+from rlhf_lab.rewards.settings import RewardGraph
 from rlhf_lab.speech.features import NAMES
 from rlhf_lab.speech.stream import write_stream
 from rlhf_lab.speech.stream_renderer import StreamRenderer
@@ -217,21 +217,19 @@ def test_folders_that_hold_something_else(corpus, tmp_path):
 def test_terms_that_listen_need_speech(term):
     role = {"intelligibility": "recogniser"}.get(term, term)
     needs = [] if term == "acoustic" else [f"+needs.{role}=owner/name"]
-    data = "data=speech" if term == "intelligibility" else "data=espeak or data=speech"
-    with pytest.raises(ConfigError, match=f"reward={term} needs {data}: .* data=mini_hh are text"):
+    with pytest.raises(ConfigError, match=f"reward={term} needs responses that are audio.*data=.*speech"):
         checked("grpo", f"reward={term}", "needs.reward=null", *needs)
 
 
 @pytest.mark.parametrize("stage", ["acoustic_reward", "wav2vec2_reward", "recogniser"])
 def test_stages_that_listen_need_speech(stage):
-    data = "data=speech" if stage == "recogniser" else "data=espeak or data=speech"
-    with pytest.raises(ConfigError, match=f"algorithm={stage} needs {data}: "):
+    with pytest.raises(ConfigError, match=f"algorithm={stage} needs responses that are audio.*data=.*speech"):
         checked("reward_model", f"algorithm={stage}", "needs.policy=null")
 
 
 def test_replies_that_are_text_cannot_be_heard():
     corpus = Corpus("mini_hh", [], [], "")
-    with pytest.raises(ConfigError, match="reward=acoustic needs data=espeak or data=speech"):
+    with pytest.raises(ConfigError, match="reward=acoustic reads audio, and the responses of data=mini_hh are text"):
         acoustic.build(HandWeighted(), run_on(corpus))
 
 

@@ -12,9 +12,10 @@ import yaml
 from support import planned
 
 from rlhf_lab.config import inventory, registry
+from rlhf_lab.lab import ANSWERS
 from rlhf_lab.reports.report import write_report
 from rlhf_lab.reports.run.run_view import header
-from rlhf_lab.results.answer import ANSWERS, OTHER_RUN, Answer, answer
+from rlhf_lab.results.answer import OTHER_RUN, Answer, answer
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
 from rlhf_lab.statistics.inference import paired_difference

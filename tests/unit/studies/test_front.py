@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_lab.config.sections import FrontOf
+from rlhf_lab.config.study_settings import FrontOf
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.reports.report import write_study_report
 from rlhf_lab.studies.finding import write_finding

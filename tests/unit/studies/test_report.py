@@ -91,7 +91,7 @@ def test_reports_and_comparisons_import_no_torch(make_run, make_study, tmp_path)
     ]
     code = (
         "import sys\n"
-        "from rlhf_lab.cli.commands import COMMANDS\n"
+        "from rlhf_lab.cli.table import COMMANDS\n"
         f"for name, *words in {[list(map(str, command)) for command in commands]!r}:\n"
         "    COMMANDS[name](words)\n"
         "    assert 'torch' not in sys.modules, name\n"

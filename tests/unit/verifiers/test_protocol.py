@@ -11,7 +11,6 @@ import pytest
 from support import checked, planned, said
 
 from rlhf_lab.config import registry
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError, DataError, LabError
 from rlhf_lab.core.types import Corpus, Pair
 from rlhf_lab.data.asking import as_asked
@@ -22,6 +21,7 @@ from rlhf_lab.rewards.checked import CheckedReward
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle, verified
 from rlhf_lab.rewards.verifiers.settings import Json
 from rlhf_lab.rewards.verifiers.verifier import VerifierReward, check_replies, verifier_of
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.training.run import Run
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}

@@ -6,7 +6,6 @@ import pytest
 from support import checked
 
 from rlhf_lab.config import schema, smoke
-from rlhf_lab.config.sections import Evaluation, Sandboxing
 from rlhf_lab.core.errors import ConfigError, NumericError
 from rlhf_lab.core.metrics import metric, undeclared
 from rlhf_lab.core.types import Corpus
@@ -18,7 +17,9 @@ from rlhf_lab.rewards.verifiers.math import MathVerifier
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json, Math
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.statistics.inference import clustered_fraction
+from rlhf_lab.training.run_settings import Evaluation
 
 
 def rows(*prompts):

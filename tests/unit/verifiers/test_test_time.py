@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from support import checked
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError
 from rlhf_lab.core.metrics import undeclared
 from rlhf_lab.core.types import Corpus
@@ -17,6 +16,7 @@ from rlhf_lab.evaluations.test_time import ChoosingAtTestTime
 from rlhf_lab.rewards.verifiers.oracle import VerifierOracle
 from rlhf_lab.rewards.verifiers.settings import Json
 from rlhf_lab.rewards.verifiers.verifier import verifier_of
+from rlhf_lab.sandbox.settings import Sandboxing
 
 SAMPLES = [("#### 7", 1, 0.2), ("#### 7.0", 1, 0.4), ("#### 8", 0, 0.9), ("#### 9", 0, 0.1)]
 """Reply, whether it is right, and what a verifier gives it."""

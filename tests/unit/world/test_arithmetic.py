@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.metrics import names
 from rlhf_lab.data.arithmetic import build
 from rlhf_lab.data.world_settings import Arithmetic
 from rlhf_lab.environments.arithmetic.problems import Event, Problem, draw_problem, read_problem
@@ -231,7 +232,7 @@ def test_replies_graded_by_hand(reply, correct, garble, sound, right_steps):
 @given(st.text("0123456789+-*= #\n\r\x0b\u2028٣", max_size=60))
 def test_any_text_is_graded(text):
     grades = grade(text)
-    assert set(grades) == set(MEASURES)
+    assert set(grades) == names(MEASURES)
     assert all(grades[name][0] in (0, 1) for name in ("correct", "garble", "sound"))
     assert 0 <= grades["right_steps"][0] <= 3
     for step in WORLD.read(PROMPT, text).steps:

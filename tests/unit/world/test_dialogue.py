@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_lab.core.errors import ConfigError, DataError
+from rlhf_lab.core.metrics import names
 from rlhf_lab.core.types import Pair
 from rlhf_lab.environments.dialogue.lexicon import Lexicon, sentences
 from rlhf_lab.environments.dialogue.prompts import INTENTS, enumerate_prompts
@@ -128,7 +129,7 @@ def test_adding_or_dropping_a_sentence_never_improves_the_ideal_reply(small):
 def test_measure_has_every_key_and_shape(world):
     prompts = world.prompts(7, "test", seed=0)
     grades = world.measure(prompts, world.candidates(prompts, seed=0))
-    assert tuple(grades) == MEASURES
+    assert list(grades) == [measure.name for measure in MEASURES]
     assert all(values.shape == (7,) and values.dtype == np.float64 for values in grades.values())
     assert all(values.shape == (0,) for values in world.measure([], []).values())
 
@@ -157,7 +158,7 @@ def test_surrounding_whitespace_changes_nothing(small, before, after, row):
     prompt = small.prompts(50, "train", seed=9)[row]
     (reply,) = small.candidates([prompt], seed=row)
     plain, framed = small.measure([prompt], [reply]), small.measure([prompt], [f"{before}{reply}{after}"])
-    assert all(plain[name][0] == framed[name][0] for name in MEASURES)
+    assert all(plain[name][0] == framed[name][0] for name in names(MEASURES))
 
 
 def test_huge_reply_is_graded(world):

@@ -220,7 +220,7 @@ def test_the_ideal_comment_is_best_of_all_that_people_write(pairs):
 
 
 def test_measures_are_those_that_are_named():
-    assert tuple(WORLD.measure([PROMPT], [BEST])) == MEASURES
+    assert list(WORLD.measure([PROMPT], [BEST])) == [measure.name for measure in MEASURES]
     with pytest.raises(DataError, match="1 prompts and 2 responses"):
         WORLD.measure([PROMPT], [BEST, BEST])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_lab.config import schema
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.errors import ConfigError, Rule
 from rlhf_lab.core.ranges import Distinct, Ge, Gt, Lt, NotEmpty
 from rlhf_lab.core.user_code import files_behind, names_object
@@ -27,12 +28,10 @@ SETS = ("all", "five", "validated", "hand")
 class ListeningStage(StageSettings):
     """A stage that listens to the clips of preference pairs and holds no language model."""
 
-    needs_preferences: ClassVar[bool] = True
-    needs_audio: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.AUDIO, Capability.PAIRS, Capability.SINGLE_TURN)
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
     shares_work: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = False
 
     def held(self, *, adapter: bool) -> list[Held]:
         return []
@@ -107,7 +106,7 @@ class AcousticReward(PairwiseReward):
         return {"all": FEATURES, "five": tuple(HAND_WEIGHTS), "hand": tuple(HAND_WEIGHTS)}.get(self.features)
 
     def contradictions(self, config: Config) -> list[str]:
-        if self.features != "validated" or self.mos or config.data.true_reward:
+        if self.features != "validated" or self.mos or Capability.TRUE_REWARD in config.data.capabilities:
             return []
         return [
             "algorithm.features=validated compares features with the truth, and these data have none; name a predictor "
@@ -169,6 +168,7 @@ class RecogniserStage(ListeningStage):
         heldout_pairs: most held-out pairs, the first ones, on which its errors are measured.
     """
 
+    requires: ClassVar[Requirements] = (*ListeningStage.requires, Capability.PHONES)
     answer: ClassVar[str] = "phones_heard"
     smoke: ClassVar[dict[str, float]] = {"max_clips": 200, "heldout_pairs": 60}
     smoke_real: ClassVar[dict[str, float]] = {"max_clips": 16, "heldout_pairs": 8}

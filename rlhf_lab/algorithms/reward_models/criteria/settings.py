@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from rlhf_lab.config.registry import register
+from rlhf_lab.core.capabilities import Capability, Requirements
 from rlhf_lab.core.ranges import Ge, Lt
 from rlhf_lab.training.settings import Held, StageSettings
 
@@ -30,11 +31,10 @@ class CriteriaRewardSettings(StageSettings):
         heldout_pairs: most held-out pairs, the first ones.
     """
 
-    needs_preferences: ClassVar[bool] = True
+    requires: ClassVar[Requirements] = (Capability.PAIRS, Capability.SINGLE_TURN)
     makes_model: ClassVar[bool] = False
     compares_policies: ClassVar[bool] = False
     shares_work: ClassVar[bool] = False
-    takes_turns: ClassVar[bool] = False
     chance_metric: ClassVar[str] = "accuracy"
     answer: ClassVar[str] = "pair_ranking"
     smoke: ClassVar[dict[str, float]] = {"max_pairs": 200, "heldout_pairs": 60}

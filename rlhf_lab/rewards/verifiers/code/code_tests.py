@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_lab.config.sections import Sandboxing
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.data.transcript import parse
 from rlhf_lab.rewards.verifiers.code.extraction import program_of, prompt_code
@@ -14,6 +13,7 @@ from rlhf_lab.rewards.verifiers.code.settings import CodeTests
 from rlhf_lab.rewards.verifiers.verifier import ABSTAINS, Reply, Verdict, VerifierReward, verifier_of
 from rlhf_lab.sandbox.grader import Grade, Grader, HiddenTests
 from rlhf_lab.sandbox.sandbox import Sandbox
+from rlhf_lab.sandbox.settings import Sandboxing
 from rlhf_lab.training.run import Run
 
 COLUMNS = ("test", "tests", "test_list")

@@ -1,0 +1,60 @@
+"""Capabilities: what data provide, and what algorithms, rewards, models and judges require of them.
+
+A data source states what it `provides`. Every other part states what it `requires`: a tuple in which each item must be
+met, and an item of several flags (`PAIRS | UNPAIRED`) is met by any one of them. `config/matching.py` compares the two
+for every part of a run, so no part lists the names of others.
+"""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+
+
+class Capability(Flag):
+    """What can be known about, or done with, the rows of a data source and the responses to its prompts."""
+
+    TEXT = auto()
+    AUDIO = auto()
+    PHONES = auto()
+    SINGLE_TURN = auto()
+    TURNS = auto()
+    PAIRS = auto()
+    UNPAIRED = auto()
+    DEMONSTRATIONS = auto()
+    ANSWERS = auto()
+    STEPS = auto()
+    GRADES = auto()
+    TRUE_REWARD = auto()
+
+    @property
+    def title(self) -> str:
+        """Noun phrase for messages; several flags are joined by "or"."""
+        return " or ".join(TITLES[flag] for flag in self)
+
+
+TITLES = {
+    Capability.TEXT: "responses that are text",
+    Capability.AUDIO: "responses that are audio",
+    Capability.PHONES: "the phones that each response should say",
+    Capability.SINGLE_TURN: "responses of a single turn",
+    Capability.TURNS: "an environment that answers the policy",
+    Capability.PAIRS: "preference pairs",
+    Capability.UNPAIRED: "single responses that were liked or disliked",
+    Capability.DEMONSTRATIONS: "responses to imitate",
+    Capability.ANSWERS: "answers that can be checked",
+    Capability.STEPS: "the correctness of each step",
+    Capability.GRADES: "grades on a rubric",
+    Capability.TRUE_REWARD: "a true reward that is known",
+}
+
+Requirements = tuple[Capability, ...]
+
+
+def missing(requires: Requirements, provides: Capability) -> list[Capability]:
+    """The items of `requires` of which `provides` has no flag."""
+    return [item for item in requires if not item & provides]
+
+
+def reads(requires: Requirements, capability: Capability) -> bool:
+    """Return True if one item of `requires` can be met by `capability`."""
+    return any(capability in item for item in requires)

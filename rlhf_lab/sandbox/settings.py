@@ -1,0 +1,64 @@
+"""Settings of the sandbox in which programs of a model run. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rlhf_lab.config.section import Section, section
+from rlhf_lab.core.errors import require
+
+if TYPE_CHECKING:
+    from rlhf_lab.config.root import Config
+
+
+@section("sandbox")
+@dataclass(frozen=True)
+class Sandboxing(Section):
+    """Where programs run that a model wrote, and their tests; see docs/sandbox.md.
+
+    Args:
+        level: how much isolation. `auto` takes the first of `namespaces+seccomp`, `container` (docker or podman) and
+            `namespaces` that works on this machine, and stops the run where none does. `rlimits` is never chosen by
+            itself: a program under it reads the user's files and uses the network.
+        timeout_s: seconds that a program may take, and of processor time each of its processes.
+        memory_mib: address space of each process of a program; of all together where a control group can be made.
+        disk_mib: of all files that a program writes.
+        processes: processes and threads of a program at a time.
+        output_kib: that a program may write to standard output, and to standard error.
+        image: of `level=container`; it needs `python3`.
+    """
+
+    inherited: ClassVar[bool] = True
+    level: Literal["auto", "namespaces+seccomp", "container", "namespaces", "rlimits"] = "auto"
+    timeout_s: float = 10.0
+    memory_mib: int = 512
+    disk_mib: int = 16
+    processes: int = 16
+    output_kib: int = 256
+    image: str = "python:3.11-slim"
+
+    def __post_init__(self) -> None:
+        require(
+            (self.timeout_s > 0, f"timeout_s={self.timeout_s} must be above 0"),
+            (self.memory_mib >= 32, f"memory_mib={self.memory_mib}; the interpreter alone needs 32"),
+            (self.disk_mib >= 1, f"disk_mib={self.disk_mib} must be at least 1"),
+            (self.processes >= 1, f"processes={self.processes} must be at least 1"),
+            (self.output_kib >= 1, f"output_kib={self.output_kib} must be at least 1"),
+        )
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What decides what a program can do; how well it is isolated does not."""
+        return {name: value for name, value in asdict(self).items() if name not in ("level", "image")}
+
+    def key_material(self, config: Config) -> dict[str, Any]:
+        return {"sandbox": self.limits} if runs_code(config) else {}
+
+
+def runs_code(config: Config) -> bool:
+    """Return True if the stage runs programs in the sandbox: in a component, a verifier, or a tool of its tasks."""
+    components = [settings for _, settings in config.parts()]
+    if config.verifier is not None:
+        components.append(config.verifier)
+    return config.algorithm.tools_run_code or any(getattr(item, "runs_code", False) for item in components)

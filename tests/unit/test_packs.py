@@ -1,0 +1,91 @@
+"""Packs: every contribution is found through one mechanism, and every reference of the core leads somewhere."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+
+import pytest
+from support import checked
+
+from rlhf_lab.agents import preflight as agents_preflight
+from rlhf_lab.core import packs
+from rlhf_lab.doctor import sandbox as sandbox_check
+from rlhf_lab.lab import CORE
+from rlhf_lab.monitoring import preflight as monitoring_preflight
+from rlhf_lab.sandbox import preflight as sandbox_preflight
+
+
+def references(pack: packs.Pack) -> list[str]:
+    """Every "module:name" that a pack contributes."""
+    found = []
+    for field in fields(pack):
+        value = getattr(pack, field.name)
+        values = value.values() if isinstance(value, dict) else value
+        if isinstance(values, tuple | type({}.values())):
+            found += [item for item in values if isinstance(item, str) and ":" in item]
+    return found
+
+
+def test_every_reference_of_the_core_leads_somewhere():
+    listed = references(CORE)
+    assert len(listed) > 8 and "rlhf_lab.monitoring.preflight:problems" in listed
+    for reference in listed:
+        assert packs.load(reference) is not None, reference
+
+
+def test_an_entry_point_names_a_pack_or_a_function_that_registers_by_itself(monkeypatch):
+    registered = []
+    pack = packs.Pack(name="mine", package="email")
+    entries = [
+        SimpleNamespace(name="b", load=lambda: lambda: registered.append("called")),
+        SimpleNamespace(name="a", load=lambda: pack),
+    ]
+    monkeypatch.setattr(packs, "entry_points", lambda group: entries if group == "rlhf_lab.plugins" else [])
+    assert packs.packs.__wrapped__() == (CORE, pack) and registered == ["called"]
+    assert "email.mime.audio" in pack.modules_called("audio.py")
+
+
+def test_the_core_leaves_the_modules_of_its_packs_to_them(tmp_path, monkeypatch):
+    for folder in ("house", "house/rooms", "house/packs/annex"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "settings.py").touch()
+    (tmp_path / "house" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert packs.Pack(name="house", package="house").modules_called("*settings.py") == [
+        "house.rooms.settings",
+        "house.settings",
+    ]
+
+
+def test_a_pack_without_its_package_is_an_error_that_names_it():
+    with pytest.raises(ModuleNotFoundError, match=r"pack gone: there is no package no_such_package"):
+        packs.Pack(name="gone", package="no_such_package").modules_called("*.py")
+
+
+def test_machine_problems_of_a_stage_come_from_its_owners(monkeypatch, tmp_path):
+    config = checked("ppo", "alerts.command=[no-such-program]", "alerts.webhook_env=NOT_SET_HERE")
+    lines = monitoring_preflight.problems(config)
+    assert lines[0].startswith("alerts.command: there is no program no-such-program")
+    assert lines[1].startswith("alerts.webhook_env=NOT_SET_HERE: NOT_SET_HERE is not set")
+    assert monitoring_preflight.problems(checked("sft", "alerts.command=[no-such-program]")) == []
+
+    monkeypatch.setattr(sandbox_preflight, "choose_level", refuse)
+    assert sandbox_preflight.problems(checked("sft")) == []
+    assert sandbox_preflight.problems(checked("agent_bench", "agent=code_executor")) == ["no level works"]
+
+    agent = ["agent=python", f"agent.programs.python.path={tmp_path}/none.py:Agent"]
+    assert "there is no file" in agents_preflight.problems(checked("agent_bench", *agent))[0]
+    assert agents_preflight.problems(checked("sft", *agent)) == []
+
+
+def refuse(settings):
+    raise sandbox_preflight.SandboxUnavailable("no level works")
+
+
+def test_the_check_of_the_sandbox_names_the_level_that_works_or_why_none_does(monkeypatch):
+    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "")
+    assert sandbox_check.CHECK.ask(None).measured == f"{sandbox_check.AUTOMATIC[0]} works"
+    monkeypatch.setattr(sandbox_check, "why_not", lambda level: "no user namespaces")
+    finding = sandbox_check.CHECK.ask(None)
+    assert finding.status == "skip" and finding.measured == "no isolation works: no user namespaces"
