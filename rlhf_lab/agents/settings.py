@@ -11,7 +11,7 @@ from rlhf_lab.config.build import build_kind
 from rlhf_lab.config.registry import register
 from rlhf_lab.config.root import to_values
 from rlhf_lab.config.section import Section, section
-from rlhf_lab.core.errors import Rule, require
+from rlhf_lab.core.errors import Rule
 from rlhf_lab.core.ranges import CheckedSettings, Ge, NotEmpty
 
 if TYPE_CHECKING:
@@ -196,32 +196,23 @@ class Agents(Section):
             obeyed; false shows them as they are, to measure what the marks are worth.
     """
 
-    programs: dict[str, Any] = field(default_factory=dict)
+    programs: Annotated[dict[str, Any], NotEmpty(hint="choose at least one, e.g. agent=react")] = field(
+        default_factory=dict
+    )
     llm: Literal["local", "anthropic", "openai_compatible"] = "local"
     service: Any = field(default_factory=dict)
-    temperature: float | None = None
-    max_turns: int = 24
-    max_calls: int = 24
-    max_prompt_tokens: int | None = None
-    max_tokens: int | None = None
+    temperature: Annotated[float, Ge(0, hint="0 is greedy")] | None = None
+    max_turns: Annotated[int, Ge(1)] = 24
+    max_calls: Annotated[int, Ge(0)] = 24
+    max_prompt_tokens: Annotated[int, Ge(1)] | None = None
+    max_tokens: Annotated[int, Ge(1)] | None = None
     calls: Literal["auto", "native", "text"] = "auto"
     prompt: Literal["auto", "brief", "instructions"] = "auto"
     mark_results: bool = True
 
-    def __post_init__(self) -> None:
-        require(
-            (bool(self.programs), "programs is empty; choose at least one, e.g. agent=react"),
-            (
-                self.temperature is None or self.temperature >= 0,
-                f"temperature={self.temperature} must be 0 (greedy) or above",
-            ),
-            (self.max_turns >= 1, f"max_turns={self.max_turns} must be at least 1"),
-            (self.max_calls >= 0, f"max_calls={self.max_calls} must be 0 or above"),
-            (self.max_tokens is None or self.max_tokens >= 1, f"max_tokens={self.max_tokens} must be at least 1"),
-            (
-                self.max_prompt_tokens is None or self.max_prompt_tokens >= 1,
-                f"max_prompt_tokens={self.max_prompt_tokens} must be at least 1",
-            ),
+    def rules(self) -> tuple[Rule, ...]:
+        return (
+            *super().rules(),
             (
                 self.calls != "native" or self.prompt != "brief",
                 "calls=native with prompt=brief: a model that is spoken to in brief writes calls as text; choose "

@@ -176,7 +176,7 @@ def _settings(prefix: str, cls: type, values: Mapping[str, Any], written: Mappin
             tuned=has_tuned_value and not is_written,
             meaning=meaning,
             unit=docstrings.unit(name, meaning),
-            range=range_texts(owner).get(name) or docstrings.ranges(owner).get(name, ""),
+            range=range_texts(owner).get(name, ""),
             readers=_readers(key),
             origin=f"{defining_class.__module__}.{defining_class.__name__}",
             choices=tuple(docstrings.choices(hint)),

@@ -73,7 +73,7 @@ def test_what_is_known_of_a_setting() -> None:
     assert "algorithm=sft" not in beta.readers
     assert beta.origin.endswith("policy_gradient.settings.OnPolicySettings")
     assert settings["algorithm.warmup_fraction"].range == "at least 0 and below 1"
-    assert settings["evaluation.prompts"].range == "2 or above"
+    assert settings["evaluation.prompts"].range == "at least 2"
     assert settings["runtime.memory_gib"].unit == "GiB"
     assert settings["algorithm.optimizer"].type == "adamw | muon | adamw_8bit"
     assert "arXiv:2502.16982" in docstrings.sources(settings["algorithm.optimizer"].meaning)
@@ -109,7 +109,7 @@ def test_every_option_of_every_group_is_explained(option: str) -> None:
         (["reward=bt"], ["reward.terms.bt.ensemble", "uwo"]),
         (["reward"], ["reward.monitor.action", "reward=verifier"]),
         (["model=hf"], ["model.path", "hub id or folder"]),
-        (["evaluation"], ["evaluation.samples_per_prompt", "1 or above"]),
+        (["evaluation"], ["evaluation.samples_per_prompt", "at least 1"]),
         (["study"], ["study.baseline", "the level that the others are compared with"]),
         (["study", "+recipe=study/buffers"], ["algorithm.buffer"]),
         (["seed"], ["of initialisation, sampling and data order"]),

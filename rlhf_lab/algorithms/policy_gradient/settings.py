@@ -150,7 +150,7 @@ class OnPolicySettings(TrainingSettings):
     clip_high: Annotated[float, Ge(0)] | None = None
     aggregation: Literal["token_mean", "sequence_mean", "constant"] | None = None
     overlong_tokens: Annotated[int, Ge(0, hint="0 is off")] | None = None
-    dual_clip: float = 0.0
+    dual_clip: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     log_ratio_clamp: Annotated[float, Gt(0)] = 20.0
     target_kl: Annotated[float, Ge(0, hint="0 is off")] = 0.0
     missing_eos_penalty: Annotated[float, Ge(0, hint="0 is off")] = 1.0
