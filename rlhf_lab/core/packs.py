@@ -50,6 +50,8 @@ class Pack:
         groups: config groups that the pack defines.
         commands: sub-command → function of its words; the first paragraph of its docstring is the command's help.
         answers: name that settings give as `answer` → function of a run that returns the sentence.
+        run_sections, study_sections: functions of a run, or of a study, that return a section of its page
+            (`reports.sections.PageSection`) or None; " after ID" behind a reference says which section it follows.
         rules: functions of a config that return problems between sections, one message each.
         preflight: functions of a stage's config that return problems which only the machine can show.
         code_files: functions of a config that return source files of the user's own code that the stage runs.
@@ -62,6 +64,8 @@ class Pack:
     groups: tuple[Group, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
+    run_sections: tuple[str, ...] = ()
+    study_sections: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     preflight: tuple[str, ...] = ()
     code_files: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
 """Pages: of a run, of a study, of two of either, of a league.
 
-report.py writes them from templates/; run/, study/, comparison/ and leaderboard/ say what stands on each.
+A page is a list of sections (sections.py), which page.py writes; report.py begins. The folders run/, study/,
+comparison/, leaderboard/, monitor/, reward/, speech/ and attempts/ give the sections.
 """

@@ -11,14 +11,14 @@ from rlhf_lab.studies.curves import curve_finding
 from rlhf_lab.studies.frame import Study
 from rlhf_lab.studies.front import front_finding
 from rlhf_lab.studies.replication import list_in_words
-from rlhf_lab.studies.table import Row, Section
+from rlhf_lab.studies.table import MetricSection, Row
 from rlhf_lab.studies.verdict import ALPHA, CONFIRMED, REFUTED, UNCLEAR, UNTESTED, verdict_summary, verdicts
 
 SHOWN_CLAIMS = 4
 """Claims written out in the finding; the table below it has all of them."""
 
 
-def write_finding(study: Study, sections: list[Section]) -> Answer:
+def write_finding(study: Study, sections: list[MetricSection]) -> Answer:
     """What the study says to its question: its claims, or else its primary metric level by level."""
     if not len(study.completed):
         return Answer(f"No finding: none of the {len(study.frame)} jobs completed.")
@@ -69,7 +69,7 @@ def seeds_of(study: Study) -> list[int]:
     return sorted(study.completed["seed"].astype(int).unique()) if "seed" in study.completed else []
 
 
-def _section_sentences(study: Study, section: Section) -> list[str]:
+def _section_sentences(study: Study, section: MetricSection) -> list[str]:
     """What one section shows, level by level."""
     rows = {row.level: row for row in section.rows}
     baseline = study.label(study.baseline)
@@ -90,7 +90,7 @@ def _section_sentences(study: Study, section: Section) -> list[str]:
     return sentences
 
 
-def _metric_and_panel(study: Study, section: Section) -> str:
+def _metric_and_panel(study: Study, section: MetricSection) -> str:
     """The metric, and which jobs it is of."""
     phrase = metric_phrase(section.metric)
     return f"{phrase} ({study.panel_label(section.by)})" if section.by else phrase

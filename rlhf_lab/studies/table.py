@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Section:
+class MetricSection:
     """One metric: a row per level, baseline first; of the jobs with one value of the study's `by`, if it has one."""
 
     metric: str
@@ -60,7 +60,7 @@ class Section:
     rows: tuple[Row, ...]
 
 
-def build_sections(study: Study) -> list[Section]:
+def build_sections(study: Study) -> list[MetricSection]:
     """Compare every level with the baseline, for every metric, the primary one first, within every value of `by`."""
     sections = []
     for metric in study.metrics:
@@ -69,16 +69,16 @@ def build_sections(study: Study) -> list[Section]:
     return sections
 
 
-def _build_section(study: Study, metric: str, by: str) -> Section:
+def _build_section(study: Study, metric: str, by: str) -> MetricSection:
     rows = []
     for level in study.levels:
         jobs = int((study.completed["level"] == level).sum())
         versus = None if level == study.baseline else level_difference(study, metric, level)
         rows.append(Row(level, jobs, level_mean(study, metric, level), versus))
-    return Section(metric, by, tuple(rows))
+    return MetricSection(metric, by, tuple(rows))
 
 
-def _adjust_panels(panels: list[Section]) -> list[Section]:
+def _adjust_panels(panels: list[MetricSection]) -> list[MetricSection]:
     """The panels of one metric with Holm's adjustment over all their comparisons."""
     p_values = [row.versus.p_value for panel in panels for row in panel.rows if row.versus]
     adjusted_p = iter(holm(p_values))  # in the order of the rows below
@@ -96,13 +96,13 @@ def label(study: Study) -> str:
     return f"measured; gold is {study.gold_source}" if study.has_gold else "measured"
 
 
-def section_title(study: Study, section: Section) -> str:
+def section_title(study: Study, section: MetricSection) -> str:
     """The metric, and which jobs it is of."""
     title = judged_title(section.metric, study.has_gold)
     return f"{title}, {study.panel_label(section.by)}" if section.by else title
 
 
-def table_frame(study: Study, sections: list[Section]) -> pd.DataFrame:
+def table_frame(study: Study, sections: list[MetricSection]) -> pd.DataFrame:
     """The table as one tidy frame: a row per metric and level."""
     rows = []
     for section in sections:
@@ -170,7 +170,7 @@ def detectable(comparison: Comparison) -> str:
     return f"{rough(effect)} ({rough(low)}–{rough(high)})"
 
 
-def rich_table(study: Study, sections: list[Section]) -> RenderableType:
+def rich_table(study: Study, sections: list[MetricSection]) -> RenderableType:
     """The table for a terminal: one block per metric, then the jobs without a result or not as they were."""
     blocks: list[RenderableType] = [Text(study.question or study.recipe, style="bold")]
     for section in sections:
@@ -188,7 +188,7 @@ def rich_table(study: Study, sections: list[Section]) -> RenderableType:
     return Group(*blocks)
 
 
-def markdown(study: Study, sections: list[Section], finding: Answer) -> str:
+def markdown(study: Study, sections: list[MetricSection], finding: Answer) -> str:
     """The table as a page of Markdown: the answer, what limits it, the claims, then the numbers."""
     page = io.StringIO()
     page.write(f"# {study.question or study.recipe}\n\n{finding.sentence}\n\n")
@@ -243,7 +243,7 @@ def change(job: Mapping[Hashable, Any]) -> str:
     return f"{job['changed']} changed since it was sealed ({seal.NAME})" if job["changed"] else ""
 
 
-def write_tables(study: Study, sections: list[Section], finding: Answer) -> tuple[Path, Path]:
+def write_tables(study: Study, sections: list[MetricSection], finding: Answer) -> tuple[Path, Path]:
     """Write table.md and table.csv into the study directory."""
     markdown_file = study.path / "table.md"
     csv_file = study.path / "table.csv"

@@ -11,7 +11,7 @@ from support import ONE_LAYER, SMALL_WORLD, checked, planned
 from rlhf_lab.core.errors import ArtifactError, ConfigError
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.run.run_view import mismatches
+from rlhf_lab.reports.run.header import mismatches
 from rlhf_lab.results.gains import gain
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.stages import artifacts

@@ -17,7 +17,7 @@ from rlhf_lab.core.errors import JudgeUnavailable
 from rlhf_lab.core.files import read_json, read_jsonl
 from rlhf_lab.data.made import write_made
 from rlhf_lab.judges.requests import Reply, Request
-from rlhf_lab.reports.run.corpus_view import corpus_dots
+from rlhf_lab.reports.run.corpus import corpus_dots
 from rlhf_lab.results.answer_corpora import corpus_made
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.training.run import Run

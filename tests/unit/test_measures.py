@@ -21,7 +21,7 @@ from rlhf_lab.core.types import Corpus, Oracle
 from rlhf_lab.evaluations.evaluator import Evaluator
 from rlhf_lab.evaluations.rescoring import read_replies
 from rlhf_lab.reports.policy_table import PolicyTable
-from rlhf_lab.reports.run.run_view import policy_table
+from rlhf_lab.reports.run.policies import policy_table
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.training.run_settings import Evaluation
 
@@ -107,9 +107,8 @@ def test_an_evaluation_estimates_every_measure(tmp_path, forgotten):
 def test_a_report_gives_a_stored_run_the_titles_that_its_world_declared(tmp_path, forgotten):
     assert metric("patience").heading == "patience"
     run = read_run(write_run(tmp_path))
-    table = policy_table(run)
-    assert table is not None
-    headings = dict(table["columns"])
+    columns, _ = policy_table(run)
+    headings = dict(columns)
     assert headings["patience, turns"] == "turns before a caller hangs up"
     assert "measure/hesitations" in headings and "reached" in headings
     assert metric("patience").better == "higher"

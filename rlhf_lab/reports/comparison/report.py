@@ -17,8 +17,8 @@ from rlhf_lab.core.errors import DataError
 from rlhf_lab.core.files import make_folder
 from rlhf_lab.reports.comparison.compare import find_sides
 from rlhf_lab.reports.comparison.scales import refuse_two_worlds
-from rlhf_lab.reports.comparison.view import HEADINGS, run_comparison, study_comparison
-from rlhf_lab.reports.report import write_page
+from rlhf_lab.reports.comparison.view import HEADINGS, comparison_page, run_comparison, study_comparison
+from rlhf_lab.reports.page import write_page
 from rlhf_lab.studies.frame import is_study, read_study
 
 CONSOLE_CHANGES = 12
@@ -75,7 +75,7 @@ def compare(
             )
     folder = Path(to) if to else default_folder("comparisons", a, b, outputs=outputs)
     make_folder(folder)
-    page = write_page(folder / "compare.html", "compare.html.j2", headings=HEADINGS, **view)
+    page = write_page(folder / "compare.html", comparison_page(view))
     return Compared(page, view)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rlhf_lab.reports.comparison.compare import Side
 from rlhf_lab.reports.comparison.scales import mismatches
-from rlhf_lab.reports.run.reward_view import SKIPPED
+from rlhf_lab.reports.reward.card import SKIPPED
 from rlhf_lab.results.wording import compact, judged_title, metric_note, p_text
 from rlhf_lab.statistics.inference import Estimate, unpaired_from_intervals
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,11 +17,13 @@ from rlhf_lab.reports.comparison.scales import mismatches
 from rlhf_lab.reports.comparison.setting_changes import ABSENT, origin_changes, plan_changes, setting_changes
 from rlhf_lab.reports.comparison.stored import COSTS, stored_finding, stored_numbers
 from rlhf_lab.reports.comparison.studies import compared_jobs, study_differences
+from rlhf_lab.reports.run.samples import samples_section
 from rlhf_lab.reports.run.training import overlaid_curves
+from rlhf_lab.reports.sections import Page, PageSection, Table
 from rlhf_lab.results.gains import PROMPT
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import Run
-from rlhf_lab.results.samples import pack, pick_samples
+from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, judged_title, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.inference import Estimate
 from rlhf_lab.studies.finding import not_told_apart, told_apart
@@ -46,7 +48,6 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
     tested = [difference for difference in differences if difference.tested]
     changes = setting_changes(a.run, b.run)
     stored = stored_numbers(a, b, [difference.metric for difference in differences])
-    samples = pick_samples(_as_one_run(a, b, bool(differences)), budget=SAMPLE_BYTES)
     return {
         "kind": "run",
         "title": f"{a.name} against {b.name}",
@@ -55,8 +56,7 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "remarks": run_remarks(a, b),
         "tables": [_table_view("Metrics of replies", "metric", differences)] if differences else [],
         "tests": _test_notes(differences),
-        "effects": effect_dots(a, differences),
-        "frontier": policy_frontier(a, b),
+        "boxes": _figure_boxes(a, b, differences),
         "scope": SCOPE if tested else "",
         "stored": [row for row, has_interval in stored if has_interval],
         "bare": [row for row, has_interval in stored if not has_interval],
@@ -65,8 +65,7 @@ def run_comparison(a: Side, b: Side) -> dict[str, Any]:
         "settings": [change for change in changes if ABSENT not in change],
         "only_one": [change for change in changes if ABSENT in change],
         "origin": origin_changes(a.run, b.run),
-        "samples": samples,
-        "samples_json": pack(samples),
+        "samples": samples_section(pick_samples(_as_one_run(a, b, bool(differences)), budget=SAMPLE_BYTES)),
     }
 
 
@@ -77,7 +76,6 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
     for difference in differences:
         groups.setdefault(difference.metric, []).append(difference)
     has_gold = a.has_gold and b.has_gold
-    empty = {"policies": [], "prompts": [], "total": 0}
     return {
         "kind": "study",
         "title": f"A {a.recipe} against B {b.recipe}",
@@ -86,8 +84,7 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         "remarks": study_remarks(a, b),
         "tables": [_table_view(judged_title(metric, has_gold), "level", group) for metric, group in groups.items()],
         "tests": _test_notes(differences),
-        "effects": None,
-        "frontier": None,
+        "boxes": [],
         "scope": "",
         "stored": [],
         "bare": [],
@@ -96,9 +93,21 @@ def study_comparison(a: Study, b: Study) -> dict[str, Any]:
         "settings": plan_changes(a, b),
         "only_one": [],
         "origin": [],
-        "samples": empty,
-        "samples_json": pack(empty),
+        "samples": None,
     }
+
+
+def comparison_page(view: Mapping[str, Any]) -> Page:
+    """The page of `run_comparison` or `study_comparison`."""
+    sections = {
+        "comparison": PageSection(template=f"{__package__}:compare.html.j2", values={**view, "headings": HEADINGS}),
+    }
+    if view["samples"]:
+        sections["samples"] = view["samples"]
+    if view["costs"]:
+        sections["costs"] = PageSection("Cost", table=Table(("of the stage itself", "A", "B", "B ÷ A"), view["costs"]))
+    measured = "in these two runs" if view["kind"] == "run" else "in the jobs of these two studies"
+    return Page(view["title"], sections, f"Every number is measured {measured}. Made by `python -m rlhf_lab compare`.")
 
 
 def run_finding(a: Side, b: Side, differences: Sequence[Difference]) -> str:
@@ -190,6 +199,20 @@ def cells(difference: Difference) -> tuple[str, ...]:
         detectable = "nothing"
     gap = signed(versus.difference)
     return (heading, of_a, of_b, gap, p_text(versus.p_value), p_text(difference.p_holm), detectable)
+
+
+def _figure_boxes(a: Side, b: Side, differences: Sequence[Difference]) -> list[PageSection]:
+    boxes = []
+    if effects := effect_dots(a, differences):
+        note = "Whiskers are 95 % intervals. One that crosses the dotted line is compatible with no difference."
+        boxes.append(PageSection("Which way, and how much", note, [effects]))
+    if policies := policy_frontier(a, b):
+        note = (
+            "Each run by its distance from the policy that it measures KL from. A line joins the policies of one "
+            "training."
+        )
+        boxes.append(PageSection("Every evaluated policy", note, [policies]))
+    return boxes
 
 
 def effect_dots(a: Side, differences: Sequence[Difference]) -> Chart | None:

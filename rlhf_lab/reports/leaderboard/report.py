@@ -17,8 +17,8 @@ from rich.text import Text
 from rlhf_lab.core.files import make_folder, write_json
 from rlhf_lab.reports.leaderboard.board import Board, build_board
 from rlhf_lab.reports.leaderboard.judgements import find_files, read_judgements, read_labels
-from rlhf_lab.reports.leaderboard.view import board_json, board_view
-from rlhf_lab.reports.report import write_page
+from rlhf_lab.reports.leaderboard.view import board_json, board_view, league_page
+from rlhf_lab.reports.page import write_page
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def leaderboard(
     make_folder(folder)
     numbers = folder / "leaderboard.json"
     write_json(numbers, board_json(board))
-    page = write_page(folder / "leaderboard.html", "leaderboard.html.j2", files=files, samples={"prompts": []}, **view)
+    page = write_page(folder / "leaderboard.html", league_page(view, files))
     return Written(board, view, page, numbers)
 
 

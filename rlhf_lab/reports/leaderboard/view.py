@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlhf_lab.figures.charts import Level, dots
 from rlhf_lab.reports.leaderboard.board import Board, People, Player
+from rlhf_lab.reports.sections import Page, PageSection, Table
 from rlhf_lab.results.wording import compact
 from rlhf_lab.statistics.estimates import Estimate
 from rlhf_lab.statistics.judge_bias import PositionBias
@@ -38,6 +40,23 @@ def board_view(board: Board) -> dict[str, Any]:
         "chart": _chart(board) if ranking.order else None,
         "method": _method(ranking),
     }
+
+
+def league_page(view: Mapping[str, Any], files: Sequence[Path]) -> Page:
+    """The page of a league that was read from `files`."""
+    head = {"files": files, "problems": view["connection"] + view["remarks"]}
+    note = f"{view['method']} Strengths are logits about the mean of the players rated."
+    sections = {
+        "header": PageSection(template=f"{__package__}:header.html.j2", values={**view, **head}),
+        "players": PageSection("Players", note, template=f"{__package__}:players.html.j2", values=view),
+    }
+    if view["matrix"]:
+        note = "Probability that a reply of the row's player is preferred to one of the column's, from the strengths."
+        table = Table(("", *(row[0] for row in view["matrix"])), view["matrix"])
+        sections["matrix"] = PageSection("Who is preferred to whom", note, table=table)
+    sections["biases"] = PageSection("What moves the judge", template=f"{__package__}:biases.html.j2", values=view)
+    footer = "Every number is measured in these judgements. Made by `python -m rlhf_lab leaderboard`."
+    return Page(f"Leaderboard: {view['title']}", sections, footer)
 
 
 def _tables(board: Board) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:

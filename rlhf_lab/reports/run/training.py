@@ -10,6 +10,8 @@ import pandas as pd
 
 from rlhf_lab.figures.charts import Point, Series, curves
 from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact
 
 BINS = 60
@@ -36,6 +38,13 @@ def overlaid_curves(runs: Mapping[str, pd.DataFrame]) -> list[tuple[str, Chart]]
                 series.append(Series(run, points, colour))
         charts.append((name, curves(series, title=name)))
     return charts
+
+
+def training(run: Run) -> PageSection:
+    """Curves of the metrics that were logged, and the others in a table that is folded."""
+    charts, uncharted = training_curves(run.metrics)
+    values = {"charts": charts, "uncharted": uncharted}
+    return PageSection("Training", template=f"{__package__}:training.html.j2", values=values)
 
 
 def training_curves(rows: pd.DataFrame) -> tuple[list[tuple[str, Chart]], list[tuple[str, str, str]]]:

@@ -1,4 +1,4 @@
 """What the page of a study shows.
 
-study_view.py first; the others are its panels.
+header.py first; each module gives sections, in the order of `reports/sections.py`.
 """

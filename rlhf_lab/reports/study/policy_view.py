@@ -14,7 +14,7 @@ import pandas as pd
 from rlhf_lab.reports.study.job_pairs import job_pairs
 from rlhf_lab.results.gains import lights, policy_names, policy_of, prompt_means
 from rlhf_lab.results.rundir import Run, read_run
-from rlhf_lab.results.samples import pack, pick_samples
+from rlhf_lab.results.samples import pick_samples
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import clustered_mean
 from rlhf_lab.studies.frame import Study
@@ -28,7 +28,7 @@ MARKS = {"bad": "✕", "watch": "!", "unknown": "?", "good": "✓"}
 
 
 def policy_view(study: Study) -> dict[str, Any]:
-    """What the template shows of the policies; every part is empty for a study that evaluated none."""
+    """What the page shows of the policies; every part is empty for a study that evaluated none."""
     states: dict[str, dict[str, list[str]]] = {}
     examples: dict[str, Run] = {}
     means: dict[int, pd.DataFrame] = {}
@@ -40,15 +40,11 @@ def policy_view(study: Study) -> dict[str, Any]:
             examples.setdefault(level, run)
             last_policy = run.evaluation[run.evaluation["policy"] == policy_of(run)]
             means[job["index"]] = prompt_means(last_policy, study.metrics)
-    samples = _side_by_side({study.label(level): examples[level] for level in study.levels if level in examples})
-    pairs = job_pairs(study, means)
     return {
         "lights": _light_table(states, study),
         "last": last_policies(study),
-        "samples": samples,
-        "samples_json": pack(samples),
-        "pairs": pairs,
-        "pairs_json": pack(pairs),
+        "samples": _side_by_side({study.label(level): examples[level] for level in study.levels if level in examples}),
+        "pairs": job_pairs(study, means),
     }
 
 

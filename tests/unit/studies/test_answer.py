@@ -14,7 +14,7 @@ from support import planned
 from rlhf_lab.config import inventory, registry
 from rlhf_lab.lab import ANSWERS
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.run.run_view import header
+from rlhf_lab.reports.run.header import header_facts
 from rlhf_lab.results.answer import OTHER_RUN, Answer, answer
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.wording import SMOKE_CAVEAT
@@ -108,7 +108,7 @@ def test_what_gold_is_is_said(make_run, config, source):
     run = read_run(folder)
     assert run.gold_source == source
     assert answer(run).caveat.endswith(f"gold is {source}.")
-    world = header(run)["world"]
+    world = header_facts(run)["world"]
     is_world = source == "the true reward of a simulated world"
     assert world == ("simulated world, true reward known" if is_world else f"gold is {source}")
     assert read_run(make_run("without", gold=False)).gold_source == ""

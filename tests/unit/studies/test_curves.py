@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.reports.study.curve_view import curve_figure, curve_view
+from rlhf_lab.reports.study.curves import curve_figure, curves
+from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.answer import Answer
 from rlhf_lab.studies.curves import HEADINGS, curve_finding, curve_markdown, fit_rows, level_curves
 from rlhf_lab.studies.finding import write_finding
@@ -149,5 +150,6 @@ def test_the_figure_has_every_policy_and_every_fit(make_curves):
     policies = [row for row in drawn if "t0" in row and row.get("metric") in ("gold", "proxy")]
     assert len(policies) >= 2 * sum(len(level.points) for level in levels)
     assert all(level.level in chart.description for level in levels)
-    view = curve_view(study)
-    assert view is not None and len(view["rows"]) == len(fit_rows(levels))
+    section = curves(StudyResults(study))
+    assert section is not None and section.table is not None
+    assert len(section.table.rows) == len(fit_rows(levels)) and list(section.files) == ["overoptimization"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf_lab.figures.palette import DARK, DASHES, LIGHT, PALETTE_DARK, PALETTE_LIGHT, SHAPES, dark_rules, dash, shape
-from rlhf_lab.reports.report import TEMPLATES
+from rlhf_lab.reports.page import TEMPLATES
 
 # Machado, Oliveira & Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
 # severity 1.0, on linear sRGB.

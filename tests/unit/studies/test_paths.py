@@ -8,7 +8,7 @@ import pytest
 from synthetic_runs import POLICIES
 
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.run.run_view import kl_frontier, proxy_against_gold
+from rlhf_lab.reports.run.frontier import kl_frontier, proxy_against_gold
 from rlhf_lab.results.paths import policies_on_path
 from rlhf_lab.results.rundir import read_run
 

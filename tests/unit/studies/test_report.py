@@ -15,7 +15,7 @@ from synthetic_judgements import league, write_rows
 
 from rlhf_lab.core.errors import DataError
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.run.run_view import BUDGET_BYTES
+from rlhf_lab.reports.run.samples import BUDGET_BYTES
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.results.samples import pack, pick_samples
 

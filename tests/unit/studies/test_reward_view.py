@@ -12,7 +12,7 @@ from rlhf_lab.core.types import Pair
 from rlhf_lab.evaluations import rm_figures
 from rlhf_lab.figures.layers import Chart
 from rlhf_lab.reports.report import write_run_report
-from rlhf_lab.reports.run.reward_view import benchmark_dots, distance_table, reliability, reward_view
+from rlhf_lab.reports.reward.card import benchmark_dots, distance_table, reliability, report_card
 from rlhf_lab.results.rundir import read_run
 from rlhf_lab.statistics.inference import clustered_mean
 
@@ -43,10 +43,12 @@ def card(make_run):
 
 
 def test_the_panel_shows_what_was_measured(card):
-    view = reward_view(read_run(card))
-    assert view is not None
-    assert all(isinstance(view[figure], Chart) for figure in ("reliability", "by_length", "scores"))
-    named = {title: (value, note) for title, value, _, note in view["numbers"]}
+    section = report_card(read_run(card))
+    assert section is not None and section.table is not None
+    boxes = {box.title: box for row in section.values["rows"] for box in row}
+    for title in ("Can its confidence be believed?", "Right for its length?", "Scores by length"):
+        assert all(isinstance(figure, Chart) for figure in boxes[title].figures) and boxes[title].figures
+    named = {title: (value, note) for title, value, _, note in section.table.rows}
     assert named["accuracy"][0].startswith("0.75")
     assert named["filler per 10 words, pairs"] == ("0.35 ±0.64", "the same over the replies of held-out pairs")
     assert "distance from gold: <i>" in named
@@ -85,13 +87,13 @@ def test_the_page_stands_alone_and_escapes(card):
 def test_distances_are_a_triangle(card):
     table = distance_table(json.loads((card / rm_figures.FILE).read_text())["distances"])
     assert table is not None
-    assert table["names"] == ["reward", "bt/member_0"]
-    assert [name for name, _ in table["rows"]] == ["bt/member_0", "truth"]
-    assert [[bool(cell) for cell in cells] for _, cells in table["rows"]] == [[True, False], [True, True]]
+    assert list(table.headings) == ["", "reward", "bt/member_0"]
+    assert [name for name, *_ in table.rows] == ["bt/member_0", "truth"]
+    assert [[bool(cell) for cell in cells] for _, *cells in table.rows] == [[True, False], [True, True]]
     assert distance_table({"names": ["reward"], "pairs": []}) is None
 
 
 def test_other_runs_have_neither_panel(make_run):
     run = read_run(make_run())
-    assert reward_view(run) is None
+    assert report_card(run) is None
     assert benchmark_dots(run) is None

@@ -13,7 +13,7 @@ from rlhf_lab.cli.commands import monitor_command
 from rlhf_lab.core.errors import ConfigError, DataError
 from rlhf_lab.monitoring.replay import read_trace, replay, rule_rows, summary, table
 from rlhf_lab.reports.report import write_report
-from rlhf_lab.reports.run.run_view import BUDGET_BYTES
+from rlhf_lab.reports.run.samples import BUDGET_BYTES
 
 REPLIES = 64
 STRONG = "strong warning (two signals)"

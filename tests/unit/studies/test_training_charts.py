@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rlhf_lab.reports.run.hacking_view import hacking_view, in_hacking_section
+from rlhf_lab.reports.monitor.panels import in_monitor_section, monitor
 from rlhf_lab.reports.run.training import CHARTS, overlaid_curves, training_curves
 from rlhf_lab.results.rundir import read_run
 
@@ -42,6 +42,6 @@ def test_two_runs_share_a_chart_where_both_logged_the_metric():
 
 
 def test_the_section_of_the_monitor(make_run):
-    assert in_hacking_section("alarm/length_z") and in_hacking_section("alarm_at/length_z")
-    assert not in_hacking_section("gold") and not in_hacking_section("length_correlation")
-    assert hacking_view(read_run(make_run())) is None  # it was not watched
+    assert in_monitor_section("alarm/length_z") and in_monitor_section("alarm_at/length_z")
+    assert not in_monitor_section("gold") and not in_monitor_section("length_correlation")
+    assert monitor(read_run(make_run())) is None  # it was not watched

@@ -10,7 +10,7 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 from rlhf_lab.reports.report import write_study_report
-from rlhf_lab.reports.study.study_view import primary_dots
+from rlhf_lab.reports.study.metrics import level_dots
 from rlhf_lab.statistics.inference import paired_difference
 from rlhf_lab.studies.finding import write_finding
 from rlhf_lab.studies.frame import read_study
@@ -103,4 +103,4 @@ def test_the_report_shows_every_part_and_the_claims(divided):
     for text in ("gold reward, small", "gold reward, large", "not distinguishable", "<th>claim</th>"):
         assert text in page
     study = read_study(divided)
-    assert "large: buffer mixed" in json.dumps(primary_dots(study, build_sections(study)).specification)
+    assert "large: buffer mixed" in json.dumps(level_dots(study, build_sections(study)).specification)

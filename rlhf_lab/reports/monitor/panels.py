@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,8 @@ from rlhf_lab.monitoring.detector import LEVELS, Batch
 from rlhf_lab.monitoring.metrics import DETECTOR, MONITOR_OF_A_RUN
 from rlhf_lab.monitoring.replay import Replay, replay, rule_rows, summary
 from rlhf_lab.monitoring.trace import TRACE
+from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact
 
@@ -45,29 +46,31 @@ class Line:
     high: FloatArray | None = None
 
 
-def in_hacking_section(metric: str) -> bool:
+def in_monitor_section(metric: str) -> bool:
     """Whether a metric of the run is shown in this section."""
     return metric.partition("/")[0] in SECTION_METRICS
 
 
-def hacking_view(run: Run) -> dict[str, Any] | None:
-    """Panels, table and remarks of the monitor's section; None for a run that was not watched."""
+def monitor(run: Run) -> PageSection | None:
+    """Panels, table and remarks; None for a run that was not watched."""
     if not (run.path / TRACE).is_file():
         return None
-    monitor = replay(run.path)
-    columns, rows = rule_rows(monitor)
-    panels = [lengths(monitor), rewards(monitor), gold_and_proxy(monitor)]
-    return {
+    replayed = replay(run.path)
+    columns, rows = rule_rows(replayed)
+    panels = [lengths(replayed), rewards(replayed), gold_and_proxy(replayed)]
+    remarks = [
+        f"{metric.meaning}: {_format_run_number(metric.name, run.results[metric.name].mean)}"
+        for metric in MONITOR_OF_A_RUN
+        if metric.name in run.results
+    ]
+    values = {
         "panels": [panel for panel in panels if panel],
-        "columns": columns,
+        "headings": [term(name) for name in columns],
         "rows": rows,
-        "words": summary(monitor).split("\n"),
-        "remarks": [
-            f"{metric.meaning}: {_format_run_number(metric.name, run.results[metric.name].mean)}"
-            for metric in MONITOR_OF_A_RUN
-            if metric.name in run.results
-        ],
+        "words": summary(replayed).split("\n"),
+        "remarks": remarks,
     }
+    return PageSection("What the monitor saw", template=f"{__package__}:panels.html.j2", values=values)
 
 
 def lengths(monitor: Replay) -> Chart | None:

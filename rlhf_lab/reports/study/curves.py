@@ -10,20 +10,24 @@ import numpy as np
 
 from rlhf_lab.figures.charts import gain_curves
 from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.sections import PageSection, Table
+from rlhf_lab.reports.study.results import StudyResults
 from rlhf_lab.results.wording import compact
 from rlhf_lab.studies.curves import HEADINGS, NAME, NOTE, LevelCurve, fit_rows, level_curves
-from rlhf_lab.studies.frame import Study
 
 FIT_POINTS = 60
 """Of a fitted curve as it is drawn."""
 
 
-def curve_view(study: Study) -> dict[str, object] | None:
-    """What the report's section shows; None when the study asks for no curves or has none yet."""
-    curves = level_curves(study) if study.curves == NAME else []
-    if not curves:
+def curves(results: StudyResults) -> PageSection | None:
+    """Curves with a table of their fits; None when the study asks for no curves or has none yet."""
+    study = results.study
+    fitted = level_curves(study) if study.curves == NAME else []
+    if not fitted:
         return None
-    return {"headings": HEADINGS, "rows": fit_rows(curves), "figure": curve_figure(curves), "note": NOTE}
+    figure = curve_figure(fitted)
+    table = Table(HEADINGS, fit_rows(fitted))
+    return PageSection("Over-optimisation", NOTE, [figure], table, files={NAME: figure})
 
 
 def curve_figure(curves: Sequence[LevelCurve]) -> Chart:

@@ -5,7 +5,8 @@ import json
 import pytest
 from synthetic_runs import write_run
 
-from rlhf_lab.reports.run.parts_view import parts_figures
+from rlhf_lab.reports.reward.parts import criteria
+from rlhf_lab.reports.speech.parts import acoustics
 from rlhf_lab.results.rundir import read_run
 
 
@@ -38,10 +39,13 @@ def test_every_group_of_numbers_is_a_figure(run_with):
         **{f"phone_error/{side}": estimate(0.1) for side in ("chosen", "rejected", "other")},
         accuracy=estimate(0.6),
     )
-    first, second = parts_figures(run)
+    section = acoustics(run)
+    assert section is not None and criteria(run) is None
+    first, second = section.figures
     assert first.title == "Features against the truth, held-out clips"
     assert second.title == "Phone errors that the recogniser hears, held-out clips"
 
 
 def test_a_run_without_parts_has_none(run_with):
-    assert parts_figures(run_with(accuracy=estimate(0.6))) == []
+    run = run_with(accuracy=estimate(0.6))
+    assert acoustics(run) is None and criteria(run) is None

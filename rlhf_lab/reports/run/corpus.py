@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from rlhf_lab.figures.charts import Level, dots
 from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.sections import PageSection
 from rlhf_lab.results.answer_corpora import REJECTED
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.statistics.inference import wilson
+
+
+def corpus(run: Run) -> PageSection | None:
+    """What became of the items of a stage that makes data; None for other runs."""
+    note = "Rows are in `corpus.jsonl`, everything that was rejected in `rejected.jsonl`, with 95 % intervals here."
+    figure = corpus_dots(run)
+    return PageSection("The data that were made", note, [figure]) if figure else None
 
 
 def corpus_dots(run: Run) -> Chart | None:

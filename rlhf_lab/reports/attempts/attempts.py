@@ -19,6 +19,8 @@ from rlhf_lab.evaluations.agents.comparisons import read_comparisons
 from rlhf_lab.evaluations.agents.trajectory_log import FILE, read_trajectories
 from rlhf_lab.figures.charts import Level, dots
 from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.sections import Page, PageSection, Table
+from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run
 from rlhf_lab.results.wording import compact, metric_note, metric_title, p_text, signed
 from rlhf_lab.statistics.estimates import Estimate
@@ -32,27 +34,44 @@ ON_SET = "success_on/"
 Row = Mapping[str, Any]
 
 
-def attempts_view(run: Run, *, budget: int = BUDGET_BYTES) -> dict[str, Any] | None:
-    """Everything that the template needs; None for a run without trajectories."""
+def attempts(run: Run) -> PageSection | None:
+    """A link to `attempts.html`, which it has written; None for a run without trajectories."""
+    page = attempts_page(run)
+    if page is None:
+        return None
+    values = {"total": page.sections["attempts"].values["total"], "chart": success_dots(run)}
+    template = f"{__package__}:link.html.j2"
+    return PageSection("Attempts of agents", template=template, values=values, files={"attempts.html": page})
+
+
+def attempts_page(run: Run, *, budget: int = BUDGET_BYTES) -> Page | None:
+    """The page of attempts: agents, their differences, every attempt that fits; None for a run without trajectories."""
     trajectories = read_trajectories(run.path)
     if not trajectories:
         return None
+    sections = {"header": PageSection(template=f"{__package__}:header.html.j2", values={"run": run})}
+    if run.policies:
+        sections["agents"] = _agents(run)
+    if pairs := _pair_rows(run.path):
+        note = (
+            "The same tasks, paired; p after Holm over the pairs of one metric; “detectable” is the difference that "
+            "would be found with 80 % power."
+        )
+        headings = ("metric", "agents", "difference", term("p (Holm)"), term("detectable"), "tasks", "test")
+        sections["pairs"] = PageSection("Agents against each other", note, table=Table(headings, pairs, "names"))
+    sections["attempts"] = _attempts(run, trajectories, budget)
+    files = f"{FILE}, evaluation.jsonl, comparisons.json, result.json"
+    footer = f"Every number is measured in this run. Files beside this page: {files}."
+    return Page(f"{run.recipe} · attempts", sections, footer)
+
+
+def _attempts(run: Run, trajectories: Sequence[Row], budget: int) -> PageSection:
     scores: dict[str, Row] = {}
     if "key" in run.evaluation:
         scores = {str(row["key"]): {str(name): row[name] for name in row} for row in run.evaluation.to_dict("records")}
     shown = _choose(trajectories, scores, budget)
-    return {
-        "run": run,
-        "attempts": shown,
-        "total": len(trajectories),
-        "filters": _filters(shown),
-        "chart": success_dots(run),
-        "table": _agent_table(run),
-        "categories": _category_table(run),
-        "pairs": _pair_table(run.path),
-        "file": FILE,
-        "samples": {"prompts": []},
-    }
+    values = {"attempts": shown, "total": len(trajectories), "filters": _filters(shown), "file": FILE}
+    return PageSection("Attempts", template=f"{__package__}:attempts.html.j2", values=values)
 
 
 def _choose(trajectories: Sequence[Row], scores: Mapping[str, Row], budget: int) -> list[dict[str, Any]]:
@@ -183,27 +202,30 @@ def success_dots(run: Run) -> Chart | None:
     return dots(levels, title="Success of every agent", x_label="share of right answers") if levels else None
 
 
-def _agent_table(run: Run) -> dict[str, Any]:
-    """A row per agent, a column per metric with a title."""
-    measured = {name for policy in run.policies for name in policy.metrics}
-    columns = [name for name in titled() if name in measured]
-    rows = [(p.name, [_cell(p.metrics.get(name)) for name in columns]) for p in run.policies]
-    return {"columns": [(metric_title(name), metric_note(name)) for name in columns], "rows": rows}
-
-
-def _category_table(run: Run) -> dict[str, Any] | None:
-    """Success of every agent by category and by set of tasks."""
-    prefixes = ("success/", ON_SET)
+def _agents(run: Run) -> PageSection:
+    """A row per agent, a column per metric with a title; then its success by category and by set of tasks."""
     measured = list(dict.fromkeys(name for policy in run.policies for name in policy.metrics))
-    columns = [name for prefix in prefixes for name in measured if name.startswith(prefix)]
-    if not columns:
-        return None
-    rows = [(p.name, [_cell(p.metrics.get(name)) for name in columns]) for p in run.policies]
-    titles = [name.partition("/")[2].replace("_", " ") for name in columns]
-    return {"columns": titles, "rows": rows}
+    metrics = [name for name in titled() if name in measured]
+    headings = ["agent", *(term(metric_title(name), metric_note(name)) for name in metrics)]
+    by_category = [name for prefix in ("success/", ON_SET) for name in measured if name.startswith(prefix)]
+    categories = ["agent", *(name.partition("/")[2].replace("_", " ") for name in by_category)]
+    return PageSection(
+        "Agents",
+        "Mean with 95 % interval, clustered by the template of the task.",
+        table=Table(headings, _rows(run, metrics)),
+        template=f"{__package__}:agents.html.j2",
+        values={
+            "chart": success_dots(run),
+            "categories": Table(categories, _rows(run, by_category)) if by_category else None,
+        },
+    )
 
 
-def _pair_table(folder: Path) -> list[tuple[str, ...]]:
+def _rows(run: Run, metrics: Sequence[str]) -> list[tuple[str, ...]]:
+    return [(policy.name, *(_cell(policy.metrics.get(name)) for name in metrics)) for policy in run.policies]
+
+
+def _pair_rows(folder: Path) -> list[tuple[str, ...]]:
     """(metric, second, first, difference, p, detectable, tasks, test) of every comparison of two agents."""
     rows: list[tuple[str, ...]] = []
     for row in read_comparisons(folder):

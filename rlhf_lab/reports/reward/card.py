@@ -12,6 +12,8 @@ from typing import Any
 from rlhf_lab.core.metrics import titled
 from rlhf_lab.figures.charts import Level, Point, Series, dots, estimate_facts, frontier, spread
 from rlhf_lab.figures.layers import Chart
+from rlhf_lab.reports.sections import PageSection, Table
+from rlhf_lab.results.glossary import term
 from rlhf_lab.results.rundir import Run, read_json
 from rlhf_lab.results.wording import compact, metric_note, metric_title
 from rlhf_lab.statistics.inference import Estimate
@@ -19,22 +21,64 @@ from rlhf_lab.statistics.inference import Estimate
 FILE = "reward_report.json"
 VERSIONS = {"raw": "as it is", "scaled": "after temperature scaling"}
 SKIPPED = ("data/", "encoding/")
-UNRELATED = "0 orders replies alike, .71 is unrelated, 1 is opposite"
+NOTE = (
+    "Held-out pairs as labelled, and replies of the policy. Mean with 95 % interval, clustered by prompt; replies "
+    "without a score are left out and counted."
+)
+CONFIDENCE = (
+    "On the dashed line confidence is right; below it the reward is overconfident. Bins hold equally many pairs; the "
+    "temperature of each half of the prompts was fitted on the other half."
+)
+LENGTH = (
+    "A line that rises to the right is a taste for length: right where the longer reply was chosen, wrong where the "
+    "shorter one was."
+)
+SCORES = "Replies of the policy. Line: 5 to 95 %. Bar: 25 to 75 %. Tick: median."
+DISTANCES = (
+    "STARC distance within prompts, over replies of the policy: 0 orders replies alike, .71 is unrelated, 1 is "
+    "opposite."
+)
 
 
-def reward_view(run: Run) -> dict[str, Any] | None:
-    """What the panel shows; None for a run that left no report card."""
-    if not (run.path / FILE).is_file():
+def has_report_card(run: Run) -> bool:
+    return (run.path / FILE).is_file()
+
+
+def report_card(run: Run) -> PageSection | None:
+    """Numbers and figures of a report card; None for a run that left none."""
+    if not has_report_card(run):
         return None
-    report_card = read_json(run.path / FILE, [])
-    return {
-        "reliability": reliability(report_card.get("reliability") or {}),
-        "by_length": accuracy_by_length(report_card.get("accuracy_by_length") or []),
-        "scores": scores_by_length(report_card.get("score_by_length") or []),
-        "distances": distance_table(report_card.get("distances") or {}),
-        "numbers": number_table(run.results),
-        "note": UNRELATED,
-    }
+    card = read_json(run.path / FILE, [])
+    confidence = reliability(card.get("reliability") or {})
+    by_length = accuracy_by_length(card.get("accuracy_by_length") or [])
+    scores = scores_by_length(card.get("score_by_length") or [])
+    distances = distance_table(card.get("distances") or {})
+    accuracy_boxes = []
+    if confidence:
+        accuracy_boxes.append(PageSection("Can its confidence be believed?", CONFIDENCE, [confidence]))
+    if by_length:
+        accuracy_boxes.append(PageSection("Right for its length?", LENGTH, [by_length]))
+    score_boxes = []
+    if scores:
+        score_boxes.append(PageSection("Scores by length", SCORES, [scores]))
+    if distances:
+        score_boxes.append(PageSection("Distance between rewards", DISTANCES, table=distances))
+    headings = ("measure", "value", term("n / prompts", "scored rows / prompts"), "meaning")
+    return PageSection(
+        "Report card of the reward",
+        NOTE,
+        table=Table(headings, number_table(run.results), "left fold"),
+        template=f"{__package__}:card.html.j2",
+        values={"rows": [accuracy_boxes, score_boxes]},
+        files={"plot": confidence} if confidence else {},
+    )
+
+
+def benchmark(run: Run) -> PageSection | None:
+    """Scores of a benchmark's subsets; None for a run that scored none."""
+    figure = benchmark_dots(run)
+    note = "Each subset by the benchmark's own rule, with 95 % interval."
+    return PageSection("Benchmark", note, [figure]) if figure else None
 
 
 def benchmark_dots(run: Run) -> Chart | None:
@@ -94,7 +138,7 @@ def scores_by_length(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     )
 
 
-def distance_table(distances: Mapping[str, Any]) -> dict[str, Any] | None:
+def distance_table(distances: Mapping[str, Any]) -> Table | None:
     """STARC distances as a triangle: a row per reward, a column per reward before it."""
     names = list(distances.get("names") or [])
     if len(names) < 2:
@@ -108,8 +152,8 @@ def distance_table(distances: Mapping[str, Any]) -> dict[str, Any] | None:
             below_diagonal = row_number > column_number
             pair = frozenset((name, column_name))
             cells.append(distance_of_pair.get(pair, "–") if below_diagonal else "")
-        rows.append((name, cells))
-    return {"names": column_names, "rows": rows}
+        rows.append((name, *cells))
+    return Table(("", *column_names), rows)
 
 
 def number_table(results: Mapping[str, Estimate]) -> list[tuple[str, str, str, str]]:

@@ -1,0 +1,51 @@
+"""The head of a study's page, its finding and what was claimed before; and the list of its jobs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rlhf_lab.reports.sections import PageSection
+from rlhf_lab.reports.study.results import StudyResults
+from rlhf_lab.studies.frame import Study
+from rlhf_lab.studies.table import change, label
+from rlhf_lab.studies.verdict import verdict_numbers, verdicts
+
+
+def header(results: StudyResults) -> PageSection:
+    study = results.study
+    values = {
+        "study": study,
+        "finding": results.finding,
+        "label": label(study),
+        "counts": study.frame["status"].value_counts().to_dict(),
+        "verdicts": [(row.claim, row.verdict, verdict_numbers(row)) for row in verdicts(study)],
+        "baseline": study.label(study.baseline),
+    }
+    return PageSection(template=f"{__package__}:header.html.j2", values=values)
+
+
+def jobs(results: StudyResults) -> PageSection:
+    values = {"jobs": job_entries(results.study), "factors": results.study.factors}
+    return PageSection("Jobs", template=f"{__package__}:jobs.html.j2", values=values)
+
+
+def job_entries(study: Study) -> list[dict[str, Any]]:
+    """Every job with its overrides, status, what is wrong with it, and a link to its own report where there is one."""
+    entries = []
+    for job in study.frame.to_dict("records"):
+        report = job["run"] / "report.html" if job["run"] else None
+        link = os.path.relpath(report, study.path) if report and report.is_file() else None
+        error = str(job["error"]).strip().splitlines()[-1] if job["error"] else ""
+        overrides = [str(job[factor]) for factor in study.factors]
+        remark = "; ".join(filter(None, (error, change(job))))
+        entries.append(
+            {
+                "index": job["index"],
+                "overrides": overrides,
+                "status": job["status"],
+                "link": link,
+                "remark": remark,
+            }
+        )
+    return entries
